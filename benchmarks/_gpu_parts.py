@@ -27,13 +27,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from agentgym_rl.algo.packing import PackedRows, pack_rows
-from agentgym_rl.config import EmbeddedEngineConfig, TrainerConfig
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.engine import Delta, SamplingParams
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.embedded.app import App
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import load_model
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.weights_folder import WeightsFolder

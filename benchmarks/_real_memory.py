@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
-from agentgym_rl.config import EmbeddedEngineConfig, load_config
+from agentgym_rl.config import load_config
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import load_model
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.files import stored_versions
 

@@ -15,10 +15,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import LoadedModel, load_model
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 
 GROUPS, MEMBERS, PROMPT_TOKENS = 1, 8, 160
 CONVERSATIONS, TURNS, NEW_TOKENS = 2, 10, 24

@@ -38,6 +38,7 @@ from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.weights.publish import Published, Publisher
+from agentgym_rl.weights.receivers import recognized
 from agentgym_rl.weights.transport import SharedFiles
 
 from . import _publication, real
@@ -190,6 +191,7 @@ class _Case:
         router = Router(interrupt=self.interrupt, wait_s=_TIMEOUT_S)
         router.add("engine-0", client, version=0)
         publisher = Publisher(
+            recognize=recognized,
             transport=SharedFiles(self.shared, model_dir=self.model_dir),
             interrupt=self.interrupt,
             timeout_s=_TIMEOUT_S,

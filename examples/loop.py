@@ -12,9 +12,9 @@ from agentgym_rl.config import load_config
 from agentgym_rl.controller.batches import batch_metrics, split_batch
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.batch import StepReport
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.evaluate import evaluate
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.groups import FinishedGroups

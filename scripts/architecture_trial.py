@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.packing import micro_batches
 from agentgym_rl.audit.logprobs import audit
-from agentgym_rl.config import Config, EmbeddedEngineConfig, LoraConfig, dump_toml
+from agentgym_rl.config import Config, LoraConfig, dump_toml
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.engine import Delta, SamplingParams
 from agentgym_rl.core.errors import ConfigError
@@ -32,6 +32,7 @@ from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.embedded.app import App
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import LoadedModel, load_model
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.trainer.export import export_model

@@ -23,7 +23,6 @@ import transformers as T
 
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.choices import experts_of
 from agentgym_rl.core.engine import Delta, SamplingParams
 from agentgym_rl.core.trajectory import Row
@@ -31,6 +30,7 @@ from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.embedded.app import App
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import load_model
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import World, join_world

@@ -22,8 +22,8 @@ from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.episode import Player

@@ -14,14 +14,14 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from agentgym_rl.config import ENGINES
 from agentgym_rl.core.errors import ArlError
-from agentgym_rl.engines.sglang import command as sglang
-from agentgym_rl.engines.vllm import command as vllm
+from agentgym_rl.engines.kind import OwnKind
 from agentgym_rl.gym.registry import listing, make_sandbox
 from agentgym_rl.gym.sandbox import Probe, ProbeReport
 from agentgym_rl.models.resolve import BUNDLED_MODELS, weights_size
@@ -50,9 +50,9 @@ REQUIRED = ("python", "torch", "model", "disk")
 
 
 async def examine(python: str = "") -> list[Probe]:
-    """Run all probes; those in `REQUIRED` are required. `python`: the interpreter that has vLLM or
-    SGLang, if it is not this one."""
-    asked: dict[str, Callable[[], Probe]] = {
+    """Run all probes; those in `REQUIRED` are required. `python`: the interpreter that has
+    the engines of other projects, if it is not this one."""
+    asked: dict[str, Callable[[], Probe | None]] = {
         "python": _python,
         "torch": _torch,
         "model": _model,
@@ -60,17 +60,24 @@ async def examine(python: str = "") -> list[Probe]:
         "disk": _disk,
         "open files": _open_files,
         "GPU": _gpu,
-        "vLLM": lambda: _server("vLLM", vllm.find_build, python),
-        "SGLang": lambda: _server("SGLang", sglang.find_build, python),
+        **_engines(python),
         "Ray": _ray,
         "Slurm": _slurm,
     }
     found = [await asyncio.to_thread(_guarded, name, probe) for name, probe in asked.items()]
-    return found + [await _sandbox(row.id) for row in listing("sandbox")]
+    sandboxes = [await _sandbox(row.id) for row in listing("sandbox")]
+    return [probe for probe in found if probe] + sandboxes
 
 
-def _guarded(name: str, probe: Callable[[], Probe]) -> Probe:
-    """Run a probe; an error in it is a failed probe, so that the other probes still run."""
+def _engines(python: str) -> dict[str, Callable[[], Probe | None]]:
+    """Return the probes of the kinds of engines, by their titles."""
+    kinds = (kind for kind in ENGINES.members.values() if isinstance(kind, OwnKind))
+    return {kind.title: partial(kind.probe, python) for kind in kinds}
+
+
+def _guarded(name: str, probe: Callable[[], Probe | None]) -> Probe | None:
+    """Run a probe, which returns None if it needs nothing; an error in it is a failed probe, so
+    that the other probes still run."""
     try:
         return probe()
     except Exception as error:
@@ -159,25 +166,6 @@ def _gpu() -> Probe:
             required=False,
         )
     return Probe("GPU", True, ", ".join(names), required=False)
-
-
-def _server(
-    name: str,
-    find_build: Callable[[str], vllm.VllmBuild | sglang.SglangBuild],
-    python: str,
-) -> Probe:
-    try:
-        build = find_build(python)
-    except ArlError as error:
-        kind = name.lower()
-        return Probe(
-            *(name, False, str(error)),
-            fix=f"the embedded engine needs none of it; {name} in another interpreter: "
-            f"--engine.type={kind} --engine.python=FILE (docs/{kind}.md)",
-            required=False,
-        )
-    kind = "CPU build" if build.is_cpu else "GPU build"
-    return Probe(name, True, f"{build.version}, {kind} ({build.python})", required=False)
 
 
 def _ray() -> Probe:

@@ -6,8 +6,9 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentgym_rl.config import Config, load_config, section_types
+from agentgym_rl.config import ENGINES, load_config
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import extension_names
 from agentgym_rl.evaluate.folder import Asked
 from agentgym_rl.evaluate.target import (
     checked_checkpoint,
@@ -19,11 +20,6 @@ from agentgym_rl.evaluate.target import (
 from agentgym_rl.storage.run_folder import MARK, config_of
 
 from .command import load_configuration, overrides_of
-
-ENGINES = {
-    kind.model_fields["type"].default: kind for kind in section_types(Config.model_fields["engine"])
-}
-"""The sections of `engine`, by type."""
 
 
 def evaluated(args: Namespace) -> list[Asked]:
@@ -105,7 +101,7 @@ def _type_of(path: str) -> str:
 def _split(name: str) -> tuple[str, str]:
     """Split "litellm:gemini/x" into ("litellm", "gemini/x"); "" if no known engine is named."""
     engine, colon, path = name.partition(":")
-    return (engine, path) if colon and engine in ENGINES else ("", name)
+    return (engine, path) if colon and engine in extension_names(ENGINES.group) else ("", name)
 
 
 def _has(engine: str, key: str) -> bool:
@@ -113,7 +109,8 @@ def _has(engine: str, key: str) -> bool:
     section, _, name = key.partition(".")
     if section != "engine":
         return True
-    return engine in ENGINES and name.partition(".")[0] in ENGINES[engine].model_fields
+    known = engine in extension_names(ENGINES.group)
+    return known and name.partition(".")[0] in ENGINES[engine].section.model_fields
 
 
 def _check_different(names: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.processes import cluster_kind, cluster_of
-from agentgym_rl.config import Config, ServerEngineConfig
+from agentgym_rl.config import Config
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.engines.launch import engine_process
 from agentgym_rl.models.fitted import fitted
@@ -44,11 +44,10 @@ async def dry_run(config: Config, run_dir: Path, *, resumes: bool = False) -> st
             lines += [f"on the same devices: engines sleep (level {level}) while ranks train"]
     lines += ["", "processes"]
     controller_url = "http://ADDRESS:PORT"
-    attached = isinstance(engine, ServerEngineConfig) and engine.urls
     label = version_label(0, incarnation=0)
     engines = [
         engine_process(engine, config_file, index=index, label=label, host="ADDRESS", port="PORT")
-        for index in range(0 if attached else engine.num_servers)
+        for index in range(0 if engine.attached else engine.num_servers)
     ]
     ranks = trainer_processes(
         config.trainer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentgym_rl.config import Config, ServerEngineConfig
+from agentgym_rl.config import Config
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,8 @@ def demands(config: Config, *, gpus: bool) -> list[Demand]:
     which decides the meaning of device "auto"."""
     engine, trainer = config.own_engine, config.trainer
     found: list[Demand] = []
-    if isinstance(engine, ServerEngineConfig):
-        if not engine.urls:
-            size = engine.tensor_parallel_size if gpus else 0
-            found.append(Demand("engine", engine.num_servers, engine.num_threads, size))
-    else:
-        size = int(_on_gpu(engine.device, gpus))
+    if not engine.attached:
+        size = engine.gpus_per_server if _on_gpu(engine.runs_on, gpus) else 0
         found.append(Demand("engine", engine.num_servers, engine.num_threads, size))
     size = int(_on_gpu(trainer.device, gpus))
     if config.cluster.colocated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -31,12 +31,14 @@ from .section import (
     Fitted,
     Needs,
     Section,
+    Sections,
     default,
     field_of,
     named_or_function,
     none_of,
     one_of,
 )
+from .trainer import TrainerConfig
 
 _TERMS = "objectives"
 """The group of entry points of the terms that other packages add."""
@@ -278,6 +280,14 @@ class AlgoConfig(Section):
             "group_std",
             "leave_one_out_std",
         )
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        rate = config.of(TrainerConfig).critic_learning_rate
+        if rate is not None and self.baseline != "critic":
+            yield (
+                f"trainer.critic_learning_rate {rate} without a "
+                f"critic: algo.baseline is {self.baseline!r}; leave it out, or use baseline critic"
+            )
 
     @property
     def uses_every_row(self) -> bool:

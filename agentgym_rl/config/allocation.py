@@ -5,7 +5,7 @@ The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backen
     allocation  component ("+" component)*        on separate devices
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
-    backend     vllm | sglang | embedded          engines: d servers (of t GPUs each)
+    backend     vllm | sglang | embedded | ...    engines: d servers (of t GPUs each)
                 fsdp                              trainer: d ranks
     dimension   a letter and a number: d4
 
@@ -25,13 +25,13 @@ from typing import Any, Never
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
 
+from .engine import ENGINES
+
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """The device files of the GPU drivers: NVIDIA's, the one under WSL, AMD's."""
 KEY = "cluster.allocation"
-_ENGINES = {"vllm": "dt", "sglang": "dt", "embedded": "d"}
 _TRAINERS = {"fsdp": "d"}
-_DIMENSIONS = _ENGINES | _TRAINERS
-"""The backends, with the dimensions of each."""
+"""The backends that train, with the dimensions of each."""
 _MEANING = {
     "d": "data parallelism: servers, or ranks",
     "t": "tensor parallelism: GPUs a server splits the model over",
@@ -43,11 +43,23 @@ _WHY_NOT = {
     ("fsdp", "c"): "trainer ranks hold whole rows: lower trainer.max_tokens_per_microbatch",
     ("fsdp", "p"): "fsdp has no pipeline",
     ("fsdp", "e"): "fsdp shards experts as it does everything: d alone",
-    ("vllm", "p"): "pipeline stages of servers are not offered: use d and t",
-    ("sglang", "p"): "pipeline stages of servers are not offered: use d and t",
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"[1-9][0-9]*")
+
+
+def _dimensions() -> dict[str, str]:
+    """Return the backends with the dimensions of each, those with the most first, trainers last."""
+    engines = {name: kind.dimensions for name, kind in ENGINES.members.items() if kind.dimensions}
+    order = sorted(engines, key=lambda name: -len(engines[name]))
+    return {name: engines[name] for name in order} | _TRAINERS
+
+
+def _why_not(backend: str, letter: str) -> str:
+    """Return why a backend lacks a dimension; "" if there is no particular reason."""
+    if backend in _TRAINERS:
+        return _WHY_NOT.get((backend, letter), "")
+    return ENGINES[backend].no_dimensions.get(letter, "")
 
 
 @dataclass(frozen=True)
@@ -123,7 +135,7 @@ def settings(text: str) -> dict[str, Any]:
         "trainer.num_ranks": trainers[0].dimensions["d"],
         "cluster.colocated": len(shared) > 1,
     }
-    if "t" in _ENGINES[engine.backend]:
+    if "t" in ENGINES[engine.backend].dimensions:
         found["engine.tensor_parallel_size"] = engine.dimensions.get("t", 1)
     return found
 
@@ -189,9 +201,10 @@ def _components(reader: _Reader) -> list[list[Part]]:
 def _part(reader: _Reader, names: set[str]) -> Part:
     """Read the next part, and add its name to `names`."""
     start = reader.position
-    backend = reader.take(_NAME, f"a backend, {', '.join(_DIMENSIONS)}")
-    if backend not in _DIMENSIONS:
-        reader.fail(start, f"no backend {backend!r}; allowed: {', '.join(_DIMENSIONS)}")
+    backends = _dimensions()
+    backend = reader.take(_NAME, f"a backend, {', '.join(backends)}")
+    if backend not in backends:
+        reader.fail(start, f"no backend {backend!r}; allowed: {', '.join(backends)}")
     name = ""
     if reader.follows("["):
         reader.take_one_of("[")
@@ -206,9 +219,9 @@ def _part(reader: _Reader, names: set[str]) -> Part:
     while not dimensions or reader.follows_word:
         at = reader.position
         letter = reader.take(re.compile("[A-Za-z]"), f"a dimension of {backend}, such as d4")
-        if letter not in _DIMENSIONS[backend]:
-            allowed = ", ".join(f"{it} ({_MEANING[it]})" for it in _DIMENSIONS[backend])
-            why = _WHY_NOT.get((backend, letter), f"allowed: {allowed}")
+        if letter not in backends[backend]:
+            allowed = ", ".join(f"{it} ({_MEANING[it]})" for it in backends[backend])
+            why = _why_not(backend, letter) or f"allowed: {allowed}"
             reader.fail(at, f"no dimension {letter!r} of {backend}; {why}")
         if letter in dimensions:
             reader.fail(at, f"dimension {letter!r} is given twice")

@@ -1,5 +1,4 @@
-"""The sections `cluster` and `logging`: the processes of a run, and their output. A check tells
-whether engines and trainer ranks of a run may share devices (`cluster.colocated`)."""
+"""The sections `cluster` and `logging`: the processes of a run, and their output."""
 
 from __future__ import annotations
 
@@ -10,10 +9,7 @@ from pydantic import Field, field_validator
 
 from agentgym_rl.core.extensions import extension_names, load_extension
 
-from .engine import EndpointConfig, OwnEngineConfig, ServerEngineConfig
-from .rollout import EvalConfig
-from .section import Section, named_or_function
-from .trainer import TrainerConfig, WeightsConfig
+from .section import Section, Sections, named_or_function
 
 PROCESSES = "processes"
 """The group of entry points with the kinds of clusters (cluster/processes.py)."""
@@ -32,6 +28,10 @@ class ClusterKind(Protocol):
     """True if the cluster chooses the devices of processes, at most one for each."""
     submits: bool
     """True if `arl train` submits a job, and the run is done by that."""
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        """Yield what of a configuration does not work there."""
+        ...
 
 
 class ClusterConfig(Section):
@@ -73,6 +73,9 @@ class ClusterConfig(Section):
         """Return the registered kind of clusters."""
         return load_extension(PROCESSES, self.type)
 
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        return self.kind.conflicts(config)
+
 
 class LoggingConfig(Section):
     """The output for the user."""
@@ -96,75 +99,3 @@ class LoggingConfig(Section):
     @classmethod
     def _known_trackers(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(named_or_function(name, extension_names("trackers")) for name in trackers)
-
-
-def check_colocated(
-    engine: OwnEngineConfig | EndpointConfig,
-    trainer: TrainerConfig,
-    *,
-    weights: WeightsConfig,
-    evaluations: EvalConfig,
-    cluster: ClusterConfig,
-) -> None:
-    """Raise ValueError with all obstacles, if engines and ranks may not share devices."""
-    problems = [
-        *_problems(engine, trainer, cluster),
-        *_problems_of_others(weights, evaluations),
-    ]
-    if problems:
-        raise ValueError(f"cluster.colocated: {'; '.join(problems)}")
-
-
-def _problems(
-    engine: OwnEngineConfig | EndpointConfig, trainer: TrainerConfig, cluster: ClusterConfig
-) -> Iterator[str]:
-    if not isinstance(engine, OwnEngineConfig):
-        yield f"engine.type {engine.type!r} is not started here, and cannot sleep"
-        return
-    if engine.type == "sglang":
-        yield (
-            "SGLang gives memory back only while it has no request, and with one its server ends "
-            "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
-            "vLLM, the embedded engine, or separate devices"
-        )
-    if isinstance(engine, ServerEngineConfig):
-        yield from _problems_of_servers(engine, trainer.gpus)
-    each = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
-    devices = engine.num_servers * each
-    if devices != trainer.num_ranks:
-        yield (
-            f"engines and ranks on the same devices need as many: engine.num_servers "
-            f"{engine.num_servers} x {each} = {devices}, trainer.num_ranks {trainer.num_ranks}"
-        )
-    if cluster.kind.gives_out_devices and each > 1:
-        yield (
-            f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
-            f"engine.tensor_parallel_size has to be 1, got {each}"
-        )
-
-
-def _problems_of_servers(engine: ServerEngineConfig, gpus: tuple[int, ...]) -> Iterator[str]:
-    if engine.urls:
-        yield (
-            "engine.urls names servers that the run does not start, which it can neither "
-            "place nor start again on the trainer's devices; leave it out"
-        )
-    if set(engine.gpus) != set(gpus):
-        yield (
-            f"engine.gpus {list(engine.gpus)} and trainer.gpus {list(gpus)} have to be the same, "
-            "or both left out"
-        )
-
-
-def _problems_of_others(weights: WeightsConfig, evaluations: EvalConfig) -> Iterator[str]:
-    if weights.transport not in ("shm", "gloo"):
-        yield (
-            f"weights.transport {weights.transport!r} writes into weights that are served, "
-            "and a sleeper's are not there; use shm or gloo"
-        )
-    if evaluations.scheduled:
-        yield (
-            "eval.every and eval.every_minutes start one engine more, beside training, where the "
-            "devices are the trainer's. Evaluate checkpoints instead: trainer.checkpoint_every, "
-            "and arl eval --checkpoint"
-        )

@@ -1,20 +1,93 @@
-"""The section `engine`: the sampler of the tokens."""
+"""The section `engine`: the sampler of the tokens. Each kind of engine has its own keys; here are
+their base classes, the contract of a kind, and the registry that has the kinds by name."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from agentgym_rl.core.chat import is_url
 
-from .section import SECRET, Anytime, Fitted, OnResume, Section
+from .cluster import ClusterConfig
+from .model import LoraConfig
+from .registered import Registered, WithKeys
+from .rollout import EvalConfig, RolloutConfig
+from .section import SECRET, Anytime, Fitted, OnResume, Section, Sections
+from .trainer import TrainerConfig, WeightsConfig
+
+Device = Literal["auto", "cpu", "cuda"]
 
 
-class _Engine(Section):
-    """The keys of every engine of this package."""
+class EngineConfig(Section):
+    """The keys of any engine, and what it can do."""
+
+    type: str
+    """The name of the kind of engine."""
+
+    transports: ClassVar[Sequence[str]] = ("shm",)
+    """The values of weights.transport that bring versions to it."""
+    serves_adapters: ClassVar[bool] = False
+    """Whether it computes an adapter beside its base model (lora.serve "adapter")."""
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        way, lora = config.of(WeightsConfig).transport, config.of(LoraConfig)
+        if way not in self.transports:
+            others = _types_with(lambda kind: way in kind.transports)
+            yield (
+                f"weights.transport {way!r} needs engine.type {others}; the {self.type} engine "
+                f"takes {' or '.join(map(repr, self.transports))}"
+            )
+        if lora.serve == "adapter" and not self.serves_adapters:
+            others = _types_with(lambda kind: kind.serves_adapters)
+            yield (
+                f"lora.serve 'adapter' needs engine.type {others}; the {self.type} engine merges "
+                "each version into its weights: set lora.serve to merged"
+            )
+        if config.of(TrainerConfig).attention == "varlen" and not self._trains_in_bfloat16(config):
+            yield (
+                "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16' "
+                "(and no other trainer.dtype)"
+            )
+        if config.of(ClusterConfig).colocated:
+            problems = [*self._cannot_share(config), *_beside_sleepers(config)]
+            if problems:
+                yield f"cluster.colocated: {'; '.join(problems)}"
+
+    def _trains_in_bfloat16(self, config: Sections) -> bool:
+        return False
+
+    def _cannot_share(self, config: Sections) -> Iterator[str]:
+        """Yield what keeps it from sharing devices with trainer ranks."""
+        yield f"engine.type {self.type!r} is not started here, and cannot sleep"
+
+
+def _types_with(fits: Callable[[type[EngineConfig]], bool]) -> str:
+    """Return the kinds of engines that fit, as "'a' or 'b'"."""
+    return " or ".join(repr(name) for name, it in ENGINES.members.items() if fits(it.section))
+
+
+def _beside_sleepers(config: Sections) -> Iterator[str]:
+    """Yield what cannot be beside engines that sleep."""
+    transport = config.of(WeightsConfig).transport
+    if transport not in ("shm", "gloo"):
+        yield (
+            f"weights.transport {transport!r} writes into weights that are served, "
+            "and a sleeper's are not there; use shm or gloo"
+        )
+    if config.of(EvalConfig).scheduled:
+        yield (
+            "eval.every and eval.every_minutes start one engine more, beside training, where the "
+            "devices are the trainer's. Evaluate checkpoints instead: trainer.checkpoint_every, "
+            "and arl eval --checkpoint"
+        )
+
+
+class OwnEngineConfig(EngineConfig):
+    """The keys of every engine that runs start, or whose weights they set."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The dtype of weights and KV cache, and of the trainer's forward and backward unless
@@ -50,37 +123,76 @@ class _Engine(Section):
     with a mixture of experts. `auto`: if the engine tells its experts and the model's routers can
     replay; `on`: refuse another model, and start vLLM such that it tells; `off`: never."""
 
-
-class EmbeddedEngineConfig(_Engine):
-    """The engine that comes with the package: transformers, continuous batching."""
-
-    type: Literal["embedded"] = "embedded"
-    device: Anytime[Literal["auto", "cpu", "cuda"]] = "auto"
-    """The device; `auto` takes a GPU if there is one. CUDA is experimental: one H200 has run it."""
-    deterministic: bool = False
-    """The switch to decode one request at a time: then samples depend only on the request, its seed
-    and the weights, to the last bit, on one machine. Several times slower; no KV is reused."""
-    fused: OnResume[Literal["auto", "never"]] = "auto"
-    """The decoding path: `auto` uses the fused path for Qwen/Llama-style models, `never` always
-    uses the model's own forward."""
-
-    prefix_cache_gib: Anytime[float] = Field(default=1.0, gt=0)
-    """The memory for KV that later requests may reuse, in GiB, besides that of the running ones.
-    The least recently used KV is dropped first."""
+    has_windows: ClassVar[bool] = True
+    """Whether its cache has the sliding windows of a model's attention."""
 
     @property
-    def prefix_cache_bytes(self) -> int:
-        """Return the memory for KV that later requests may reuse; 0: none is kept."""
-        off = self.deterministic or self.prefix_cache == "off"
-        return 0 if off else int(self.prefix_cache_gib * 2**30)
+    def runs_on(self) -> Device:
+        """Return the device of its processes; `auto`: a GPU if there is one."""
+        return "auto"
 
     @property
-    def decoded_together(self) -> int:
-        """Return the maximum number of requests decoded together."""
-        return 1 if self.deterministic else self.max_num_seqs
+    def gpus_per_server(self) -> int:
+        """Return the number of GPUs of each server, if it runs on any."""
+        return 1
+
+    @property
+    def chosen_gpus(self) -> tuple[int, ...]:
+        """Return the GPUs that the servers are limited to; empty: any."""
+        return ()
+
+    @property
+    def attached(self) -> tuple[str, ...]:
+        """Return the URLs of the running servers that are used; empty: the run starts its own."""
+        return ()
+
+    @property
+    def rounds_everything(self) -> bool:
+        """Return whether it holds all tensors in `dtype`, and not just the matrices of layers."""
+        return True
+
+    @property
+    def needs_salts(self) -> bool:
+        """Return whether only a salt keeps requests from the KV of older weights."""
+        return self.prefix_cache != "shared"
+
+    @property
+    def repeats_whole_turns(self) -> bool:
+        """Return whether a turn that another server takes over begins again."""
+        return False
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        yield from super().conflicts(config)
+        trainer = config.of(TrainerConfig)
+        room = trainer.max_tokens_per_microbatch
+        is_set = "max_tokens_per_microbatch" in trainer.model_fields_set
+        if self.max_model_len > room and is_set:
+            yield (
+                f"engine.max_model_len {self.max_model_len} exceeds "
+                f"trainer.max_tokens_per_microbatch {room}: "
+                "an episode could be too long to train; raise the latter"
+            )
+
+    def _trains_in_bfloat16(self, config: Sections) -> bool:
+        return (config.of(TrainerConfig).dtype or self.dtype) == "bfloat16"
+
+    def _cannot_share(self, config: Sections) -> Iterator[str]:
+        ranks, cluster = config.of(TrainerConfig).num_ranks, config.of(ClusterConfig)
+        each = self.gpus_per_server
+        devices = self.num_servers * each
+        if devices != ranks:
+            yield (
+                f"engines and ranks on the same devices need as many: engine.num_servers "
+                f"{self.num_servers} x {each} = {devices}, trainer.num_ranks {ranks}"
+            )
+        if cluster.kind.gives_out_devices and each > 1:
+            yield (
+                f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
+                f"engine.tensor_parallel_size has to be 1, got {each}"
+            )
 
 
-class ServerEngineConfig(_Engine):
+class ServerEngineConfig(OwnEngineConfig):
     """The keys of engines that are servers of another project."""
 
     urls: Anytime[tuple[str, ...]] = ()
@@ -128,34 +240,77 @@ class ServerEngineConfig(_Engine):
             )
         return self
 
+    @property
+    def attached(self) -> tuple[str, ...]:
+        return self.urls
 
-class VllmEngineConfig(ServerEngineConfig):
-    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: never run there."""
+    @property
+    def gpus_per_server(self) -> int:
+        return self.tensor_parallel_size
 
-    type: Literal["vllm"] = "vllm"
+    @property
+    def chosen_gpus(self) -> tuple[int, ...]:
+        return self.gpus
 
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        yield from super().conflicts(config)
+        yield from self._beside_evaluations(config)
+        yield from self._beside_other_engines(config)
 
-class SglangEngineConfig(ServerEngineConfig):
-    """The SGLang servers, started by the run or elsewhere. Experimental on GPUs: never run
-    there."""
-
-    type: Literal["sglang"] = "sglang"
-
-    @field_validator("routing_replay")
-    @classmethod
-    def _no_experts(cls, value: str) -> str:
-        if value == "on":
-            raise ValueError(
-                "SGLang's report on experts is not read: expected 'auto' (which replays none with "
-                "it) or 'off'"
+    def _beside_evaluations(self, config: Sections) -> Iterator[str]:
+        """Yield why scheduled evaluations cannot have a server of their own."""
+        if not config.of(EvalConfig).scheduled:
+            return
+        if self.urls:
+            yield (
+                "eval.every and eval.every_minutes need one more server, and engine.urls names "
+                "servers that somebody else starts. Evaluate checkpoints instead: "
+                "trainer.checkpoint_every, and arl eval --checkpoint"
             )
-        return value
+        need = (self.num_servers + 1) * self.tensor_parallel_size
+        if self.gpus and len(self.gpus) < need:
+            yield (
+                f"eval.every and eval.every_minutes start one more server: with engine.num_servers "
+                f"{self.num_servers} and engine.tensor_parallel_size "
+                f"{self.tensor_parallel_size} engine.gpus needs {need} GPUs, got "
+                f"{list(self.gpus)}"
+            )
+
+    def _beside_other_engines(self, config: Sections) -> Iterator[str]:
+        """Yield why the players of seats cannot have servers of their own."""
+        others = config.of(RolloutConfig).other_engines
+        if not others:
+            return
+        seats = f"the seats of {', '.join(others)} (rollout.seats)"
+        if self.urls:
+            yield (
+                f"{seats} need more servers, and engine.urls names servers that somebody else "
+                "starts; ask one of those by url:URL#NAME"
+            )
+        more = len(others) + config.of(EvalConfig).scheduled
+        need = (self.num_servers + more) * self.tensor_parallel_size
+        if self.gpus and len(self.gpus) < need:
+            yield f"{seats}: engine.gpus needs {need} GPUs, got {len(self.gpus)}"
+
+    def _cannot_share(self, config: Sections) -> Iterator[str]:
+        gpus = config.of(TrainerConfig).gpus
+        if self.urls:
+            yield (
+                "engine.urls names servers that the run does not start, which it can neither "
+                "place nor start again on the trainer's devices; leave it out"
+            )
+        if set(self.gpus) != set(gpus):
+            yield (
+                f"engine.gpus {list(self.gpus)} and trainer.gpus {list(gpus)} have to be the same, "
+                "or both left out"
+            )
+        yield from super()._cannot_share(config)
 
 
 SampledBy = Literal["temperature", "max_tokens", "max_completion_tokens", "seed"]
 
 
-class _Endpoint(Section):
+class EndpointConfig(EngineConfig):
     """An externally served model, only for `arl eval`. `model.path` is its name there."""
 
     base_url: str = ""
@@ -212,38 +367,20 @@ class _Endpoint(Section):
         return self
 
 
-class OpenAIEngineConfig(_Endpoint):
-    """A model behind an external OpenAI-compatible URL, only for `arl eval`. `model.path` is its
-    name there."""
+class EngineKind(WithKeys):
+    """A kind of engine: the object behind an entry point of the group `agentgym_rl.engines`.
 
-    type: Literal["openai"] = "openai"
-    base_url: str = Field(default="https://api.openai.com/v1", min_length=1)
-    """The URL before /chat/completions."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """The name of the environment variable with the API key; empty: the server needs none."""
+    Derive it from one of the contracts above this one: `engines.kind.OwnKind` for engines that take
+    weights, `engines.kind.ServerKind` for servers of other projects,
+    `rollout.endpoints.EndpointKind` for models that are served elsewhere.
+    """
 
-
-class LiteLLMEngineConfig(_Endpoint):
-    """A model that LiteLLM reaches (extra `litellm`), only for `arl eval`. `model.path` is
-    LiteLLM's name of it, PROVIDER/NAME."""
-
-    type: Literal["litellm"] = "litellm"
-    base_url: str = ""
-    """The `api_base` of LiteLLM; empty: the provider's own."""
-    api_key_env: str = ""
-    """The name of the environment variable with the API key; empty: the names that LiteLLM knows
-    for the provider (ANTHROPIC_API_KEY, ...)."""
+    section: ClassVar[type[EngineConfig]]  # type: ignore[override]  # nobody sets it
+    dimensions: ClassVar[str] = ""
+    """The dimensions of a part of cluster.allocation, "d" or "dt"; empty: it has no part there."""
+    no_dimensions: ClassVar[dict[str, str]] = {}
+    """The reasons for the lack of dimensions that other systems have, by their letters."""
 
 
-OwnEngineConfig = EmbeddedEngineConfig | VllmEngineConfig | SglangEngineConfig
-"""The engines that this package runs, or whose weights it sets."""
-EndpointConfig = OpenAIEngineConfig | LiteLLMEngineConfig
-"""The endpoints of externally served models."""
-EngineConfig = Annotated[
-    EmbeddedEngineConfig
-    | VllmEngineConfig
-    | SglangEngineConfig
-    | OpenAIEngineConfig
-    | LiteLLMEngineConfig,
-    Field(discriminator="type"),
-]
+ENGINES = Registered("engines", EngineKind, usual="embedded")
+"""The kinds of engines, by the names that engine.type has."""

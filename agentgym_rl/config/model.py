@@ -4,12 +4,13 @@ training of a low-rank adapter beside frozen weights."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .section import Fitted, Section
+from .algo import AlgoConfig
+from .section import Fitted, Section, Sections
 
 
 class ModelConfig(Section):
@@ -71,6 +72,15 @@ class LoraConfig(Section):
     """The weights that engines sample with. `merged`: each version is merged into the engine's
     weights. `adapter` (vLLM, SGLang): the engine keeps its base and computes the adapter beside it,
     so an update replaces the adapter alone, but every token costs two more small products."""
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        refreshed = config.of(AlgoConfig).kl.refresh_every
+        if self.rank and refreshed:
+            yield (
+                f"algo.kl.refresh_every {refreshed} with lora.rank "
+                f"{self.rank}: the reference has no adapter, so it cannot move to the "
+                "policy; leave one of them out"
+            )
 
     @field_validator("target_modules", "exclude_modules", mode="before")
     @classmethod

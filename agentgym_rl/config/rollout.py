@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -11,7 +12,10 @@ from pydantic import Field, field_validator, model_validator
 from agentgym_rl.core.chat import is_url
 from agentgym_rl.core.errors import near_match
 
-from .section import Anytime, Fitted, InEval, OnResume, Section
+from .algo import AlgoConfig
+from .cluster import ClusterConfig
+from .section import Anytime, Fitted, InEval, OnResume, Section, Sections
+from .trainer import TrainerConfig, WeightsConfig
 
 CURRICULA = ("", "task", "level", "env")
 """The values of `rollout.curriculum`, beside `module:Class`."""
@@ -211,6 +215,50 @@ class RolloutConfig(Section):
         """Return the players of seats that need an engine of their own."""
         return [who for who in self.other_models if not who.startswith("url:")]
 
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        algo, weights = config.of(AlgoConfig), config.of(WeightsConfig)
+        if "league" in self.other_engines and (
+            weights.keep_versions != "all" or weights.transport != "shm"
+        ):
+            yield (
+                "the seats of the league (rollout.seats) need weights.keep_versions 'all' and "
+                "weights.transport 'shm', which keep past versions as files"
+            )
+        if self.other_engines and config.of(ClusterConfig).colocated:
+            yield (
+                f"the seats of {', '.join(self.other_engines)} (rollout.seats) need engines that "
+                "do not sleep: leave out cluster.colocated"
+            )
+        if self.group_size == 1 and algo.in_group and algo.teacher.reward_coef:
+            yield (
+                f"rollout.group_size 1 with algo.baseline {algo.baseline!r} and algo.scale "
+                f"{algo.scale!r} trains nothing: an episode alone in its group has "
+                "advantage 0; use group_size 2 or more, or baseline batch_mean with scale "
+                "batch_std or none (or a teacher alone: algo.teacher.reward_coef 0)"
+            )
+        yield from self._beside_teachers(algo)
+
+    def _beside_teachers(self, algo: AlgoConfig) -> Iterator[str]:
+        """Yield what teachers alone make useless, and what a served one cannot compute."""
+        teacher = algo.teacher
+        if not teacher.reward_coef and self.should_accept == "mixed_rewards":
+            yield (
+                "rollout.should_accept 'mixed_rewards' drops groups for rewards that do not count "
+                "(algo.teacher.reward_coef 0): use all"
+            )
+        if not teacher.reward_coef and self.group_reward:
+            yield (
+                f"rollout.group_reward {self.group_reward!r} pays rewards that do not count "
+                "(algo.teacher.reward_coef 0): leave it out, or raise algo.teacher.reward_coef"
+            )
+        served = next((one.model for one in teacher.models if one.is_served), "")
+        if served and self.temperature != 1:
+            yield (
+                f"rollout.temperature {self.temperature} with the served teacher {served}: "
+                "servers tell log-probs at temperature 1, and others cannot be computed from "
+                "those; use 1, or the teacher's folder"
+            )
+
     def _check_seats(self) -> None:
         players = set(self.seats.values())
         for seat, who in self.seats.items():
@@ -285,6 +333,20 @@ class EvalConfig(Section):
     price_cached: InEval[float | None] = Field(default=None, ge=0)
     """The USD per million prompt tokens from a cache, if the endpoint counts them (default:
     `price_prompt`)."""
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        trainer, transport = config.of(TrainerConfig), config.of(WeightsConfig).transport
+        if trainer.keeps_best_evaluated and not self.num_tasks:
+            yield (
+                f"trainer.best_metric {trainer.best_metric!r} needs evaluations, and "
+                "eval.num_tasks is 0"
+            )
+        if self.scheduled and transport != "shm":
+            yield (
+                "eval.every and eval.every_minutes need weights.transport 'shm', which keeps the "
+                f"version to evaluate as a file; got {transport!r}. Evaluate "
+                "checkpoints instead: trainer.checkpoint_every, and arl eval --checkpoint"
+            )
 
     @property
     def scheduled(self) -> bool:

@@ -22,6 +22,8 @@ from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import is_function_path
 
+from .registered import Kinds
+
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
 
@@ -52,6 +54,7 @@ class Fits:
 
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Section")
 Fitted = Annotated[T, Fits()]
 OnResume = Annotated[T, Free("resume")]
 InEval = Annotated[T, Free("eval")]
@@ -86,6 +89,8 @@ def none_of(*values: Any) -> Callable[[Any], bool]:
 
 
 class Section(BaseModel):
+    """A table of keys, which may be declared by any package."""
+
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
@@ -108,6 +113,10 @@ class Section(BaseModel):
             ConfigError: the package cannot be imported, or has no section.
         """
         raise NotImplementedError
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        """Yield what this section refuses beside the other sections of `config`, and what to do."""
+        return iter(())
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
@@ -167,6 +176,27 @@ class NoKeys(Section):
     """A section without keys."""
 
 
+class Sections(Section):
+    """A configuration of several sections, which are found by their classes."""
+
+    def of(self, kind: type[S]) -> S:
+        """Return the section of a class, or of a class derived from it."""
+        return next(it for it in self.sections if isinstance(it, kind))
+
+    @property
+    def sections(self) -> Iterator[Section]:
+        """Yield the sections, in the order of their names in the class."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return (value for value in values if isinstance(value, Section))
+
+    @model_validator(mode="after")
+    def _no_conflict(self) -> Self:
+        for section in self.sections:
+            if problem := next(iter(section.conflicts(self)), ""):
+                raise ValueError(problem)
+        return self
+
+
 def default(section: Section, name: str) -> Any:
     """Return the default of a key."""
     return type(section).model_fields[name].get_default(call_default_factory=True)
@@ -197,6 +227,9 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
     """Return the sections a key may hold, the default one first; none if it holds a plain value."""
+    for mark in field.metadata:
+        if isinstance(mark, Kinds):
+            return mark.sections
     if not isinstance(field.default, BaseModel):
         return ()
     default = type(field.default)

@@ -7,6 +7,7 @@ Entry points: https://packaging.python.org/en/latest/specifications/entry-points
 from __future__ import annotations
 
 import difflib
+import logging
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -14,14 +15,20 @@ from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from .errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PREFIX = "agentgym_rl."
 """The beginning of the name of every group."""
 
 _registered: dict[tuple[str, str], Any] = {}
+_left_out: set[tuple[str, str]] = set()
+"""The members that could not be imported, and were reported."""
 
 
 def register_extension(group: str, name: str, member: object) -> None:
@@ -44,13 +51,40 @@ def extension_names(group: str) -> list[str]:
     return sorted(here | entry_points_of(group).keys())
 
 
-def load_extension(group: str, name: str) -> Any:
-    """Import and return the member of a group.
+@overload
+def load_extension(group: str, name: str) -> Any: ...
+@overload
+def load_extension(group: str, name: str, *, of: type[T]) -> T: ...
+def load_extension(group: str, name: str, *, of: type[Any] = object) -> Any:
+    """Import and return the member of a group, an instance of `of`.
 
     Raises:
-        ConfigError: there is none of that name (the message has the nearest ones), or it cannot be
-            imported.
+        ConfigError: there is none of that name (the message has the nearest ones), it cannot be
+            imported, or it is something else.
     """
+    found = _found(group, name)
+    if not isinstance(found, of):
+        raise ConfigError(
+            f"{group}: {name!r} is {found!r}; expected an instance of {of.__module__}.{of.__name__}"
+        )
+    return found
+
+
+def load_extensions(group: str, *, of: type[T]) -> dict[str, T]:
+    """Import and return all members of a group by name, without those that cannot be loaded: a
+    broken package is no obstacle to the use of others."""
+    found: dict[str, T] = {}
+    for name in extension_names(group):
+        try:
+            found[name] = load_extension(group, name, of=of)
+        except ConfigError as error:
+            if (group, name) not in _left_out:
+                log.warning("left out: %s", error)
+            _left_out.add((group, name))
+    return found
+
+
+def _found(group: str, name: str) -> Any:
     if (group, name) in _registered:
         return _registered[group, name]
     found = entry_points_of(group).get(name)

@@ -9,17 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Protocol
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig, may_use_gpu
+from agentgym_rl.config import LoraConfig, OwnEngineConfig, ServerEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import Heads, tensor_heads
+from agentgym_rl.gym.sandbox import Probe
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.storage.weights_folder import (
     EMPTY_ADAPTER,
@@ -31,13 +32,7 @@ from agentgym_rl.storage.weights_folder import (
     write_peft_settings,
 )
 
-_IMPORTS = (
-    "agentgym_rl.engines.embedded.main",
-    "transformers.activations",  # this and the next: imports of any model of transformers
-    "transformers.modeling_layers",
-    "transformers.masking_utils",
-    "agentgym_rl.cli.main",
-)
+from .kind import kind_of
 
 _SILENCE_LIMIT_S = 15.0
 """The least silence limit, in seconds: on a busy machine an event loop is late."""
@@ -75,21 +70,13 @@ def engine_process(
         health_url=f"http://{host}:{port}/health",
         silence_limit_s=max(_SILENCE_LIMIT_S, engine.stall_timeout_s),
         restartable=True,
-        imports=engine_imports(engine),
+        imports=kind_of(engine).fork_imports(engine),
     )
 
 
 def engine_name(index: int) -> str:
     """Return the name of a server's process, log and incarnations."""
     return f"engine-{index}"
-
-
-def engine_imports(engine: OwnEngineConfig) -> tuple[str, ...]:
-    """Return the modules that a server may be forked from; none if it may use a GPU, or is another
-    project's."""
-    if engine.type != "embedded" or may_use_gpu(engine.device):
-        return ()
-    return _IMPORTS
 
 
 _PROBE_TIMEOUT_S = 30.0
@@ -156,9 +143,31 @@ def server_seed(seed: int, index: int) -> int:
     return (seed * _SEEDS_APART + index) % 2**31
 
 
-def exec_server(argv: list[str], env: Mapping[str, str]) -> NoReturn:
-    """Become the server of `server_command`: this process is the server's from here on."""
-    os.execvpe(argv[0], argv, {**os.environ, **env})
+class Build(Protocol):
+    """An installed engine of another project."""
+
+    @property
+    def python(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def is_cpu(self) -> bool: ...
+
+
+def probe_server(title: str, find_build: Callable[[], Build]) -> Probe:
+    """Return whether `find_build`, which raises ConfigError, finds the project `title`."""
+    try:
+        build = find_build()
+    except ConfigError as error:
+        type = title.lower()
+        return Probe(
+            *(title, False, str(error)),
+            fix=f"the embedded engine needs none of it; {title} in another interpreter: "
+            f"--engine.type={type} --engine.python=FILE (docs/{type}.md)",
+            required=False,
+        )
+    device = "CPU build" if build.is_cpu else "GPU build"
+    return Probe(title, True, f"{build.version}, {device} ({build.python})", required=False)
 
 
 def visible_gpus(config: ServerEngineConfig, index: int) -> dict[str, str]:

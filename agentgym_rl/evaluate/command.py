@@ -19,20 +19,20 @@ from agentgym_rl.config import (
     Config,
     EndpointConfig,
     ModelConfig,
-    ServerEngineConfig,
     dump_record,
 )
 from agentgym_rl.core.errors import ConfigError, EpisodeError, cause_of
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
+from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
-from agentgym_rl.rollout.players import check_alone, endpoint_kind, player_kinds
+from agentgym_rl.rollout.players import check_alone, player_kinds
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
@@ -230,7 +230,7 @@ async def _check(asked: Asked) -> None:
             )
         return await endpoint.check(config, config.engine)
     await check(config, trains=False)
-    if isinstance(config.engine, ServerEngineConfig) and config.engine.urls:
+    if config.own_engine.attached:
         raise ConfigError(
             "an evaluation does not use running servers (engine.urls), because the version of "
             "their weights is unknown; pass --engine.urls=[] to start a server, "

@@ -29,8 +29,8 @@ from agentgym_rl.core.errors import (
     WeightsError,
     leaves,
 )
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.gym.services import Services
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress

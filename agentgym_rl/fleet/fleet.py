@@ -28,6 +28,7 @@ from agentgym_rl.core.errors import (
     WeightsError,
 )
 from agentgym_rl.engines.client.client import EngineClient
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
 from agentgym_rl.storage.weights_folder import version_name
@@ -35,7 +36,6 @@ from agentgym_rl.storage.weights_folder import version_name
 from .parts import MakeTurns, Mirrors, Turns, shortest
 from .servers import (
     AttachedServer,
-    EngineSetup,
     OwnServer,
     Server,
     agreed,

@@ -7,7 +7,6 @@ import logging
 
 import msgspec
 
-from agentgym_rl.config import ServerEngineConfig
 from agentgym_rl.core.chat import is_url
 from agentgym_rl.core.errors import ArlError, ConfigError
 
@@ -129,13 +128,12 @@ class Members:
                 "engines of this run share their devices with the trainer's ranks "
                 "(cluster.colocated), whose number is fixed: no engine can join"
             )
-        attached = isinstance(engine, ServerEngineConfig) and bool(engine.urls)
-        if attached and not url:
+        if engine.attached and not url:
             raise ConfigError(
                 "this run uses running servers (engine.urls) and starts none: give the URL of "
                 "one more, not a number"
             )
-        if url and not attached:
+        if url and not engine.attached:
             raise ConfigError(
                 f"this run starts its engines itself, so it cannot attach to {url}: give a number "
                 "of engines to start; servers by URL can join runs that began with engine.urls"
@@ -158,12 +156,13 @@ class Members:
         taken |= {engine.num_servers + number for number in range(self._reserved)}
         highest = len(taken) + count
         free = [number for number in range(highest + 1) if number not in taken][:count]
-        if isinstance(engine, ServerEngineConfig) and engine.gpus and not engine.urls:
-            room = len(engine.gpus) // engine.tensor_parallel_size
+        gpus = engine.chosen_gpus
+        if gpus and not engine.attached:
+            room = len(gpus) // engine.gpus_per_server
             if max(free) >= room:
                 raise ConfigError(
-                    f"engine.gpus has {len(engine.gpus)} GPUs, room for {room} engines of "
-                    f"tensor_parallel_size {engine.tensor_parallel_size}; {len(taken)} are taken"
+                    f"engine.gpus has {len(gpus)} GPUs, room for {room} engines of "
+                    f"tensor_parallel_size {engine.gpus_per_server}; {len(taken)} are taken"
                 )
         return free
 

@@ -9,93 +9,24 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import (
-    Config,
-    LoraConfig,
-    OwnEngineConfig,
-    ServerEngineConfig,
-    WeightsConfig,
-)
+from agentgym_rl.config import ServerEngineConfig
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
 from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
 from agentgym_rl.engines.checks import check_server
-from agentgym_rl.engines.client.client import EngineClient, HttpEngine
+from agentgym_rl.engines.client.client import EngineClient
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.engines.launch import engine_name, engine_process
-from agentgym_rl.engines.protocol import SERVED_ADAPTER
-from agentgym_rl.engines.router.router import Router, make_router
-from agentgym_rl.engines.sglang import command as sglang
-from agentgym_rl.engines.sglang.client import SglangEngine
-from agentgym_rl.engines.vllm import command as vllm
-from agentgym_rl.models.resolve import model_folder
+from agentgym_rl.engines.router.router import Router
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 30.0
-
-
-@dataclass(frozen=True)
-class EngineSetup:
-    """The keys that the engines of a run depend on, and the requests to them of any process."""
-
-    engine: OwnEngineConfig
-    weights: WeightsConfig
-    interrupt: Interrupt
-    """The key `rollout.interrupt`."""
-    lora: LoraConfig = field(default_factory=LoraConfig)
-    model_dir: Path = Path()
-    """The folder of the model, for clients of SGLang."""
-
-    @classmethod
-    def of(cls, config: Config) -> EngineSetup:
-        """Return the setup of the configured run."""
-        engine, folder = config.own_engine, Path()
-        if isinstance(engine, ServerEngineConfig):
-            folder = model_folder(config.model, config.env.id)
-        return cls(engine, config.weights, config.rollout.interrupt, config.lora, folder)
-
-    def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
-        """Return a router without engines."""
-        return make_router(self.engine, interrupt=self.interrupt, on_failure=on_failure)
-
-    def client(self, url: str, incarnation: int = 0, kind: str = "") -> EngineClient:
-        """Return a client that is set up for the abilities of a kind of server: `engine.type`, or
-        the `kind` of an attached one, which may be another."""
-        engine = self.engine
-        kind = kind or engine.type
-        started = isinstance(engine, ServerEngineConfig) and not engine.urls
-        python = engine.python if isinstance(engine, ServerEngineConfig) else ""
-        if kind == "sglang":
-            return SglangEngine(
-                url,
-                kind=kind,
-                model_dir=self.model_dir,
-                timeout_s=engine.request_timeout_s,
-                control_timeout_s=self.weights.update_timeout_s,
-                has_spans=not started or sglang.find_build(python).has_spans,
-                incarnation=incarnation,
-            )
-        is_vllm = kind == "vllm"
-        build = vllm.find_build(python) if is_vllm and started else None
-        return HttpEngine(
-            url,
-            kind=kind,
-            timeout_s=engine.request_timeout_s,
-            control_timeout_s=self.weights.update_timeout_s,
-            has_spans=build is None or build.has_spans,
-            # A seed kills vLLM's CPU build once a prefill is chunked or recomputed.
-            send_seed=not is_vllm or (build is not None and not build.is_cpu),
-            polls_staging=is_vllm and self.weights.transport in ("shm", "gloo"),
-            num_alternatives=vllm.MAX_LOGPROBS if is_vllm else 0,
-            adapter=SERVED_ADAPTER if self.lora.serve == "adapter" else "",
-            incarnation=incarnation,
-        )
 
 
 class Server(ABC):
@@ -300,8 +231,8 @@ def make_servers(
     make = partial(
         make_server, setup, config_file, processes, model_dir=model_dir, incarnation=incarnation
     )
-    if isinstance(engine, ServerEngineConfig) and engine.urls:
-        return [make(index=index, url=url) for index, url in enumerate(engine.urls)]
+    if engine.attached:
+        return [make(index=index, url=url) for index, url in enumerate(engine.attached)]
     return [make(index=first_index + index) for index in range(engine.num_servers)]
 
 

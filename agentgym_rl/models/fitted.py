@@ -71,7 +71,7 @@ def fitted(
     model = None
     if folder is not None:
         engine = config.own_engine
-        gpu = may_use_gpu(device := getattr(engine, "device", "auto"))
+        gpu = may_use_gpu(device := engine.runs_on)
         if config.cluster.kind.submits:  # other machines than this one
             gpu = device != "cpu" and config.cluster.gpus_per_node > 0
         model = _Model.read(folder, gpu=gpu, threads=engine.num_threads)
@@ -226,8 +226,8 @@ class _Fit:
         wanted = math.ceil((_PROMPT + turns * (reply + _OBSERVATION)) / 256) * 256
         why = f"a prompt and {turns} turns" if wanted <= longest else "the longest possible here"
         wanted = min(wanted, longest)
-        if self.value("engine.type") == "embedded" and model.window and wanted > model.window:
-            # The cached decoder has no windows: beyond one, every token computes all before it.
+        if not self.value("engine.has_windows") and model.window and wanted > model.window:
+            # Beyond a window, every token would compute all before it.
             wanted, why = model.window, "the sliding window of its attention"
         self._choose("engine.max_model_len", max(16, wanted), why)
         longest = self.value("engine.max_model_len")

@@ -19,7 +19,6 @@ from agentgym_rl.config import (
     AlgoConfig,
     ClusterConfig,
     Config,
-    EmbeddedEngineConfig,
     LoraConfig,
     ModelConfig,
     OwnEngineConfig,
@@ -33,6 +32,7 @@ from agentgym_rl.config import (
 from agentgym_rl.core.errors import ConfigError, EpisodeError
 from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.core.task import Task
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.models.fitted import fitted

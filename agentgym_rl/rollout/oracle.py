@@ -17,9 +17,9 @@ import msgspec
 
 from agentgym_rl.config import (
     AgentConfig,
+    EndpointConfig,
     EnvConfig,
     GatewayConfig,
-    OpenAIEngineConfig,
     RolloutConfig,
     SandboxConfig,
     VerifierConfig,
@@ -31,7 +31,7 @@ from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import call_id
-from agentgym_rl.gateway.relay import Relay
+from agentgym_rl.gateway.relay.app import Relay
 from agentgym_rl.gateway.relay.upstream import Upstream
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym import registry
@@ -180,7 +180,7 @@ class _Solution(Upstream):
     """A model that says the messages of a solution, one for each request."""
 
     def __init__(self, *, timeout_s: float) -> None:
-        config = OpenAIEngineConfig(base_url="http://oracle", api_key_env="", send=())
+        config = EndpointConfig(type="openai", base_url="http://oracle", api_key_env="", send=())
         super().__init__(config, model="oracle", api_key="", timeout_s=timeout_s)
         self._replies: Iterator[tuple[int, Message]] = iter(())
 

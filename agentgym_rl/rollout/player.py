@@ -20,7 +20,6 @@ from agentgym_rl.config import (
     OwnEngineConfig,
     RolloutConfig,
     SandboxConfig,
-    ServerEngineConfig,
     VerifierConfig,
 )
 from agentgym_rl.core.chat import Message, ToolSpec
@@ -29,7 +28,7 @@ from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
 from agentgym_rl.core.extensions import is_function_path
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.core.task import Split, Task
-from agentgym_rl.engines import checks
+from agentgym_rl.engines.kind import kind_of
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.gateway.client import ASLEEP_S, AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway, SessionServer
@@ -104,12 +103,11 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
         check_eight_bits()
     folder = model_folder(config.model, config.env.id)
     chat = ChatFormat.load(folder, config.gateway)
-    if not (isinstance(engine, ServerEngineConfig) and engine.urls):
+    if not engine.attached:
         tensor_heads(folder)
         # attached servers are checked when they answer
-        checks.check_build(
-            engine, interrupt=config.rollout.interrupt, sleeps=config.cluster.colocated
-        )
+        interrupt, sleeps = config.rollout.interrupt, config.cluster.colocated
+        kind_of(engine).check_build(engine, interrupt=interrupt, sleeps=sleeps)
     return chat
 
 

@@ -2,17 +2,14 @@
 
 `agentgym_rl.players`     what is played: an episode of one agent, unless a kind takes it, such as
                           games with an agent at each seat (game.py)
-`agentgym_rl.endpoints`   models that are served elsewhere, by the value of `engine.type`; they
-                          reply, and tell no tokens
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 
-from agentgym_rl.config import Config, EndpointConfig, RolloutConfig
+from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import extension_names, load_extension
 from agentgym_rl.gym.env import Env
@@ -21,7 +18,6 @@ from agentgym_rl.gym.specs import EnvSpec
 from .episode import Player
 
 PLAYERS = "players"
-ENDPOINTS = "endpoints"
 
 
 class PlayerKind(ABC):
@@ -106,36 +102,3 @@ def check_alone(spec: EnvSpec, env: Env) -> None:
     """
     for _, kind in player_kinds():
         kind.check_alone(spec, env)
-
-
-class EndpointKind(ABC):
-    """A kind of endpoints: models that are served elsewhere, and reply without their tokens."""
-
-    def place(self, engine: EndpointConfig) -> str:
-        """Return the location of the model, for messages."""
-        return engine.base_url
-
-    @abstractmethod
-    async def check(self, config: Config, engine: EndpointConfig) -> None:
-        """Refuse a configuration that cannot work, before anything starts; send no request.
-
-        Raises:
-            ConfigError: the reason.
-        """
-
-    @abstractmethod
-    def serving(
-        self, config: Config, engine: EndpointConfig, *, advice: str = ""
-    ) -> AbstractAsyncContextManager[Player]:
-        """Open a player of the model `config.model.path`. `advice`: what a user can do if the
-        endpoint refuses all requests; empty: the usual.
-
-        Raises:
-            ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an
-                exception group.
-        """
-
-
-def endpoint_kind(engine: EndpointConfig) -> EndpointKind:
-    """Return the kind of a model that is served elsewhere."""
-    return load_extension(ENDPOINTS, engine.type)

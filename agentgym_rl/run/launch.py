@@ -13,7 +13,7 @@ from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.cluster.processes import submitted
 from agentgym_rl.config import Config, OwnEngineConfig, TrainerConfig, load_config
 from agentgym_rl.core.errors import cause_of
-from agentgym_rl.engines.launch import engine_imports
+from agentgym_rl.engines.kind import kind_of
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
 from .parts import Forked, producer_kind
@@ -93,7 +93,7 @@ def fork_server(
 
     Yields None if fewer than two processes can be forked: a single one is as fast without it.
     """
-    of_engine, of_rank = engine_imports(engine), rank_imports(trainer)
+    of_engine, of_rank = kind_of(engine).fork_imports(engine), rank_imports(trainer)
     engines = engine.num_servers if of_engine else 0
     ranks = trainer.num_ranks if of_rank else 0
     if engines + ranks + producer.count < 2:

@@ -25,10 +25,10 @@ from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import extension_names, load_extension
 from agentgym_rl.core.task import TaskSource
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.parts import turns_of
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import (
     check_tokenizer,

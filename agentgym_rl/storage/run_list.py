@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agentgym_rl.config import ENGINES
 from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json, parse_toml
@@ -106,7 +107,7 @@ def summary(folder: Path) -> RunSummary:
         state=state_of(folder, len(steps), planned),
         env=_of(config, "env"),
         agent=_of(config, "agent"),
-        engine=str(config.get("engine", {}).get("type", "embedded")),
+        engine=str(config.get("engine", {}).get("type", ENGINES.usual)),
         batches=len(steps),
         batches_planned=planned,
         reward=recent_reward(steps),

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import Config, ServerEngineConfig
+from agentgym_rl.config import Config
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.errors import ArlError, StorageError
 from agentgym_rl.models.fitted import fitted
@@ -225,8 +225,7 @@ class _Trainer:
         """Keep the first weights of these ranks for audits, and publish them to servers that have
         other weights, or that ran before this run and may have any."""
         engine = self._config.own_engine
-        attached = isinstance(engine, ServerEngineConfig) and bool(engine.urls)
-        behind = self._first > 0 or attached or self._served is not None
+        behind = self._first > 0 or bool(engine.attached) or self._served is not None
         needed = behind or self._versions.keeps_all
         if needed and self._served in (None, self._first):
             self._stored = self._files.write(self._first).stored

@@ -39,9 +39,9 @@ from agentgym_rl.weights.parts import (
     write_index,
 )
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.receivers import ReceiverKind, receiver_kind, recognized
 from agentgym_rl.weights.source import Piece
-from agentgym_rl.weights.transport import InPauses, SharedFiles, Transport
-from agentgym_rl.weights.vllm_native import NativeTransport
+from agentgym_rl.weights.transport import SharedFiles, Transport
 
 from .client import ControllerClient
 from .policy import Policy
@@ -213,11 +213,11 @@ def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece]
     """Return a function from a piece to the kinds in which its tensors are published: those in
     which the engines hold them.
 
-    An embedded engine that is not on a GPU for sure gets only the matrices of layers in bfloat16
-    (`weights/source.py`). Adapters stay as they are, since engines merge them in float32, and so
-    do tensors that the model's folder has in float32 beside others in 16 bits.
+    An engine that does not round everything gets only the matrices of layers in bfloat16. Adapters
+    stay as they are, since engines merge them in float32, and so do tensors that the model's folder
+    has in float32 beside others in 16 bits.
     """
-    everywhere = engine.type != "embedded" or engine.device == "cuda"
+    everywhere = engine.rounds_everything
     precise = policy.names.precise if policy.names is not None else set[str]()
     rounded = frozenset[str]() if everywhere else policy.rounded_matrices
 
@@ -358,29 +358,30 @@ def make_publisher(
         transport=_transport(
             config.weights,
             folder,
-            model_dir,
-            incarnation,
+            receiver_kind(config.engine.type),
+            model_dir=model_dir,
+            incarnation=incarnation,
             num_ranks=config.trainer.num_ranks,
-            native=config.own_engine.type == "vllm",
         ),
         interrupt=config.rollout.interrupt,
         timeout_s=config.weights.update_timeout_s,
-        polls_staging=config.own_engine.type != "embedded",
+        polls_staging=receiver_kind(config.engine.type).polls_staging,
         incarnation=incarnation,
         may_sleep=config.cluster.colocated,
+        recognize=recognized,
     )
 
 
 def _transport(
     weights: WeightsConfig,
     folder: Path,
+    kind: ReceiverKind,
+    *,
     model_dir: Path | None,
     incarnation: int,
-    *,
     num_ranks: int,
-    native: bool,
 ) -> Transport:
-    """Return the transport of `weights.transport`; `native`: nccl and ipc are vLLM's own.
+    """Return the transport of `weights.transport` to a kind of engine.
 
     Raises:
         ConfigError: the transport cannot work here.
@@ -391,7 +392,5 @@ def _transport(
             return SharedFiles(folder, model_dir=model_dir, keep=keep, incarnation=incarnation)
         case "gloo":
             return Broadcasts(timeout_s=weights.update_timeout_s, model_dir=model_dir)
-        case backend if native:
-            return NativeTransport(backend, num_ranks=num_ranks)
-        case backend:
-            return InPauses(backend, model_dir=model_dir)
+        case _:
+            return kind.transport(weights, num_ranks=num_ranks, model_dir=model_dir)

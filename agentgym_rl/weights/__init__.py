@@ -8,6 +8,7 @@ publish.py       one version for every engine with a short pause: stage, then sw
 transport.py     the interface of a transport, the state of one publication, and the transport of
                  files in shared memory (storage/weights_folder.py)
 engine_routes.py  the weight-update routes of one engine
+receivers.py     the contract of a kind of engine that gets versions: its routes and transports
 gloo.py          transport: a broadcast over sockets (broadcast.py: the group, on both sides)
 vllm_native.py   vLLM's own transports, nccl and ipc
 """

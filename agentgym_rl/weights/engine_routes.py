@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt
 from agentgym_rl.core.errors import WeightsError
@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 Pause = tuple[float, float]
 """The start and end of an interval without sampling, in seconds of `time.monotonic`."""
+
+Way = Literal["gloo", "nccl", "ipc"]
+"""The way of tensors that are no file: a broadcast over sockets or between GPUs, or messages."""
 
 RESUME_TIMEOUT_S = 5.0
 _NOT_FOUND = 404

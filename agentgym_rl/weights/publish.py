@@ -16,7 +16,7 @@ from agentgym_rl.core.engine import Interrupt, version_label
 from agentgym_rl.core.errors import WeightsError
 
 from .engine_routes import Pause, RemoteEngine
-from .transport import Publication, Transport
+from .transport import Publication, Recognize, Transport, as_it_is
 
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
 """The largest share of the time for staging: an engine that hangs there must leave the others time
@@ -77,6 +77,9 @@ class Publisher:
     incarnation: int = 0
     may_sleep: bool = False
     """A flag, true if engines may be asleep except for their weights, and stay so."""
+    recognize: Recognize = as_it_is
+    """The function that finds the client of an engine whose kind is not known yet; by default, all
+    have the routes of vLLM."""
     known: dict[str, RemoteEngine] = field(default_factory=dict)
     """The engines of the last publication, by name."""
 
@@ -114,6 +117,7 @@ class Publisher:
             deadline=start + timeout_s,
             may_sleep=self.may_sleep,
             known=self.known,
+            recognize=self.recognize,
         )
         renamed = self._renamed(publication, same_as)
         others = {name: it for name, it in publication.alive.items() if name not in renamed}

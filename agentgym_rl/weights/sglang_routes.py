@@ -35,13 +35,10 @@ from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER
 
 from .adapter import WholeVersion
 from .broadcast import BroadcastGroup, buckets
-from .engine_routes import RESUME_TIMEOUT_S, OutOfTime, Pause, Refused, RemoteEngine
+from .engine_routes import RESUME_TIMEOUT_S, OutOfTime, Pause, Refused, RemoteEngine, Way
 from .files import bytes_of, kinds_of
 
 _log = logging.getLogger(__name__)
-
-Way = Literal["gloo", "nccl", "ipc"]
-"""The way of tensors that are no file: a broadcast over sockets or between GPUs, or messages."""
 
 _MODES: Mapping[Interrupt, str] = {"keep": "in_place", "recompute": "retract", "abort": "abort"}
 """The pause of SGLang by its effect. There is none for `wait`: an update without a pause waits for
@@ -439,8 +436,8 @@ class SglangEngine(RemoteEngine):
             raise OutOfTime(f"{self}: a broadcast was not done in {left_s:.1f} s")
 
 
-def kind_of(engine: RemoteEngine, *, deadline: float) -> RemoteEngine:
-    """Ask a server for its kind; return its client.
+def recognized(engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
+    """Return the client of a server of SGLang; None: it is no such server.
 
     Raises:
         WeightsError: it does not answer.
@@ -448,9 +445,9 @@ def kind_of(engine: RemoteEngine, *, deadline: float) -> RemoteEngine:
     try:
         info = engine.get("/model_info", deadline=deadline)
     except Refused:  # vLLM and the embedded engine have no such route
-        return engine
+        return None
     is_sglang = isinstance(info, dict) and "weight_version" in info
-    return SglangEngine(engine.name, engine.url) if is_sglang else engine
+    return SglangEngine(engine.name, engine.url) if is_sglang else None
 
 
 def _pickled(tensors: Mapping[str, Tensor]) -> str:

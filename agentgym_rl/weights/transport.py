@@ -22,12 +22,20 @@ from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 
 from .adapter import WholeVersion
-from .engine_routes import Pause, RemoteEngine
+from .engine_routes import Pause, RemoteEngine, Way
 from .files import StoredVersion, prune
 from .parts import oldest, write_version
-from .sglang_routes import Way, kind_of
 
 T = TypeVar("T")
+
+
+Recognize = Callable[[RemoteEngine, float], RemoteEngine]
+"""A function from the client of a new engine, and a deadline, to the client for its kind."""
+
+
+def as_it_is(engine: RemoteEngine, deadline: float) -> RemoteEngine:
+    """Return the client of an engine that has the routes of vLLM."""
+    return engine
 
 
 class Publication:
@@ -36,7 +44,7 @@ class Publication:
     `engines` are URLs by name, `deadline` its end in seconds of `time.monotonic`. `polls_staging`:
     engines answer /update_weights before they have staged, and are polled. `may_sleep`: some may be
     asleep, except their weights, and stay asleep. `known` has the engines of earlier publications
-    by name, and gets those of this one: a new one is asked for its kind.
+    by name, and gets those of this one: `recognize` returns the client of a new one.
     """
 
     def __init__(
@@ -49,6 +57,7 @@ class Publication:
         deadline: float,
         may_sleep: bool = False,
         known: dict[str, RemoteEngine] | None = None,
+        recognize: Recognize = as_it_is,
     ):
         self.label = label
         self.interrupt: Interrupt = interrupt
@@ -63,7 +72,7 @@ class Publication:
             name: known.get(name) or RemoteEngine(name, url) for name, url in engines.items()
         }
         new = [engine for name, engine in self.alive.items() if name not in known]
-        known |= self.each(lambda engine: kind_of(engine, deadline=deadline), among=new)
+        known |= self.each(lambda engine: recognize(engine, deadline), among=new)
         self.alive = {name: known[name] for name in self.alive}
 
     def each(

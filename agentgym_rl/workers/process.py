@@ -23,7 +23,8 @@ from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import EngineError, InfraError
 from agentgym_rl.core.messages import FleetView, Lease, ReplicaView, Told, Used
 from agentgym_rl.engines.client.client import EngineClient
-from agentgym_rl.fleet.servers import EngineSetup, agreed, wait_serving
+from agentgym_rl.engines.kind import EngineSetup
+from agentgym_rl.fleet.servers import agreed, wait_serving
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.player import serving_policy
 from agentgym_rl.rollout.producer import play_member

@@ -7,22 +7,41 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from agentgym_rl.config import (
-    Config,
-    EndpointConfig,
-    GatewayConfig,
-    LiteLLMEngineConfig,
-    ModelConfig,
-)
+from pydantic import Field
+
+from agentgym_rl.config import Config, EndpointConfig, GatewayConfig, ModelConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.relay import Relay
-from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
-from agentgym_rl.gateway.relay.upstream import OpenAIUpstream, Upstream
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import check_parts, env_spec, make_player, services
-from agentgym_rl.rollout.players import EndpointKind
+from agentgym_rl.rollout.endpoints import EndpointKind
+
+if TYPE_CHECKING:
+    from agentgym_rl.gateway.relay.upstream import Upstream
+    from agentgym_rl.rollout.episode import Player
+
+
+class OpenAIEngineConfig(EndpointConfig):
+    """A model behind an external OpenAI-compatible URL, only for `arl eval`. `model.path` is its
+    name there."""
+
+    type: Literal["openai"] = "openai"
+    base_url: str = Field(default="https://api.openai.com/v1", min_length=1)
+    """The URL before /chat/completions."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The name of the environment variable with the API key; empty: the server needs none."""
+
+
+class LiteLLMEngineConfig(EndpointConfig):
+    """A model that LiteLLM reaches (extra `litellm`), only for `arl eval`. `model.path` is
+    LiteLLM's name of it, PROVIDER/NAME."""
+
+    type: Literal["litellm"] = "litellm"
+    base_url: str = ""
+    """The `api_base` of LiteLLM; empty: the provider's own."""
+    api_key_env: str = ""
+    """The name of the environment variable with the API key; empty: the names that LiteLLM knows
+    for the provider (ANTHROPIC_API_KEY, ...)."""
+
 
 _OF_OUR_ENGINES = (
     *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
@@ -35,6 +54,9 @@ _OF_OUR_ENGINES = (
 class OpenAIEndpoint(EndpointKind):
     """The endpoints at `engine.base_url`."""
 
+    section = OpenAIEngineConfig
+    order: ClassVar[int] = 3
+
     async def check(self, config: Config, engine: EndpointConfig) -> None:
         """Refuse a configuration that cannot work; see `EndpointKind.check`.
 
@@ -42,6 +64,8 @@ class OpenAIEndpoint(EndpointKind):
             ConfigError: no model is named, the API key is missing, a key does not apply here, or
                 `check_parts` fails.
         """
+        from agentgym_rl.rollout.player import check_parts
+
         place = self.place(engine)
         if config.model.path == ModelConfig().path:
             raise ConfigError(
@@ -77,12 +101,18 @@ class OpenAIEndpoint(EndpointKind):
         self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
     ) -> Upstream:
         """Return the client of the model."""
+        from agentgym_rl.gateway.relay.upstream import OpenAIUpstream
+
         return OpenAIUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
 
     @contextlib.asynccontextmanager
     async def serving(
         self, config: Config, engine: EndpointConfig, *, advice: str = ""
     ) -> AsyncGenerator[Player]:
+        from agentgym_rl.gateway.client import AgentClients
+        from agentgym_rl.gateway.relay.app import Relay
+        from agentgym_rl.rollout.player import env_spec, make_player, services
+
         timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
         key, model = self._api_key(engine), config.model.path
         upstream = self.upstream(engine, model=model, api_key=key, timeout_s=timeout_s)
@@ -127,22 +157,23 @@ class LiteLLMEndpoint(OpenAIEndpoint):
     """The endpoints that LiteLLM reaches; `check` also refuses a missing LiteLLM, and providers
     that it does not know."""
 
+    section = LiteLLMEngineConfig
+    order: ClassVar[int] = 4
+
     def place(self, engine: EndpointConfig) -> str:
         return engine.base_url or "LiteLLM"
 
     def check_model(self, engine: EndpointConfig, model: str) -> None:
-        check_model(_of_litellm(engine), model)
+        from agentgym_rl.gateway.relay.litellm_upstream import check_model
+
+        check_model(engine, model)
 
     def upstream(
         self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
     ) -> Upstream:
-        config = _of_litellm(engine)
-        return LiteLLMUpstream(config, model=model, api_key=api_key, timeout_s=timeout_s)
+        from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream
 
-
-def _of_litellm(engine: EndpointConfig) -> LiteLLMEngineConfig:
-    assert isinstance(engine, LiteLLMEngineConfig), "the kind is registered under its engine.type"
-    return engine
+        return LiteLLMUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
 
 
 OPENAI, LITELLM = OpenAIEndpoint(), LiteLLMEndpoint()

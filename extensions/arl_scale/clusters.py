@@ -26,7 +26,6 @@ from agentgym_rl.cluster.resources import Demand, demands
 from agentgym_rl.config import (
     ClusterConfig,
     Config,
-    EmbeddedEngineConfig,
     ServerEngineConfig,
     dump_record,
 )
@@ -73,7 +72,7 @@ class RayCluster(Cluster):
             asked = demands(config, gpus=gpus)
             check(asked, nodes)
             engine = config.own_engine
-            on_cpu = isinstance(engine, EmbeddedEngineConfig) and engine.device == "cpu"
+            on_cpu = engine.runs_on == "cpu"
             if config.eval.scheduled and gpus and not on_cpu:
                 # Ray does not know of the engine of evaluations, which runs beside `arl train`.
                 raise ConfigError(

@@ -11,13 +11,13 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from agentgym_rl.cluster.health import LOOK_EVERY_S
-from agentgym_rl.config import Config, EndpointConfig, ModelConfig, OpenAIEngineConfig
+from agentgym_rl.config import ENGINES, Config, EndpointConfig, ModelConfig
 from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.evaluate.command import serving_model
 from agentgym_rl.evaluate.folder import Asked
 from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.players import endpoint_kind
 from agentgym_rl.run.training import TrainingRun
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,13 @@ def opponents(run: TrainingRun) -> AbstractAsyncContextManager[Mapping[str, Play
     return _Opponents(run).served()
 
 
+_AT_URL = "openai"
+"""The kind of engine of a player at a URL."""
+
+
 def _key_name() -> str:
     """Return the variable with the key of models served elsewhere; "" if it is not set."""
-    name = OpenAIEngineConfig().api_key_env
+    name = str(ENGINES[_AT_URL].section.model_fields["api_key_env"].default)
     return name if os.environ.get(name, "").strip() else ""
 
 
@@ -84,7 +88,8 @@ class _Opponents:
         kind, _, place = who.partition(":")
         if kind == "url":
             url, _, name = place.partition("#")
-            engine = OpenAIEngineConfig(base_url=url, api_key_env=_key_name())
+            keys = {"base_url": url, "api_key_env": _key_name()}
+            engine = ENGINES[_AT_URL].section.model_validate(keys)
             return config.model_copy(update={"engine": engine, "model": ModelConfig(path=name)})
         engine = config.own_engine.model_copy(update={"num_servers": 1})
         model = config.model if kind == LEAGUE else ModelConfig(path=place)

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import Sampler
 from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.models.resolve import BUNDLED, resolve_model

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from arl_endpoints.endpoint import OpenAIEngineConfig
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -14,7 +15,6 @@ from agentgym_rl import config as config_module
 from agentgym_rl.config import (
     Config,
     MaskCorrection,
-    OpenAIEngineConfig,
     Section,
     dump_toml,
     free_keys,
@@ -514,7 +514,7 @@ def test_the_resolved_file_is_whole_and_gives_the_same_run(tmp_path):
 
 
 def sections() -> Iterator[type[Section]]:
-    for found in vars(config_module).values():
+    for found in [*vars(config_module).values(), *section_types(Config.model_fields["engine"])]:
         if isinstance(found, type) and issubclass(found, Section) and found is not Section:
             yield found
 

@@ -117,9 +117,11 @@ class Member:
             await engine.resume()
             return
         from agentgym_rl.weights.publish import Publisher
+        from agentgym_rl.weights.receivers import recognized
         from agentgym_rl.weights.transport import SharedFiles
 
         publisher = Publisher(
+            recognize=recognized,
             transport=SharedFiles(folder),
             interrupt=interrupt,
             timeout_s=120,
@@ -137,11 +139,11 @@ class Member:
 async def _embedded(_: str) -> AsyncIterator[Engine]:
     import torch
 
-    from agentgym_rl.config import EmbeddedEngineConfig
     from agentgym_rl.engines.client.client import HttpEngine
     from agentgym_rl.engines.embedded.app import App
     from agentgym_rl.engines.embedded.engine import EmbeddedEngine
     from agentgym_rl.engines.embedded.model import load_model
+    from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
     from agentgym_rl.models.resolve import BUNDLED
     from agentgym_rl.runtime.http_server import serving
 

@@ -22,7 +22,7 @@ from typing import IO
 from agentgym_rl.cluster.fork_server import MESSAGE_BYTES, Request
 from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.engines.launch import engine_imports
+from agentgym_rl.engines.kind import kind_of
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
 CONTROLLER = ("agentgym_rl.run.train", "agentgym_rl.evaluate.command", "agentgym_rl.report.run")
@@ -35,7 +35,7 @@ class _Server:
         config = Config()
         modules = (
             *rank_imports(config.trainer),
-            *engine_imports(config.own_engine),
+            *kind_of(config.own_engine).fork_imports(config.own_engine),
             *CONTROLLER,
             *TOKENS_AND_TYPES,
         )

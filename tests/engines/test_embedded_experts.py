@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from agentgym_rl.algo.routing import Routers
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ConfigError, RequestRefused
 from agentgym_rl.engines.embedded.model import load_model
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.source import load_whole
 from tests.kit.cases import cases

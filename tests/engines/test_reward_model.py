@@ -14,9 +14,9 @@ import transformers
 from arl_envs.judge import RewardModel
 from transformers import BertConfig, LlamaConfig, Qwen3Config
 
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.engines.embedded.reward_model import Batches, Classifier, RewardModelApp
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_client import HttpClient
 from agentgym_rl.runtime.http_server import serving

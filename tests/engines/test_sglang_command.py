@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from agentgym_rl.config import LoraConfig, SglangEngineConfig
+from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.sglang import server
 from agentgym_rl.engines.sglang.command import (
@@ -21,6 +21,7 @@ from agentgym_rl.engines.sglang.command import (
     find_build,
     server_command,
 )
+from agentgym_rl.engines.sglang.kind import SglangEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import agentgym_rl
-from agentgym_rl.config import LoraConfig, VllmEngineConfig
+from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.launch import empty_adapter
 from agentgym_rl.engines.vllm.command import (
@@ -22,6 +22,7 @@ from agentgym_rl.engines.vllm.command import (
     parse_release,
     server_command,
 )
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

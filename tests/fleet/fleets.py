@@ -17,11 +17,11 @@ from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.engines.launch import engine_imports
+from agentgym_rl.engines.kind import EngineSetup, kind_of
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.members import Members
 from agentgym_rl.fleet.parts import turns_of
-from agentgym_rl.fleet.servers import EngineSetup, OwnServer
+from agentgym_rl.fleet.servers import OwnServer
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.launch import rank_environment
 from agentgym_rl.weights.publish import Publisher
@@ -84,7 +84,7 @@ class Running:
 def warm() -> ForkServer:
     """What engines are forked from, as in a run; it ends with this process."""
     config = Config()
-    imports = engine_imports(config.own_engine)
+    imports = kind_of(config.own_engine).fork_imports(config.own_engine)
     server = ForkServer(imports, environment=rank_environment(config.trainer))
     server.__enter__()
     atexit.register(server.__exit__)

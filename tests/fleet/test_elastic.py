@@ -14,9 +14,10 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import EngineInfo, SamplingParams
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.checks import Checked
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup, check_joins
+from agentgym_rl.fleet.servers import check_joins
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.weights_folder import INDEX

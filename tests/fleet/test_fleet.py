@@ -11,9 +11,9 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.engines.checks import Checked
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet import servers
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.parts import write_version
 

@@ -14,11 +14,11 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.messages import NumberedView, Told, Used
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet import mirrors as followers_module
 from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.fleet.parts import shortest
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.workers.process import FollowedFleet
 from tests.kit.cases import cases
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import anthropic
 import openai
+from arl_endpoints.endpoint import OpenAIEngineConfig
 
-from agentgym_rl.config import GatewayConfig, OpenAIEngineConfig
-from agentgym_rl.gateway.relay import Relay
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.gateway.relay.app import Relay
 from agentgym_rl.gateway.relay.upstream import OpenAIUpstream
 from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.runtime.http_server import serving

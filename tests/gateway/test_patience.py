@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engines.client.http import HttpPool, _Channel
 from agentgym_rl.engines.embedded.admission import Refused
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.journal import Counters
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.session.session import SessionSampling

@@ -24,6 +24,7 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.engine_routes import RemoteEngine
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.publish import PublicationFailed, Publisher
+from agentgym_rl.weights.receivers import recognized
 from agentgym_rl.weights.transport import InPauses, SharedFiles, Transport
 from tests.kit.versions import part_of
 from tests.vllm.plain import PlainForward, weights_of, worst_difference
@@ -118,6 +119,7 @@ class Matrix:
         self.weights[version] = weights_of(version) if tensors is None else tensors
         transport = self._transport()
         publisher = Publisher(
+            recognize=recognized,
             transport=transport,
             interrupt=self.interrupt,
             timeout_s=60,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from agentgym_rl.cli import main as cli
-from agentgym_rl.config import EmbeddedEngineConfig, TrainerConfig
+from agentgym_rl.config import TrainerConfig
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.plan import probe as module
 from agentgym_rl.plan.probe import Probe, _fitted, _shard

@@ -10,9 +10,9 @@ from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.controller.api import ControllerApi
 from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run import trainer_ranks
 from agentgym_rl.run.trainer_ranks import TrainerGroup

@@ -18,6 +18,7 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.adapter import merged
 from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.publish import PublicationFailed, Publisher
+from agentgym_rl.weights.receivers import recognized
 from agentgym_rl.weights.transport import SharedFiles
 from tests.vllm.plain import PlainForward, endless_model, weights_of, worst_difference
 from tests.vllm.test_transfer import DAMAGE, adapter_of
@@ -41,6 +42,7 @@ class Table:
         """Publish an adapter as a trainer does that has just started; return its version."""
         version = next(self.numbers)
         publisher = Publisher(
+            recognize=recognized,
             transport=SharedFiles(self.folder, model_dir=self.server.model_dir),
             interrupt=interrupt,
             timeout_s=120,

@@ -12,13 +12,15 @@ from tokenizers.models import WordLevel
 
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import SglangEngineConfig, VllmEngineConfig, load_config
+from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError, RequestRefused
 from agentgym_rl.engines.checks import Checked, check_server
+from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.engines.sglang.client import SglangEngine
+from agentgym_rl.engines.sglang.kind import SglangEngineConfig
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

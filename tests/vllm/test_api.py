@@ -21,7 +21,6 @@ import pytest
 import torch
 
 import agentgym_rl
-from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.deltas import PausedError, answered
 from agentgym_rl.engines.vllm.command import (
@@ -30,6 +29,7 @@ from agentgym_rl.engines.vllm.command import (
     reports_spans,
     server_command,
 )
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.weights.vllm_native import FleetClient, weight_source
 
 from .api.describe import TOKENS, TRANSFER

@@ -11,11 +11,12 @@ from tokenizers.models import WordLevel
 
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import VllmEngineConfig, load_config
+from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.checks import Checked, check_server
+from agentgym_rl.engines.kind import EngineSetup
+from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 
 CONFIG = VllmEngineConfig()

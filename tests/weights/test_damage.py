@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.embedded.app import App
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import load_model
+from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import serving
 from tests.kit.cases import cases

@@ -13,6 +13,7 @@ from agentgym_rl.weights.files import StoredVersion
 from agentgym_rl.weights.gloo import Broadcasts, own_address
 from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.receivers import recognized
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
@@ -26,6 +27,7 @@ class Trainer:
     def __init__(self, **options: Any):
         self.transport = Broadcasts(timeout_s=2)
         self.publisher = Publisher(
+            recognize=recognized,
             transport=self.transport,
             polls_staging=True,
             **{"interrupt": "keep", "timeout_s": 10, **options},

@@ -21,6 +21,7 @@ from agentgym_rl.weights.adapter import WholeVersion, named, peft_tensors
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.receivers import recognized
 from agentgym_rl.weights.transport import InPauses, SharedFiles
 from tests.kit.cases import cases
 from tests.kit.versions import part_of
@@ -63,7 +64,11 @@ class Run:
             "ipc": lambda: InPauses("ipc", model_dir=model_dir),
         }
         self.publisher = Publisher(
-            transport=transports[way](), interrupt=interrupt, timeout_s=10, polls_staging=True
+            recognize=recognized,
+            transport=transports[way](),
+            interrupt=interrupt,
+            timeout_s=10,
+            polls_staging=True,
         )
 
     def publish(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentgym_rl.cli.command import (
     Command,
@@ -63,65 +63,32 @@ def engine(args: Namespace) -> int:
     log.setup(config.logging.level)
     if args.reward_model is not None:
         return _reward_model(args, config.own_engine)
+    from agentgym_rl.engines.kind import Launch, kind_of
     from agentgym_rl.models.fitted import fitted
     from agentgym_rl.models.resolve import model_folder
 
     model_dir = model_folder(config.model, config.env.id)
-    engine = fitted(config, model_dir).own_engine
-    where: dict[str, Any] = {
-        "model_dir": model_dir,
-        "served_model_name": config.model.path,
-        "host": args.host,
-        "port": args.port,
-        "seed": config.seed,
-    }
-    if engine.type == "embedded":
-        from agentgym_rl.engines.embedded.main import serve
-
-        serve(config=engine, **where, weight_version=args.weight_version, journal=args.journal)
-        return 0
-    from agentgym_rl.engines.launch import exec_server
-    from agentgym_rl.engines.sglang.command import server_command as sglang_command
-    from agentgym_rl.engines.vllm.command import server_command as vllm_command
-
-    adapters: dict[str, Any] = {
-        "lora": config.lora,
-        "run_dir": args.config.parent if isinstance(args.config, Path) else None,
-    }
-    if engine.type == "sglang":
-        argv, env = sglang_command(
-            engine,
-            **where,
-            index=args.index,
-            interrupt=config.rollout.interrupt,
-            label=args.weight_version,
-            **adapters,
-        )
-    else:
-        argv, env = vllm_command(
-            engine,
-            **where,
-            index=args.index,
-            transport=config.weights.transport,
-            sleeps=config.cluster.colocated,
-            **adapters,
-        )
-    exec_server(argv, env)
+    launch = Launch(
+        config=fitted(config, model_dir),
+        host=args.host,
+        port=args.port,
+        index=args.index,
+        model_dir=model_dir,
+        label=args.weight_version,
+        run_dir=args.config.parent if isinstance(args.config, Path) else None,
+        journal=args.journal,
+    )
+    kind_of(config.engine).serve(launch)
+    return 0
 
 
 def _reward_model(args: Namespace, engine: OwnEngineConfig) -> int:
-    if engine.type != "embedded":
-        raise ConfigError(
-            f"--reward-model with --backend {engine.type}: start that server by its own command, "
-            "such as `vllm serve MODEL --runner pooling`; judges ask it at /classify"
-        )
+    from agentgym_rl.engines.kind import kind_of
+
     if args.journal is not None:
         raise ConfigError("--journal logs what a policy samples: not with --reward-model")
-    from agentgym_rl.engines.embedded.reward_model import serve
-    from agentgym_rl.models.resolve import resolve_model
-
-    folder = resolve_model(args.reward_model)
-    serve(folder, engine, host=args.host, port=args.port, served_model_name=args.reward_model)
+    kind = kind_of(engine)
+    kind.serve_reward_model(args.reward_model, engine, host=args.host, port=args.port)
     return 0
 
 

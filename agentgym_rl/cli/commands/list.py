@@ -62,7 +62,7 @@ _PARTS = {
     "producers": "producer",
     "players": "player",
     "opponents": "opponents",
-    "endpoints": "endpoint",
+    "engines": "engine",
     "preparations": "preparation",
     "turns": "turns",
     "live_parts": "live part",

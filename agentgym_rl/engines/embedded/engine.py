@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import too_slow
 from agentgym_rl.engines import protocol
@@ -30,6 +29,7 @@ from .loop import DecodeLoop
 from .model import LoadedModel
 from .prefixes import Prefixes
 from .request import Request, Sampling
+from .section import EmbeddedEngineConfig
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 import uvloop
 
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.runtime.tasks import first_of
@@ -22,6 +21,7 @@ from .app import App
 from .engine import EmbeddedEngine
 from .journal import Journal
 from .model import load_model
+from .section import EmbeddedEngineConfig
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from agentgym_rl.algo import rounding
 from agentgym_rl.algo.routing import Routers, routers_of
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import weights_size
 from agentgym_rl.weights.files import LazyTensors
@@ -27,6 +26,7 @@ from .decoder import Decoder, WeightLayout
 from .fused import FusedDecoder, FusedShape, Fusion, rope_tables
 from .linear import native_bfloat16
 from .module_decoder import CachedDecoder, ModuleDecoder, UncachedDecoder
+from .section import EmbeddedEngineConfig
 
 log = logging.getLogger(__name__)
 

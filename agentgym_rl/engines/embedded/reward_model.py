@@ -29,12 +29,12 @@ from starlette.responses import Response
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import agentgym_rl
-from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines import protocol
 from agentgym_rl.runtime.http_server import Api, BodyTooLarge, json_response, read_body, serving
 
 from .model import context_limit, pick_device
+from .section import EmbeddedEngineConfig
 
 log = logging.getLogger(__name__)
 

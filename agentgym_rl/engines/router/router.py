@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from agentgym_rl.config import EmbeddedEngineConfig, OwnEngineConfig, ServerEngineConfig
+from agentgym_rl.config import OwnEngineConfig
 from agentgym_rl.core.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.runtime.pausable_clock import ENGINES
@@ -365,13 +365,10 @@ def make_router(
     engine: OwnEngineConfig, interrupt: Interrupt, on_failure: Callable[[str, EngineError], None]
 ) -> Router:
     """Return the router of the configured engines: the same in every process that uses them."""
-    # The embedded engine drops what older weights computed by itself. Salts would only keep apart
-    # what it may share: requests sent during an update, and those that it recomputed then.
-    salted = isinstance(engine, ServerEngineConfig) and engine.prefix_cache != "shared"
     return Router(
         interrupt=interrupt,
-        salt="by_version" if salted else "none",
+        salt="by_version" if engine.needs_salts else "none",
         wait_s=engine.start_timeout_s,
         on_failure=on_failure,
-        whole_turns=isinstance(engine, EmbeddedEngineConfig) and engine.deterministic,
+        whole_turns=engine.repeats_whole_turns,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentgym_rl.config import LoraConfig, SglangEngineConfig
+from agentgym_rl.config import LoraConfig, ServerEngineConfig
 from agentgym_rl.core.engine import Interrupt, adapter_name
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import tensor_heads
@@ -103,7 +103,7 @@ def check_interrupt(
 
 
 def server_command(
-    config: SglangEngineConfig,
+    config: ServerEngineConfig,
     *,
     model_dir: Path,
     served_model_name: str,
@@ -191,7 +191,7 @@ def _adapter_flags(
     ]
 
 
-def _environment(config: SglangEngineConfig, build: SglangBuild, index: int) -> dict[str, str]:
+def _environment(config: ServerEngineConfig, build: SglangBuild, index: int) -> dict[str, str]:
     threads = str(config.num_threads)
     env = {
         "OMP_NUM_THREADS": threads,

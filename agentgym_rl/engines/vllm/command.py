@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentgym_rl.config import LoraConfig, VllmEngineConfig
+from agentgym_rl.config import LoraConfig, ServerEngineConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.launch import (
@@ -154,7 +154,7 @@ _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 
 
 def server_command(
-    config: VllmEngineConfig,
+    config: ServerEngineConfig,
     *,
     model_dir: Path,
     served_model_name: str,
@@ -254,7 +254,7 @@ def adapter_flags(lora: LoraConfig, folder: Path | str) -> list[str]:
 
 
 def _environment(
-    config: VllmEngineConfig, build: VllmBuild, index: int, transport: str
+    config: ServerEngineConfig, build: VllmBuild, index: int, transport: str
 ) -> dict[str, str]:
     threads = str(config.num_threads)
     env = {

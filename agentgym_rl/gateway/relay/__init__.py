@@ -3,7 +3,3 @@
 app → session                agents' requests, answered in the model's name and counted
 upstream, litellm_upstream   the connections to the model, and the attribution of failures
 """
-
-from .app import Relay
-
-__all__ = ["Relay"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.config import LiteLLMEngineConfig
+from agentgym_rl.config import EndpointConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.imports import environment_secrets, load_litellm
 
@@ -27,10 +27,8 @@ _LONGEST_WAIT_S = 30.0
 class LiteLLMUpstream(Upstream):
     """A client of a model PROVIDER/NAME; without an `api_key` LiteLLM looks for one."""
 
-    config: LiteLLMEngineConfig
-
     def __init__(
-        self, config: LiteLLMEngineConfig, *, model: str, api_key: str, timeout_s: float
+        self, config: EndpointConfig, *, model: str, api_key: str, timeout_s: float
     ) -> None:
         super().__init__(config, model=model, api_key=api_key, timeout_s=timeout_s)
         self._litellm = load_litellm(_NEEDED_BY)
@@ -104,7 +102,7 @@ class LiteLLMUpstream(Upstream):
         return super()._refused_parameter(error)
 
 
-def check_model(config: LiteLLMEngineConfig, model: str) -> None:
+def check_model(config: EndpointConfig, model: str) -> None:
     """Refuse a model that LiteLLM cannot reach, without any request.
 
     Raises:

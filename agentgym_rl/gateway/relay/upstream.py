@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 
-from agentgym_rl.config import EndpointConfig, OpenAIEngineConfig
+from agentgym_rl.config import EndpointConfig
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.runtime.http_client import bound_response
@@ -257,7 +257,6 @@ class Upstream(ABC):
 class OpenAIUpstream(Upstream):
     """A client of the endpoint at `config.base_url`."""
 
-    config: OpenAIEngineConfig
     _client: AsyncOpenAI | None = None
 
     async def __aenter__(self) -> Self:

@@ -1,0 +1,215 @@
+"""The contract of a kind of engine that runs use, a member of the registry `agentgym_rl.engines`
+with the name that `engine.type` has: its keys, its servers, their client, and their checks."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from agentgym_rl.config import (
+    Config,
+    EngineConfig,
+    LoraConfig,
+    OwnEngineConfig,
+    ServerEngineConfig,
+    WeightsConfig,
+)
+from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.core.errors import ConfigError, EngineError
+from agentgym_rl.core.extensions import load_extension
+from agentgym_rl.weights.receivers import ReceiverKind
+
+if TYPE_CHECKING:
+    from agentgym_rl.gym.sandbox import Probe
+
+    from .client.client import EngineClient
+    from .router.router import Router
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """The keys that the engines of a run depend on, and the requests to them of any process."""
+
+    engine: OwnEngineConfig
+    weights: WeightsConfig
+    interrupt: Interrupt
+    """The key `rollout.interrupt`."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    model_dir: Path = Path()
+    """The folder of the model, for clients of servers of other projects."""
+
+    @classmethod
+    def of(cls, config: Config) -> EngineSetup:
+        """Return the setup of the configured run."""
+        from agentgym_rl.models.resolve import model_folder
+
+        engine, folder = config.own_engine, Path()
+        if isinstance(engine, ServerEngineConfig):
+            folder = model_folder(config.model, config.env.id)
+        return cls(engine, config.weights, config.rollout.interrupt, config.lora, folder)
+
+    def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
+        """Return a router without engines."""
+        from .router.router import make_router
+
+        return make_router(self.engine, interrupt=self.interrupt, on_failure=on_failure)
+
+    def client(self, url: str, incarnation: int = 0, kind: str = "") -> EngineClient:
+        """Return a client that is set up for the abilities of a kind of server: `engine.type`, or
+        the `kind` of an attached one, which may be another."""
+        return own_kind(kind or self.engine.type).client(url, self, incarnation=incarnation)
+
+    @property
+    def python_of_servers(self) -> str | None:
+        """Return the interpreter from which the run starts servers of another project (empty: the
+        running one); None: it starts none."""
+        engine = self.engine
+        if not isinstance(engine, ServerEngineConfig) or engine.urls:
+            return None
+        return engine.python
+
+
+class Launch(NamedTuple):
+    """The configuration, the address and the weights of a server that `arl engine` starts."""
+
+    config: Config
+    host: str
+    port: int
+    index: int
+    model_dir: Path
+    label: str
+    """The label of the weights in the folder."""
+    run_dir: Path | None = None
+    """The folder of the run, if there is one."""
+    journal: Path | None = None
+    """The file to which requests are logged."""
+
+
+class OwnKind(ReceiverKind):
+    """A kind of engine that runs start, and whose weights they set."""
+
+    title: ClassVar[str]
+    """The name of the engine, or of its project, for people."""
+
+    @abstractmethod
+    def serve(self, launch: Launch) -> None:
+        """Serve the policy at the address until a signal ends this process, or become the server.
+
+        Raises:
+            ConfigError: it cannot serve here.
+        """
+
+    @abstractmethod
+    def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
+        """Return the client of a server at `url`. The keys of the setup may be another kind's,
+        since attached servers can be of any."""
+
+    def serve_reward_model(
+        self, model: str, engine: OwnEngineConfig, *, host: str, port: int
+    ) -> None:
+        """Serve a sequence classifier at /classify until a signal ends this process.
+
+        Raises:
+            ConfigError: it cannot be served.
+        """
+        raise ConfigError(
+            f"--reward-model with --backend {engine.type}: start that server by its own command, "
+            "such as `vllm serve MODEL --runner pooling`; judges ask it at /classify"
+        )
+
+    def fork_imports(self, engine: OwnEngineConfig) -> tuple[str, ...]:
+        """Return the modules that a server may be forked from; none if it may not be forked."""
+        return ()
+
+    def check_build(self, engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
+        """Check the installation that the run starts servers from.
+
+        Raises:
+            ConfigError: it is not there, or cannot serve such a run; the message says what to
+                install.
+        """
+        return None
+
+    def probe(self, python: str) -> Probe | None:
+        """Return whether `arl doctor` finds it in an interpreter (empty: the running one); None:
+        it needs nothing of its own."""
+        return None
+
+
+Ask = Callable[..., Awaitable[tuple[int, Any]]]
+"""A function that gets a path, or sends JSON to it, and returns the status and the answer."""
+
+
+class Checked(NamedTuple):
+    """The properties of a server that fits."""
+
+    kind: str
+    has_spans: bool
+    """A flag, true if the server reports which policy version sampled which token."""
+    seed: int
+    """The seed of its sampling."""
+
+
+class Fit(NamedTuple):
+    """The part of a run that a server has to fit."""
+
+    config: ServerEngineConfig
+    transport: str
+    interrupt: Interrupt
+    lora: LoraConfig
+
+
+class ServerKind(OwnKind):
+    """A kind of engine whose servers are another project's; they may run before the run does."""
+
+    identity: ClassVar[str]
+    """The route by whose answer a server of this kind is recognized."""
+    polls_staging: ClassVar[bool] = True
+
+    @abstractmethod
+    def is_own(self, status: int, answer: Any) -> bool:
+        """Return whether this is the answer of such a server at `identity`."""
+
+    @abstractmethod
+    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+        """Return the properties of the server at `url`, which answered `identity`, and the flags
+        that it lacks, a line each.
+
+        Raises:
+            ConfigError: it is of a version that is not supported, or cannot be asked.
+        """
+
+    @abstractmethod
+    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+        """Return the argv of a server, and the additions to its environment.
+
+        Raises:
+            ConfigError: it cannot serve such a run.
+        """
+
+    def serve(self, launch: Launch) -> None:
+        argv, env = self.command(launch)
+        _become(argv, env)
+
+
+def _become(argv: list[str], env: Mapping[str, str]) -> None:
+    """Become another program: this process is the server's from here on."""
+    os.execvpe(argv[0], argv, {**os.environ, **env})
+
+
+def own_kind(type: str) -> OwnKind:
+    """Return the kind of engines of that type.
+
+    Raises:
+        ConfigError: there is none, or runs cannot use it.
+    """
+    return load_extension("engines", type, of=OwnKind)
+
+
+def kind_of(engine: EngineConfig) -> OwnKind:
+    """Return the kind of an engine; see `own_kind`."""
+    return own_kind(engine.type)

@@ -1,0 +1,88 @@
+"""The check of an SGLang server that runs already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.core.engine import ADAPTER_INTERRUPTS
+from agentgym_rl.engines.kind import Ask, Checked, Fit
+
+from . import command as sglang
+from .client import ServerInfo
+
+
+def server_info(answer: Any) -> ServerInfo | None:
+    """Return what a server of SGLang answered; None: the answer is another's."""
+    try:
+        return msgspec.convert(answer, ServerInfo)
+    except msgspec.ValidationError:
+        return None
+
+
+async def checked(ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+    """Return the properties of the server with that identity, and the flags that it lacks.
+
+    Raises:
+        ConfigError: it is of a version that is not supported, or cannot keep versions apart.
+    """
+    found = msgspec.convert(identity, ServerInfo)
+    sglang.check_version(found.version, where=url)
+    has_spans = sglang.reports_spans(found.version)
+    sglang.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
+    context = (await ask("/v1/models"))[1]["data"][0]["max_model_len"]
+    return Checked("sglang", has_spans, found.random_seed), list(_lacks(found, context, fit))
+
+
+def _lacks(server: ServerInfo, context: int, fit: Fit) -> Iterator[str]:
+    """Yield what the command line of an SGLang server lacks, a line each."""
+    config = fit.config
+    yield from _lacks_lora(server, fit)
+    if not server.incremental_streaming_output:
+        yield "--incremental-streaming-output (its streams repeat all tokens in every message)"
+    if not server.enable_metrics:
+        yield "--enable-metrics (it does not report its load)"
+    if server.grammar_backend != "llguidance":
+        yield f"--grammar-backend llguidance (it has {server.grammar_backend or 'none'})"
+    if fit.interrupt == "keep" and not server.disable_overlap_schedule:
+        yield (
+            "--disable-overlap-schedule (with it, an update under rollout.interrupt 'keep' labels "
+            "a token of each request wrongly; or use recompute, abort or wait)"
+        )
+    if context < config.max_model_len:
+        yield (
+            f"--context-length {config.max_model_len} (it has {context}; or lower "
+            "engine.max_model_len)"
+        )
+    if server.dtype.removeprefix("torch.") != config.dtype:
+        yield (
+            f"--dtype {config.dtype} (it has {server.dtype}; the trainer computes in engine.dtype)"
+        )
+    if config.prefix_cache == "off" and not server.disable_radix_cache:
+        yield "--disable-radix-cache (engine.prefix_cache is 'off')"
+    if server.tokenizer_worker_num != 1 or server.dp_size != 1:
+        yield "neither --tokenizer-worker-num nor --dp-size (its parts would not pause together)"
+    if server.speculative_algorithm:
+        yield "no --speculative-algorithm (its log-probs are of another distribution)"
+
+
+def _lacks_lora(server: ServerInfo, fit: Fit) -> Iterator[str]:
+    """Yield what an SGLang server lacks, or has too much of, to serve versions as `lora.serve`
+    says."""
+    if fit.lora.serve == "merged":
+        if server.enable_lora:
+            yield "no --enable-lora (lora.serve is 'merged')"
+        return
+    if not server.enable_lora or (server.max_lora_rank or 0) < fit.lora.rank:
+        # `arl engine` of the run's configuration starts such a server.
+        yield (
+            f"--enable-lora --max-lora-rank {fit.lora.rank} --lora-target-modules and the names of "
+            "the layers (lora.serve is 'adapter')"
+        )
+    if fit.interrupt not in ADAPTER_INTERRUPTS or fit.transport != "shm":
+        yield (
+            "no --enable-lora, and lora.serve merged; or set rollout.interrupt to abort or wait, "
+            f"got {fit.interrupt!r}, and weights.transport to shm, got {fit.transport!r}"
+        )

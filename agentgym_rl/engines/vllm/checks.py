@@ -1,0 +1,107 @@
+"""The check of a vLLM server that runs already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from agentgym_rl.config import LoraConfig, ServerEngineConfig
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.engines.kind import Ask, Checked, Fit
+from agentgym_rl.engines.protocol import SERVED_ADAPTER
+
+from . import command as vllm
+
+
+async def checked(ask: Ask, url: str, fit: Fit, *, release: str) -> tuple[Checked, list[str]]:
+    """Return the properties of the server of that release, and the flags that it lacks.
+
+    Raises:
+        ConfigError: it is of a version that is not supported, cannot keep versions apart, or
+            refuses to answer.
+    """
+    vllm.check_version(release, where=url)
+    has_spans = vllm.reports_spans(release)
+    vllm.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
+    server = await _server_config(ask)
+    missing = [line async for line in _missing(ask, server, fit.config, fit.transport)]
+    missing += await _lacking_adapter(ask, fit.lora)
+    seed = server["model_config"]["seed"] if server else 0
+    return Checked("vllm", has_spans, seed), missing
+
+
+async def _server_config(ask: Ask) -> dict[str, Any]:
+    """Return the configuration of a vLLM server; {} if it has no route that reports it."""
+    status, info = await ask("/server_info?config_format=json")
+    if status == 404:
+        return {}
+    if status != 200 or not isinstance(info, dict):
+        raise ConfigError(f"GET /server_info says {status}: {str(info)[:300]}")
+    return info["vllm_config"]
+
+
+async def _missing(
+    ask: Ask,
+    server: dict[str, Any],
+    config: ServerEngineConfig,
+    transport: str,
+) -> AsyncIterator[str]:
+    """Yield what the command line of a vLLM server lacks, a line each."""
+    status, _ = await ask("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
+    if status in (403, 404):
+        yield "--enable-scale-out (the token route is off)"
+    if not server:
+        yield (
+            "VLLM_SERVER_DEV_MODE=1 in its environment (it has no routes to pause and update it, "
+            "nor to ask about its other flags)"
+        )
+        return
+    for line in _misconfigured(server, config, transport):
+        yield line
+
+
+def _misconfigured(
+    server: dict[str, Any], config: ServerEngineConfig, transport: str
+) -> Iterator[str]:
+    model, cache = server["model_config"], server["cache_config"]
+    if model["logprobs_mode"] != "processed_logprobs":
+        yield f"--logprobs-mode processed_logprobs (it has {model['logprobs_mode']})"
+    backend = (server.get("weight_transfer_config") or {}).get("backend")
+    wanted = vllm.BACKENDS[transport]
+    if backend != wanted:
+        yield (
+            f"""--weight-transfer-config '{{"backend": "{wanted}"}}' (it has {backend}; """
+            f"weights.transport is {transport!r})"
+        )
+    extension = server["parallel_config"].get("worker_extension_cls")
+    if wanted.startswith("arl-") and extension != vllm.EXTENSION:
+        yield f"--worker-extension-cls {vllm.EXTENSION} (it has {extension or 'none'})"
+    if model["max_model_len"] < config.max_model_len:
+        yield (
+            f"--max-model-len {config.max_model_len} (it has {model['max_model_len']}; "
+            "or lower engine.max_model_len)"
+        )
+    held = server.get("structured_outputs_config") or {}
+    if held.get("backend", "auto") not in ("auto", "guidance"):
+        yield f"--structured-outputs-config.backend guidance (it has {held['backend']})"
+    if held.get("reasoning_parser"):
+        yield "no --reasoning-parser (grammars would not hold before it has seen a thought end)"
+    dtype = str(model["dtype"]).removeprefix("torch.")
+    if dtype != config.dtype:
+        yield f"--dtype {config.dtype} (it has {dtype}; the trainer computes in engine.dtype)"
+    if config.prefix_cache == "off" and cache.get("enable_prefix_caching"):
+        yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
+
+
+async def _lacking_adapter(ask: Ask, lora: LoraConfig) -> list[str]:
+    """Return the flags that the server lacks, or has too many of, to serve versions as `lora.serve`
+    says."""
+    status, models = await ask("/v1/models")
+    if status != 200 or not isinstance(models, dict):
+        raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")
+    has_one = any(card.get("id") == SERVED_ADAPTER for card in models["data"])
+    if lora.serve == "merged":
+        return ["no --lora-modules (lora.serve is 'merged')"] * has_one
+    # `arl engine` of the run's configuration writes such a folder, and starts such a server.
+    flags = " ".join(vllm.adapter_flags(lora, "FOLDER"))
+    return [] if has_one else [f"{flags}, FOLDER with an adapter of peft that changes nothing"]
