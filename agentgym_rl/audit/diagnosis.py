@@ -38,7 +38,7 @@ class Recompute:
         """Load this version for the computations that follow.
 
         Raises:
-            WeightsError: its file is missing, damaged, or of other contents than expected.
+            WeightsError: its file is missing, damaged, or has other contents than expected.
         """
         self._model.load(version)
 

@@ -240,8 +240,8 @@ def _check_cursor(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _check_checkpoints(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Compare the groups that the trainer says its weights have seen with those that the log says
-    it was given."""
+    """Compare the groups that the weights have seen, by the trainer's record, with those that the
+    trainer was given, by the log."""
     given: dict[int, set[str]] = {}
     for name, group in groups.items():
         if group["step"] is not None:

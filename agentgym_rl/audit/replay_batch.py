@@ -23,7 +23,7 @@ LOSS_TOLERANCE = 1e-4
 """The tolerance, relative and absolute, for a run of several ranks, equal only up to rounding."""
 _OTHER_CODE = 1e-6
 """The absolute tolerance for a batch that other code trained. A loss is a small difference of large
-parts: other minibatches, for one, change more of it."""
+parts: other minibatches, for example, change it by more."""
 
 
 def replay(

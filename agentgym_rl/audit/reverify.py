@@ -100,7 +100,7 @@ class Replayer:
             await env.close()
         return Replay(
             recorded,
-            # A judge of the group is not asked again: its part is the recorded one.
+            # A judge of the group is not called again: its part is the recorded one.
             reward=env.reward + recorded.credit.episode_reward + (recorded.group_reward or 0.0),
             verifier=str(told.get("verifier", "")),
             verifier_detail=str(told.get("verifier_detail", "")),
@@ -109,7 +109,7 @@ class Replayer:
 
 
 def not_replayable(recorded: Trajectory) -> str | None:
-    """Return why an episode cannot be verified; None if it can."""
+    """Return the reason why an episode cannot be verified; None if it can."""
     if not recorded.outcome.trains:
         return f"it has no reward, being {recorded.outcome.value}"
     if recorded.seats:
@@ -252,7 +252,7 @@ async def reverify(
 ) -> dict[str, Any]:
     """Play every recorded episode of a run again in the environment as it is now.
 
-    The actions are the recorded ones: no model is asked. The run is only read; it need not have
+    The actions are the recorded ones: no model is called. The run is only read; it need not have
     finished. The report is the JSON object of `arl reverify --json`.
 
     Args:

@@ -61,10 +61,10 @@ def _has_own_part(values: Mapping[str, Any]) -> bool:
 
 
 class AlgoConfig(Section):
-    """The objective (formulas and sources: agentgym_rl/algo). Terms of other packages have sections
-    of their own, by their names (entry points of the group agentgym_rl.objectives)."""
+    """The objective (formulas and sources: agentgym_rl/algo)."""
 
     model_config = ConfigDict(extra="allow")
+    added_by = f"an entry point of the group agentgym_rl.{_TERMS}"
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("loss_options", "loss", "a function (module:function)", none_of(*LOSSES)),

@@ -287,6 +287,8 @@ def _reject_unknown(
                 f"{prefix}type {other.model_fields['type'].default!r} has it" if other else ""
             )
             hint = absent.get(key) or elsewhere or _hint(key, _names(model), prefix)
+            if is_mapping(value) and issubclass(model, Section) and model.added_by:
+                hint += f" (sections of other packages need {model.added_by}, installed here)"
             raise ConfigError(f"unknown key {prefix}{key}; {hint}")
         inner = _section_of(field, value)
         if inner is not None:

@@ -100,6 +100,9 @@ class Section(BaseModel):
     needs: ClassVar[Sequence[Needs]] = ()
     """The rules of keys that do something only beside some values of another key."""
 
+    added_by: ClassVar[str] = ""
+    """What a package has that adds a section to this one; "": none can."""
+
     @classmethod
     def added_names(cls) -> Sequence[str]:
         """Return the names of the sections that other packages add to this one."""

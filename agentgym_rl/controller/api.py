@@ -95,8 +95,8 @@ class ControllerApi(Api):
         return f"the controller failed: {error!r}"
 
     def answer_to(self, request: Request, error: Exception) -> Response:
-        """Return the answer; the run ends with an error of its configuration, which shows only in
-        its episodes: a rank that is started again would meet the same."""
+        """Return the answer to an error; a ConfigError ends the run. Such an error shows only in
+        episodes, and a rank that is started again would get it again."""
         if isinstance(error, ConfigError):
             self._controller.fail(error)
             error = _ending()

@@ -138,7 +138,7 @@ class Buffer:
         self.changes.notify()
 
     def withdraw(self) -> None:
-        """Return the budget of a running group of which there is nothing yet."""
+        """Return the budget of a running group that has no episode yet."""
         self.running -= 1
         self.changes.notify()
 

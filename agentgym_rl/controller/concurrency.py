@@ -148,7 +148,7 @@ class Look:
     stale: int
     """The ended groups that were too old to train."""
     has_room: bool
-    """The flag that the staleness bound would admit one more group."""
+    """Whether the staleness bound would admit one more group."""
     trainer_waits: bool
     sandboxes: int = 0
     """The sandboxes in use."""
@@ -236,7 +236,7 @@ class Concurrency:
     _stretch: _Stretch | None = None
     _trial: _Trial | None = None
     _doubles: bool = True
-    """The flag that a raise doubles the limit; cleared when the limit is lowered."""
+    """Whether a raise doubles the limit; False from the first time that the limit is lowered."""
     _too_many: int | None = None
     """A limit that was recently too high."""
     _forget_in: int = 0

@@ -130,7 +130,8 @@ class Controller:
         """The groups of the batch that ranks have, by its step."""
         self._said_nothing_taught = False
         self._idle = [one for one in algo.teacher.models if one.only]
-        """The teachers of some tasks that none of the batches so far has had, until a warning."""
+        """The teachers of certain tasks of which no batch so far has had a task; empty after the
+        warning."""
         self._handed_out = 0
         self._turn = asyncio.Lock()
         """The lock held while a batch is leased, a report recorded, or the ranks are replaced."""
@@ -139,13 +140,13 @@ class Controller:
         self.heard_s = time.monotonic()
         """The time of the last request from a rank."""
         self.is_closing = False
-        """The flag that the run is ending."""
+        """Whether the run is ending."""
         self._num_asking = 0
         """The number of requests that wait for a batch."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
         self._sampled = (0, -math.inf)
-        """The tokens of ended episodes when a rank last asked for a batch, and the time when that
+        """The tokens of ended episodes when a rank last requested a batch, and the time when that
         number was new."""
 
     @property
@@ -160,7 +161,7 @@ class Controller:
 
     def samples(self) -> bool:
         """Return whether an engine has sent a token within the last long poll, or an episode has
-        ended; every rank that asked meanwhile is told of it."""
+        ended; every rank whose request came meanwhile gets the same answer."""
         now, sampled = time.monotonic(), self.buffer.sampled_tokens
         if sampled != self._sampled[0]:
             self._sampled = (sampled, now)
@@ -168,7 +169,7 @@ class Controller:
         return min(silent_s, now - self._sampled[1]) < LONG_POLL_S
 
     def close(self) -> None:
-        """Begin the end of the run: ranks that request a batch from now on are told of it."""
+        """Begin the end of the run: the answer to each further request for a batch reports it."""
         self.is_closing = True
         self.buffer.changes.notify()
 

@@ -29,9 +29,9 @@ class BatchRow:
 class BatchShard:
     """The share of one rank of a training batch.
 
-    `rewards`, `group_ids` and the counts describe the WHOLE batch (every rank gets the same),
-    `minibatches` only this rank's rows. Every rank has the same number of minibatches; one of
-    them may be empty.
+    `rewards`, `group_ids` and the counts describe the COMPLETE batch (every rank gets the same),
+    `minibatches` only this rank's rows. Every rank has the same number of minibatches; one of them
+    may be empty.
     """
 
     step: int
@@ -41,15 +41,15 @@ class BatchShard:
     group_ids: Sequence[str]
     """The group ID per episode of the batch."""
     num_trained_tokens: int
-    """The number of tokens with loss_mask True in the whole batch."""
+    """The number of tokens with loss_mask True in the complete batch."""
     num_episodes: int
-    """The number of episodes with at least one trained token in the whole batch."""
+    """The number of episodes with at least one trained token in the complete batch."""
     minibatches: Sequence[Sequence[BatchRow]]
     weights: Sequence[float] = ()
     """The weight of the task per episode of the batch, a factor of its advantage. Empty: all 1."""
     teachers: Sequence[Sequence[float]] = ()
-    """The weights of the teachers (`algo.teacher.models`) per episode of the batch, 0 for one that
-    does not teach its task. Empty: there are no teachers."""
+    """The weights of the teachers (`algo.teacher.models`) per episode of the batch, 0 for a teacher
+    of other tasks. Empty: there are no teachers."""
     turn_returns: Sequence[Sequence[float]] = ()
     """The returns per episode of the batch, per turn, from `Credit.turn_returns`; an episode
     without turn rewards has none. Empty: no episode has any."""
@@ -72,7 +72,8 @@ class BatchShard:
 
     @property
     def compared(self) -> Sequence[object]:
-        """Return per episode of the batch what it is compared within: its group and its seat."""
+        """Return for each episode of the batch the key of the episodes that it is compared with:
+        its group and its seat."""
         return [*zip(self.group_ids, self.seats, strict=True)] if self.seats else self.group_ids
 
     def pack(self) -> bytes:

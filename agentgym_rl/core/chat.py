@@ -56,28 +56,49 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 """The types of a message's content parts that are text, in OpenAI's APIs."""
 
 
+PIECE = 32_768
+"""The number of characters of a text from anybody that are searched at once: a search keeps all
+other threads from running."""
 RENDERED = (
     "a prompt that is rendered already, by a chat template: its control tokens would become text "
     "of a user's message inside another template's. Give the messages (a list of objects with "
     "role and content), or the user's text alone"
 )
-"""What is wrong with a text for which `is_rendered` is true, and what to do."""
+"""The reason to refuse a text for which `is_rendered` is true, and the remedy."""
 _TOKEN = (
     r"(?:<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|<[\w:]{1,20}_of_turn>"
     r"|<[\w:]{0,20}(?:bos|BOS)[\w:]{0,20}>|<s>)"
 )
-_BEGINS = re.compile(rf"\s*(?:{_TOKEN}|\[gMASK\]|\[INST\])")
+_BEGINS = re.compile(rf"{_TOKEN}|\[gMASK\]|\[INST\]")
 _ANSWERS = re.compile(
     rf"{_TOKEN}\s?(?:assistant|model|bot|ai)\b|\[/INST\]"
     r"|<[|\uff5c][^<>\n]{0,20}(?:assistant|chatbot|bot|model)[^<>\n]{0,20}[|\uff5c]>",
     re.IGNORECASE,
 )
+_WORDS = ("assistant", "bot", "model", "ai", "[/inst]")
+"""The words of which each match of `_ANSWERS` has one."""
+_LONGEST = 64
+"""More characters than a match of these patterns has, with the one behind it."""
 
 
 def is_rendered(text: str) -> bool:
     """Return whether a text looks like a conversation that a chat template has written: it begins
     with a control token, and opens a turn of the assistant's."""
-    return bool(_BEGINS.match(text) and _ANSWERS.search(text))
+    if not _BEGINS.match(text.lstrip()[:_LONGEST]):
+        return False
+    pieces = (text[start : start + PIECE + _LONGEST] for start in range(0, len(text), PIECE))
+    return any(map(_opens_answer, pieces))
+
+
+def _opens_answer(piece: str) -> bool:
+    """Return whether a turn of the assistant's is opened among the first `PIECE` characters; what
+    follows them may be cut off, and is in the next piece."""
+    if piece.isascii():  # else other letters may match these words
+        lower = piece.lower()
+        if not any(word in lower for word in _WORDS):
+            return False
+    match = _ANSWERS.search(piece)
+    return match is not None and match.start() < PIECE
 
 
 def text_message(message: Message) -> Message:

@@ -1,6 +1,7 @@
-"""The sets of tokens that a row's tokens were drawn from, where a grammar, `top_p`, `top_k` or
-`min_p` left only some; the experts that computed them; what served teachers say of them; and the
-run-length encoding of a row's arrays that seldom change from one entry to the next."""
+"""The records of a row's tokens beside the tokens: the sets that they were drawn from, where a
+grammar, `top_p`, `top_k` or `min_p` excludes tokens; the experts that computed them; the log-probs
+of served teachers; and the run-length encoding of arrays that seldom change from one entry to the
+next."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class Choices:
 
 
 UNKNOWN_EXPERT = -1
-"""The entry of `Experts` where no engine has told which expert it chose."""
+"""The entry of `Experts` where no engine has reported the expert that it chose."""
 _IN_A_BYTE = 255
 """The first expert that does not fit into one byte beside the unknown one."""
 
@@ -136,11 +137,11 @@ class Told:
 
     logprobs: npt.NDArray[np.float32]
     """The log-probs of each token, [T, teachers], in the order of `algo.teacher.models`; NaN where
-    a teacher said nothing."""
+    a teacher gave none."""
 
     @property
     def index(self) -> npt.NDArray[np.bool_]:
-        """Return a mask, [T], of the tokens of which some teacher said something."""
+        """Return a mask, [T], of the tokens with a log-prob of at least one teacher."""
         return np.asarray(~np.isnan(self.logprobs).all(axis=1), dtype=np.bool_)
 
     def head(self, num_tokens: int) -> Told:
@@ -148,7 +149,7 @@ class Told:
         return Told(self.logprobs[:num_tokens])
 
     def pack(self) -> dict[str, Any]:
-        """Return blocks for msgpack, compressed: most tokens of a row are nobody's."""
+        """Return blocks for msgpack, compressed: most tokens of a row have no such log-prob."""
         data = np.ascontiguousarray(self.logprobs, np.float32).tobytes()
         return {"teachers": self.logprobs.shape[1], "logprobs": zlib.compress(data, 1)}
 
@@ -157,7 +158,7 @@ class Told:
         """Return the log-probs in the blocks of `pack`, of a row of `length` tokens.
 
         Raises:
-            ValueError, KeyError, TypeError: the blocks are none of such a row.
+            ValueError, KeyError, TypeError: the blocks are not those of such a row.
         """
         try:
             data = zlib.decompress(blocks["logprobs"])
@@ -168,9 +169,9 @@ class Told:
 
 
 def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) -> Experts | None:
-    """Return the experts of a row of `length` tokens from what engines have told: each part is the
-    position of its first token, and the experts, [n, layers, k]. A token has those that were told
-    first. None: nothing was told.
+    """Return the experts of a row of `length` tokens from the reports of engines; None: there are
+    no reports. Each part is the position of its first token, and the experts, [n, layers, k]. The
+    first report of a token counts.
 
     Raises:
         ValueError: parts have other numbers of layers or experts, or tokens that the row lacks.

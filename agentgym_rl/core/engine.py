@@ -60,9 +60,9 @@ class SamplingParams:
     """The sampling parameters of a request. `temperature` 0: greedy; `top_k` 0, `top_p` 1 and
     `min_p` 0: off.
 
-    `grammar`, in Lark as llguidance reads it, must match the whole reply, including its end token:
-    tokens outside the grammar are never drawn, and log-probs are of the masked distribution. A
-    request with a grammar cannot continue from partial tokens on another engine.
+    `grammar`, in Lark as llguidance reads it, must match the complete reply, including its end
+    token: tokens outside the grammar are never drawn, and log-probs are of the masked distribution.
+    A request with a grammar cannot continue from partial tokens on another engine.
     """
 
     max_tokens: int
@@ -75,7 +75,8 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     grammar: str | None = None
     experts_from: int | None = None
-    """The first position whose experts are wanted, of prompt and reply together; None: none are."""
+    """The position, in prompt and reply together, from which experts are requested; None: none
+    are."""
 
     @property
     def truncated_by(self) -> str:
@@ -90,7 +91,7 @@ class RoutedTokens(NamedTuple):
     """The experts of neighbouring tokens of a request's prompt and reply."""
 
     start: int
-    """The position of the first of them; a prompt begins at 0."""
+    """The position of the first token; a prompt begins at 0."""
     experts: npt.NDArray[np.int16]
     """The experts, [n, layers, k], as in `core.choices.Experts`."""
 
@@ -164,13 +165,13 @@ class Sampler(ABC):
         """
 
     def no_support(self, sampling: SamplingParams) -> str:
-        """Return why the sampler cannot tell, of each token, which ones it was drawn from, under
-        `sampling`, which is `truncated_by` a parameter; "" if it can."""
+        """Return the reason why the sampler cannot report the set that each token was drawn from,
+        under `sampling`, which is `truncated_by` a parameter; "" if it can."""
         return ""
 
     def heard_s(self, session_id: str) -> tuple[float, float]:
         """Return the times, on the clock `ENGINES`, of the last token for the turns of a session,
-        and of the last token of its engine, for whichever session; -inf if that is not known."""
+        and of the last token of its engine, for any session; -inf if the time is not known."""
         return -math.inf, -math.inf
 
 
@@ -245,8 +246,8 @@ def parse_version(label: str) -> int:
     """Return the policy version inside a label; the inverse of `version_label`.
 
     Raises:
-        ValueError: the label does not end in an integer (vLLM says "default" before the
-            first update).
+        ValueError: the label does not end in an integer (vLLM's label is "default" before the first
+            update).
     """
     try:
         return int(label.rpartition(".")[2])
@@ -268,12 +269,13 @@ class EngineLoad:
     tokens: float
     """The tokens sampled since counting began."""
     put_back: float = 0.0
-    """The requests preempted since then because the KV memory was full."""
+    """The requests preempted since counting began, because the KV memory was full."""
     kv_use: float = 0.0
-    """The share of the KV memory in use, of the fullest engine; 0 if it is not reported."""
+    """The share of the KV memory in use, of the fullest engine; 0 if engines do not report it."""
     prompts: float = 0.0
-    """The tokens of prompts since then."""
+    """The tokens of prompts since counting began."""
     prefilled: float = 0.0
-    """The tokens computed before a first sampled one, since then; 0 if it is not reported."""
+    """The tokens computed in prefills since counting began; 0 if engines do not report the
+    number."""
     reused: float = 0.0
-    """The tokens that were not computed, since others had begun alike, since then."""
+    """The tokens taken from prefix caches since counting began."""

@@ -34,9 +34,9 @@ class TensorHead(NamedTuple):
     shape: tuple[int, ...]
     file: Path
     start: int
-    """The position of its first byte in the file."""
+    """The position of the tensor's first byte in the file."""
     stop: int
-    """The position after its last byte."""
+    """The position after the tensor's last byte."""
 
 
 Heads = dict[str, TensorHead]
@@ -77,7 +77,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Read a JSON object from a file; return an empty one if there is no such file.
 
     Raises:
-        ConfigError: it cannot be read, or is none.
+        ConfigError: the file cannot be read, or is not a JSON object.
     """
     try:
         text = read_small(file)
@@ -97,7 +97,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def end_ids(folder: Path, *files: str) -> list[int]:
-    """Return the ids that end a reply, as the first of a folder's files that names some has them.
+    """Return the ids that end a reply, from the first of a folder's files that names any.
 
     Raises:
         ConfigError: a file cannot be read, or an id is no number of a token.

@@ -58,7 +58,7 @@ def checked_task(value: object) -> Task:
 class TaskSource(ABC):
     """A sequence of tasks, a pure function of the index, so that a cursor is a single integer.
 
-    A run asks for tasks in a thread of its own, one after another.
+    A run reads tasks in a thread of its own, one after another.
     """
 
     @abstractmethod
@@ -71,7 +71,7 @@ class TaskSource(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return the origin of the tasks, as a JSON object to be kept with a run; {} if the
-        configuration says all."""
+        configuration determines them."""
         return {}
 
 

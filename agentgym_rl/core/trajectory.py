@@ -102,7 +102,8 @@ class Row:
     times_s: TimeArray
     """The end of the token's decode step, by CLOCK_MONOTONIC; 0 on tokens not sampled."""
     lineage: int = 0
-    """The number of the row's conversation in the episode: 0 is the main one, others are helpers'.
+    """The number of the row's conversation in the episode: 0 is the main one, the others are of
+    helpers.
     """
     parent: int = -1
     """The number of the row in the episode that this one branches off from, or whose summary it
@@ -311,11 +312,12 @@ def _packed_rows(rows: Sequence[Row]) -> list[Any]:
 
 
 def _most_shared(row: Row, earlier: Sequence[Row]) -> tuple[int, int]:
-    """Return which of some rows has the longest beginning in common with `row`, and its length."""
+    """Return the index of the row with the longest beginning in common with `row`, and its
+    length."""
     best = (0, 0)
     for index, other in enumerate(earlier):
         count = min(len(row), len(other))
-        for name in _SHARED:  # the tokens come first: mostly they tell already
+        for name in _SHARED:  # the tokens come first: most rows differ there already
             differ = getattr(row, name)[:count] != getattr(other, name)[:count]
             count = int(differ.argmax()) if differ.any() else count
             if count <= best[1]:
@@ -376,7 +378,7 @@ class Trajectory:
     actions_json: Sequence[bytes] | None = None
     """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
     answers: Sequence[int] = ()
-    """The checksums of the answers of `reset` and of each of these steps (see `transcript`)."""
+    """The checksums of the answers of `reset` and of each step (see `transcript`)."""
     tools: Sequence[Mapping[str, Any]] = ()
     """The tools that `messages` were sampled with; empty also in logs of earlier versions."""
     credit: Credit = NO_CREDIT
@@ -385,15 +387,15 @@ class Trajectory:
     verdict: str = ""
     """The verifier's report, for people to read; empty also in logs of earlier versions."""
     group_reward: float | None = None
-    """The part of `reward` that `rollout.group_reward` gave; None: it was not asked."""
+    """The part of `reward` that `rollout.group_reward` gave; None: it was not called."""
     seat: str = ""
-    """The seat whose share of a game this is; empty: a whole episode."""
+    """The seat of a game whose share this trajectory is; empty: it is a complete episode."""
     player: str = ""
     """The player of the seat, as in `rollout.seats`."""
     seats: Sequence[Trajectory] = ()
-    """The shares of the seats of a game that agents played. `rows` are theirs, one seat after the
-    other; turns, lineages and rows are numbered throughout the game, whose `credit` all seats have.
-    `reward` and `metrics` are the means over the seats of the policy."""
+    """The trajectories of the seats of a game that agents played. `rows` has the rows of all of
+    them, one seat after the other; turns, lineages and rows are numbered throughout the game, whose
+    `credit` all seats have. `reward` and `metrics` are the means over the seats of the policy."""
 
     @property
     def parts(self) -> Sequence[Trajectory]:

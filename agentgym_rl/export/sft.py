@@ -251,7 +251,7 @@ def _shared(one: Trajectory, other: Trajectory) -> int | None:
 
 
 def _conversation(episode: Trajectory) -> list[dict[str, Any]]:
-    """Return the messages up to the last reply: what follows it trains nothing."""
+    """Return the messages up to the last reply: messages after it train nothing."""
     messages = [_message(message) for message in episode.messages]
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()

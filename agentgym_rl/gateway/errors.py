@@ -38,6 +38,10 @@ class ApiError(Exception):
             self.headers = {"x-should-retry": "true", "retry-after": str(retry_after_s)}
 
 
+class Withheld(ApiError):
+    """The error of a request whose reply a content filter of the endpoint withholds."""
+
+
 def _shortened(text: str) -> str:
     """Return a text, which may repeat client input, cut to the maximum length."""
     more = len(text) - _LONGEST

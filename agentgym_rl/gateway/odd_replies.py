@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict, is_list
 from agentgym_rl.gateway.messages import spoken, text_of, thoughts_of
-from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway.parsers import Parser, ToolCall
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.runtime.log import Repeated
 
@@ -21,6 +21,20 @@ _FILTERED = (
     *("prohibited_content", "spii", "guardrail_intervened", "sensitive"),
 )
 """The finish reasons of replies that a provider withholds (OpenAI, Gemini, Bedrock, GLM)."""
+_WITHHOLDING = frozenset(
+    {
+        *("content_filter", "content_policy_violation", "invalid_prompt"),
+        *("responsibleaipolicyviolation", "data_inspection_failed"),
+    }
+)
+"""The codes and types, in lower case, of errors in place of a reply that is withheld (OpenAI,
+Azure, Moonshot, Alibaba)."""
+_WITHHOLDING_WORDS = (
+    "content filtering policy",
+    "content management policy",
+    "content exists risk",
+)
+"""The words of such errors without a code of their own (Anthropic, Azure, DeepSeek)."""
 _CALLED = ("tool_calls", "function_call", "tool_use")
 """The finish reasons of replies with calls."""
 _CALL = (
@@ -67,6 +81,20 @@ def oddity(
     return "text_calls" if names and has_call(spoken(text), names) else None
 
 
+def withholds(error: Any) -> bool:
+    """Return whether an error, as an endpoint's body has it, says that a content filter withholds
+    the reply."""
+    fields = error if is_dict(error) else {"message": error}
+    inner, details = fields.get("innererror"), fields.get("metadata")
+    named = [fields.get("code"), fields.get("type"), inner.get("code") if is_dict(inner) else None]
+    if any(isinstance(name, str) and name.lower() in _WITHHOLDING for name in named):
+        return True
+    if is_dict(details) and "flagged_input" in details:  # OpenRouter's moderation, a 403
+        return True
+    said = str(fields.get("message") or "").lower()
+    return any(words in said for words in _WITHHOLDING_WORDS)
+
+
 def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the functions that the model may call."""
     tools = asked.get("tools")
@@ -90,10 +118,24 @@ def has_call(text: str, names: set[str]) -> bool:
 
 def _finds(family: str, text: str, names: set[str]) -> bool:
     parser = FORMATS[family](())
-    calls = [each for each in (*parser.feed(text), *parser.finish(ended=True))
-             if isinstance(each, ToolCall)]  # fmt: skip
+    calls = calls_of(parser, text)
     marked = any(tag in text for tag in parser.begins)
     return any(call.name in names or (marked and call.malformed) for call in calls)
+
+
+def has_tagged_call(text: str) -> bool:
+    """Return whether the begin of `text` has a complete call between some family's tags, whatever
+    the functions are."""
+    text = text[:_LONGEST]
+    parsers = (FORMATS[family](()) for family in FORMATS)
+    tagged = (parser for parser in parsers if any(tag in text for tag in parser.begins))
+    return any(not call.malformed for parser in tagged for call in calls_of(parser, text))
+
+
+def calls_of(parser: Parser, text: str) -> list[ToolCall]:
+    """Return the calls that a parser finds in a complete reply."""
+    events = [*parser.feed(text), *parser.finish(ended=True)]
+    return [event for event in events if isinstance(event, ToolCall)]
 
 
 class OddReplies:

@@ -75,19 +75,19 @@ class Env(ABC):
     enforces it, unless it gets another limit (a run's is `rollout.tool_timeout_s`)."""
 
     needs_sandboxes: bool = False
-    """The flag that `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses
-    the backend that `--sandbox` names."""
+    """Whether `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses the
+    backend that `--sandbox` names."""
 
     holds_sandboxes: bool = False
-    """The flag that an episode keeps a sandbox from one step to the next: no more episodes than
-    there are sandboxes can go on at the same time."""
+    """Whether an episode keeps a sandbox from one step to the next: then no more episodes run at
+    the same time than there are sandboxes."""
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     """The lowest and highest reward of an episode: `arl check` compares empty replies and gold
     answers with it. None: any play may win an episode, as in games of chance."""
 
     uses_verifier: bool = False
-    """The flag that `reset` gets `options["verifier"]`, the run's started `VerifierPool`; a caller
+    """Whether `reset` gets `options["verifier"]`, the run's started `VerifierPool`; a caller
     without a pool omits it (see `Verifier`)."""
 
     @abstractmethod

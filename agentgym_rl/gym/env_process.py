@@ -63,7 +63,7 @@ class ProcessEnv:
     ends the call under way. A call that takes longer than `timeout_s` ends the process.
 
     Raises:
-        ConfigError: the process cannot make the environment, or not get what it needs.
+        ConfigError: the process cannot make the environment, or cannot get what it needs.
     """
 
     def __init__(self, env: Remade, *, timeout_s: float | None = None) -> None:
@@ -215,7 +215,7 @@ class _Life:
     def kill(self, grace_s: float = 0.0) -> None:
         """Kill the process and its group, and wait for its end. Idempotent, from any thread.
 
-        One that gets no more requests, or is dying, has `grace_s` to end by itself.
+        A process that gets no more requests, or is dying, has `grace_s` to end by itself.
         """
         with self._lock:
             if not self._is_open:
@@ -233,11 +233,11 @@ class _Life:
             self._socket.close()
 
     def _send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has ended: the wait for its answer says so
+        with contextlib.suppress(OSError):  # it has ended: the wait for its answer fails
             self._line.send_bytes(message)
 
     def _has_ended(self) -> bool:
-        """Return whether it has ended, without reaping it."""
+        """Return whether the process has ended, without reaping it."""
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         try:
             return os.waitid(os.P_PID, self._process.pid, options) is not None

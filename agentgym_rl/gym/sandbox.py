@@ -53,12 +53,12 @@ class Image:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The variables that every program gets (ENV)."""
     place: str = ""
-    """The backend's own name of it: a folder, or the id of an image of a daemon."""
+    """The backend's own name of the image: a folder, or the id of an image of a daemon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The resource limits of a program. `Capabilities` tells which ones a backend enforces."""
+    """The resource limits of a program. `Capabilities` lists the limits that a backend enforces."""
 
     wall_s: float = 10.0
     """The seconds from the program's start to its end and that of its children."""
@@ -464,7 +464,7 @@ class SandboxBackend(ABC):
 
         Args:
             timeout_s: The longest time to build it, in seconds.
-            report: A function that is told each step of a build, a line each.
+            report: A function that gets a line for each step of a build.
 
         Raises:
             ImageError: the image cannot be built here; the message names the recipe, the step and

@@ -51,7 +51,8 @@ class MultiSeatEnv(Env):
     players: Sequence[str] = ()
     """The names of the players that the game itself offers, the usual one first."""
     zero_sum: bool = False
-    """The promise that the rewards of all seats add up to 0 whenever a seat has acted: checked."""
+    """Whether the rewards of all seats must add up to 0 whenever a seat has acted, which is
+    checked."""
     reward_range = None
     """An open range: any play may win a game."""
 
@@ -85,7 +86,7 @@ class MultiSeatEnv(Env):
         """Return what one of the game's own `players` does at a seat whose turn it is."""
 
     def ending(self, seat: str) -> dict[str, Any]:
-        """Return what the `info` of a seat's last step tells, such as metrics."""
+        """Return the contents of the `info` of a seat's last step, such as metrics."""
         return {}
 
     async def reset(
@@ -137,8 +138,8 @@ class Table:
     """One game with all of its players; those of `own` seats are the game's, and act at once.
 
     One event loop only. Waits for the turn of a seat do not count for the time limit of a step, and
-    end with the other agents, each of which has the deadlines of an episode: whoever runs the
-    agents calls `leave` when one of them ends, however it ends. A game that fails once has failed
+    end with the other agents, each of which has the deadlines of an episode: the code that runs the
+    agents calls `leave` when one of them ends, for any reason. A game that fails once has failed
     for all seats.
     """
 
@@ -195,7 +196,7 @@ class Table:
         """Return the messages since the seat observed last.
 
         Raises:
-            EnvError: the game changes the turn at a look, of which no other seat would hear.
+            EnvError: the game changes the turn in `observe`, unnoticed by the other seats.
         """
         turn = self.game.turn
         with self._whole(f"it failed when seat {seat} looked"):
@@ -228,8 +229,8 @@ class Table:
 
     @contextlib.contextmanager
     def _whole(self, what: str) -> Generator[None]:
-        """Let an error in this context, a cancellation too, be the end of the game for all seats:
-        nobody knows in which state it left the game."""
+        """End the game for all seats after an error in this context, or a cancellation: the state
+        of the game is then not known."""
         try:
             yield
         except BaseException as error:

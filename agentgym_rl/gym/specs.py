@@ -32,7 +32,7 @@ from .sync_env import SyncEnv, to_async
 from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLimit
 
 SAY_AFTER_S = 2.0
-"""The seconds of a reading of tasks after which the log has it."""
+"""The seconds after which the log reports that tasks are still being read."""
 _log = logging.getLogger(__name__)
 _MAPS = (dict,)
 _SERIES = (list, tuple, set)
@@ -100,7 +100,7 @@ class Spec(BaseModel):
             raise ConfigError(f"the spec of {self.id} is no JSON: {problem}")
         try:
             return self.model_dump_json()
-        except ValueError as error:  # a lone surrogate, say
+        except ValueError as error:  # such as a lone surrogate
             raise ConfigError(f"the spec of {self.id} is no JSON: {error}") from error
 
     @classmethod
@@ -286,8 +286,8 @@ class EnvSpec(Spec):
             raise self._refused("give its tasks", spec.kwargs, error) from error
 
     async def read_tasks(self, split: Split, *, seed: int) -> TaskSource:
-        """Return `task_source`; the event loop goes on while a large set is read, and the log says
-        so. Errors are those of `task_source`."""
+        """Return `task_source`; the event loop continues while a large set is read, and a log line
+        names the set. Errors are those of `task_source`."""
         loop = asyncio.get_running_loop()
         say = loop.call_later(SAY_AFTER_S, _log.info, "%s: reading its %s tasks", self.id, split)
         try:

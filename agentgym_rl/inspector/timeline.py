@@ -31,7 +31,7 @@ TRAINER, ENGINES, ROLLOUT = 1, 2, 3
 LAST = 10
 """The number of steps that are shown by default."""
 _AHEAD = 4
-"""The number of later steps whose episodes are included: they were played meanwhile."""
+"""The number of later steps whose episodes are included, since they were played meanwhile."""
 MOST = 2000
 """The largest number of episodes that are read."""
 

@@ -31,7 +31,7 @@ _SMALL = 20e6
 _LEARNING_RATES = ((_SMALL, 3e-4), (1e9, 1e-5), (10e9, 5e-6), (math.inf, 1e-6))
 """The pairs of a number of parameters and the default learning rate for models with fewer."""
 _WARM_UP_RATES = ((_SMALL, 5e-4), (1e9, 1e-4), (10e9, 2e-5), (math.inf, 1e-5))
-"""The same of the supervised warm-up."""
+"""The same for the supervised warm-up."""
 _DECODED, _READ, _TRAINED = 1e10, 3e10, 2e10
 """The parameters times tokens that a CPU core decodes, reads in prompts, and trains in a second."""
 _LOADED_S = 10.0
@@ -58,7 +58,7 @@ def fitted(
     left unset and depends on it; `say` gets a table of them, if the model is not a small one.
 
     Args:
-        folder: The model's folder; None: somebody else serves it.
+        folder: The model's folder; None: the engine is an external endpoint.
         turns: The most replies of an episode, if known.
 
     Raises:
@@ -166,7 +166,7 @@ class _Fit:
         return attrgetter(key)(self._config)
 
     def table(self, model: _Model | None) -> str:
-        """Return the chosen values with their reasons; "" if there are none to speak of."""
+        """Return the chosen values with their reasons; "" if none is worth showing."""
         if not self._reasons or (model is not None and model.small):
             return ""
         whose = model or "served elsewhere"
@@ -257,7 +257,7 @@ class _Fit:
         self._choose("eval.num_tasks", tasks, f"about {takes:.0f} minutes of decoding on a CPU")
 
     def _times(self, model: _Model) -> None:
-        """Give everything that may be silent at least twice the time that it needs."""
+        """Set the limit of each silence to at least twice the time that is needed."""
         gib = model.size * 4 / 2**30
         held = f"{gib:.3g} GiB of weights"
         if not model.gpu:

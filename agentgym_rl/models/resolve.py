@@ -74,10 +74,10 @@ def model_folder(model: ModelConfig, env_id: str) -> Path:
 
 
 def local_folder(model: ModelConfig, env_id: str) -> Path | None:
-    """Return the folder of the model like `model_folder`, but None instead of asking the hub.
+    """Return the folder of the model like `model_folder`, but None instead of using the hub.
 
     Raises:
-        ConfigError: what is there is no model folder.
+        ConfigError: the folder is not a model folder.
     """
     path = model_name(model, env_id)
     here = path in BUNDLED_MODELS or Path(os.path.expanduser(path)).exists()
@@ -119,7 +119,7 @@ def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
     or other ends of a reply: it has seldom seen such prompts, or would end replies otherwise.
 
     Raises:
-        ConfigError: it does not; `who` says what the model in `folder` is.
+        ConfigError: it does not; the message calls the model in `folder` by `who`.
     """
     theirs, ours = _tokenizer(folder), _tokenizer(model_dir)
     known = theirs.get_vocab()
@@ -149,7 +149,7 @@ def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
 def _other_prompts(
     folder: Path, model_dir: Path, theirs: Tokenizer, ours: Tokenizer
 ) -> Iterator[str]:
-    """Yield how the prompts and the ends of replies of two models differ."""
+    """Yield the differences between the prompts, and the ends of replies, of two models."""
     their_lines, our_lines = (_template(one).splitlines() for one in (folder, model_dir))
     if their_lines != our_lines:
         pairs = enumerate(zip_longest(their_lines, our_lines, fillvalue=""), 1)
@@ -185,7 +185,7 @@ def _template(folder: Path) -> str:
 
 
 def _ends(folder: Path, tokenizer: Tokenizer) -> set[int]:
-    """Return the ids that end a reply, as a model folder says."""
+    """Return the ids that end a reply, from the files of a model folder."""
     ids = set(end_ids(folder, "generation_config.json", "config.json"))
     token = read_json(folder / "tokenizer_config.json").get("eos_token")
     text = token.get("content") if is_dict(token) else token
@@ -197,7 +197,7 @@ def _tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a model folder.
 
     Raises:
-        ConfigError: its file is none.
+        ConfigError: the file is not a tokenizer.
     """
     from tokenizers import Tokenizer  # many processes import this module, and few need it
 
@@ -216,7 +216,7 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     `bundled` alone is refused, since it depends on the environment: see `model_folder`.
 
     Raises:
-        ConfigError: no such folder, or the hub cannot be reached; the message says what to do.
+        ConfigError: no such folder, or the hub cannot be reached; the message has the remedy.
     """
     if path in BUNDLED_MODELS:
         return BUNDLED_MODELS[path]
@@ -290,7 +290,8 @@ def resolve_paths(config: Config) -> Config:
 
 
 def _absolute_player(who: str, env_id: str) -> str:
-    """Return the player of a seat (`rollout.seats`), whose model is named like that of a run."""
+    """Return the player of a seat (`rollout.seats`), with its model resolved as the model of a run
+    is."""
     kind, _, path = who.partition(":")
     if kind != "frozen":
         return who

@@ -126,8 +126,8 @@ def plan(
     say: Callable[[str], None] = lambda text: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Planned:
-    """Make a plan of `config` and write the requested files. `say` gets the progress, `tell` what a
-    reader should see in any case.
+    """Make a plan of `config` and write the requested files. `say` gets the progress; `tell` gets
+    the messages that a reader should see in any case.
 
     Raises:
         ConfigError: rates are missing, contradict each other, or cannot be measured; or engines
@@ -281,7 +281,7 @@ async def _sandboxes(
     tell: Callable[[str], None],
 ) -> _Sandboxes | None:
     """Measure the sandboxes of an environment whose episodes hold one; None if they hold none, or
-    it cannot be measured here, which `tell` is told.
+    if sandboxes cannot be measured here (`tell` then gets the reason).
 
     Raises:
         ConfigError: the environment is not on this machine.
@@ -338,8 +338,8 @@ async def _solved(
 def _calibrated(
     asked: Asked, rates: Rates, say: Callable[[str], None]
 ) -> tuple[Rates, RecordedRun | None, dict[str, float] | None]:
-    """Return the rates with those of a recorded run, if one is asked for; the run; and its
-    episodes/s, as measured and as simulated."""
+    """Return the rates with those of a recorded run, if one is given; the run; and its episodes/s,
+    as measured and as simulated."""
     if asked.run is None and rates.lengths_of != "run":
         return rates, None, None
     folder = asked.run or Path(rates.calibrated_on)

@@ -1,7 +1,7 @@
 """The durations of the decode steps of a recorded run, derived from the times of its tokens.
 
 Tokens of one decode step have exactly the same time, and tokens of two engines never do. So the
-times tell which requests ran together and on which engine, although neither is recorded.
+times show which requests ran together and on which engine, although neither is recorded.
 
 vLLM does not report the decode step in which a token was sampled, and sends several tokens at a
 time: only their arrival is recorded. Complete turns can still be used: from its first token to its

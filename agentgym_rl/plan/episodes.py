@@ -32,7 +32,8 @@ class SimulatedRow(Row):
 
     trained: int = 0
     group: int = -1
-    """The number of its task; -1 for a recorded row, whose tokens tell what it shares."""
+    """The number of the row's task; -1 for a recorded row, whose shared beginning follows from its
+    tokens."""
     prompt: int = 0
     """The number of first tokens that it has in common with rows of its group."""
 
@@ -113,7 +114,7 @@ class Shape:
     tokens: int
     """The tokens of its row: the prompt, the replies, and the messages between them."""
     recorded: IntArray | None = field(default=None, compare=False)
-    """These tokens themselves, if they are known."""
+    """The ids of these tokens, if they are known."""
 
     def row(self, group: int, member: int) -> SimulatedRow:
         """Return the row of this episode. Tokens that are not known are the same number all along,
@@ -291,7 +292,7 @@ class SimulatedPlayer:
     played: int = 0
     """The number of episodes that have ended."""
     spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """The seconds of all of them together: all, and of these in line, start, tools, tests."""
+    """The seconds of all episodes together: in all, and of these in line, start, tools, tests."""
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling

@@ -33,7 +33,7 @@ class HardwareRates(Section):
     trainer_efficiency: float = Field(default=0.35, gt=0, le=1)
     """The share of the peak that the trainer's full micro-batches reach."""
     network_gb_per_s: float = Field(default=25.0, gt=0)
-    """The GB/s at which an engine receives weights."""
+    """The rate at which an engine receives weights, in GB/s."""
 
 
 class EngineRates(Section):

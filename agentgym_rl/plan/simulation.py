@@ -100,7 +100,8 @@ class Prediction:
 
 
 def _without_metrics(algo: AlgoConfig) -> AlgoConfig:
-    """Return `algo` without what depends on metrics of episodes, which simulated ones lack."""
+    """Return `algo` without the keys that depend on metrics of episodes, which simulated episodes
+    lack."""
     reward = algo.reward.model_copy(update={"parts": {}})
     return algo.model_copy(update={"leave_out": [], "reward": reward})
 
@@ -206,7 +207,7 @@ class _Run:
         )
         rollout = Rollout(
             config.rollout,
-            # No judge is asked about groups that nobody plays.
+            # Groups that nobody plays need no judge.
             OpenGroups(config.rollout.model_copy(update={"group_reward": None}), buffer, _NoLog()),
             TaskCursor(
                 config.rollout.model_copy(update={"curriculum": ""}),  # all tasks are alike here
@@ -350,7 +351,7 @@ async def _until_trained(
 
 
 def _sandbox_notes(rollout: RolloutConfig, rates: Rates, player: SimulatedPlayer) -> list[str]:
-    """Return a note for each thing of which sandboxes would need more than there is."""
+    """Return a note for each resource of which sandboxes would need more than the machine has."""
     places = rates.sandboxes
     if not places.at_once:
         return []

@@ -269,9 +269,10 @@ class ModelSize:
 
     total: int
     hidden: int
-    """Those of the matrices between embeddings and output layer, without stacks of experts."""
+    """The numbers of the matrices between embeddings and output layer, without stacks of
+    experts."""
     in_blocks: int
-    """Those of the tensors whose optimizer state may have 8 bits."""
+    """The numbers of the tensors whose optimizer state may have 8 bits."""
 
     @classmethod
     def of(cls, shapes: Shapes, *, vocabulary: int = 0) -> ModelSize:
@@ -327,19 +328,19 @@ def _is_one(layer: str, names: Sequence[str]) -> bool:
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
     """The bytes that a trainer keeps from pass to pass, in all of its ranks together, for one copy
-    of the model (`trainer.num_replicas`). What a pass computes, its activations, comes on top."""
+    of the model (`trainer.num_replicas`). The activations of a pass come on top."""
 
     weights: float
     gradients: float
     optimizer: float
     moving: float
-    """The reference that follows the policy."""
+    """The bytes of the reference model that follows the policy."""
     frozen: float
-    """Teachers, and a reference that stays."""
+    """The bytes of teachers, and of a reference model that does not change."""
     noted: float
-    """The copies that `trainer.layer_metrics` compares."""
+    """The bytes of the copies that `trainer.layer_metrics` compares."""
     ranks: int
-    """The ranks among which all of this is divided."""
+    """The number of ranks that share these bytes."""
 
     @property
     def rank(self) -> float:

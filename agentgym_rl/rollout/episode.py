@@ -435,6 +435,8 @@ def _judge(
         return Outcome.TOO_LONG, record.too_long
     if failed and record.overflow:
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
+    if failed and record.withheld:
+        return Outcome.TRUNCATED, f"a content filter withheld a reply: {record.withheld}"
     if failed is not None:
         return Outcome.AGENT_ERROR, _last_lines(failed)
     return _ending(env), ""

@@ -64,20 +64,24 @@ class Notes:
     counts: dict[str, int] = field(default_factory=dict[str, int])
     first: dict[str, int] = field(default_factory=dict[str, int])
     """The first line of each kind."""
+    examples: dict[str, str] = field(default_factory=dict[str, str])
+    """The first text of some kinds, shortened."""
     columns: set[str] = field(default_factory=set[str])
     """The columns that are not read."""
     fields: set[str] = field(default_factory=set[str])
     """The fields of messages that neither are read nor occur in the chat template."""
 
-    def add(self, kind: str) -> None:
-        """Count a difference."""
+    def add(self, kind: str, example: str = "") -> None:
+        """Count a difference; the first `example` of its kind is shown."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self.first.setdefault(kind, self.where)
+        if example:
+            self.examples.setdefault(kind, f": {example!r:.100}")
 
     def said(self) -> list[str]:
         """Return a sentence for each kind of difference."""
         said = [
-            f"{count:,} × {kind} (first in line {self.first[kind]:,})"
+            f"{count:,} × {kind} (first in line {self.first[kind]:,}{self.examples.get(kind, '')})"
             for kind, count in self.counts.items()
         ]
         for what, names in (("columns", self.columns), ("fields of messages", self.fields)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -89,7 +90,26 @@ def resumed_config(
     config = resolve_paths(load_config(config, recorded))
     config = fitted(config, model_folder(config.model, config.env.id))
     check_resumable(folder, config)
+    _check_rows(folder, config.env.options)
     return config
+
+
+_OF_ROWS = ("data", "eval_data", "path", "eval_path", "dataset")
+"""The options of environments that name files of rows; see `gym.data.rows.Rows`."""
+
+
+def _check_rows(folder: Path, options: Mapping[str, Any]) -> None:
+    """Refuse a run whose files of tasks are not where they were."""
+    for key, path in flat(options, "env.options.").items():
+        if key.rpartition(".")[2] not in _OF_ROWS or not isinstance(path, str):
+            continue
+        if not os.path.isabs(path) or os.path.exists(path) or glob.glob(path, recursive=True):
+            continue
+        flag = "--data FILE" if key == "env.options.data" else f"--{key}=FILE"
+        raise ConfigError(
+            f"--resume {shown(folder)}: the data of the run is gone: {path} ({key}). Put it back, "
+            f"or name its new place: {flag}"
+        )
 
 
 def _complete(folder: Path) -> dict[str, Any]:

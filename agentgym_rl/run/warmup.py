@@ -29,6 +29,7 @@ from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json
 from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
+from agentgym_rl.gateway.parsers import ParserFactory, readers_of
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import model_name
 from agentgym_rl.report.progress import Progress
@@ -39,7 +40,7 @@ from agentgym_rl.trainer.launch import rank_environment, rank_imports
 from .demonstrations import LeftOut, Notes, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
 from .parts import Opened
-from .written import TokenRow, rows_of
+from .written import TokenRow, note_unread_calls, rows_of
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +52,11 @@ def token_rows(
     max_tokens: int,
     on_progress: Callable[[int], None] = lambda _: None,
     held_out: HeldOut | None = None,
+    parsers: ParserFactory | None = None,
 ) -> list[Row]:
     """Return the rows of a JSONL file, one or more a line; labelled tokens train. What is not
-    learned as it stands is counted, and logged once.
+    learned as it stands is counted, and logged once. `parsers`: of the model's replies, to find
+    calls that it does not write like this.
 
     Raises:
         ConfigError: the file or a line of it cannot be read, would train something else than it
@@ -65,7 +68,9 @@ def token_rows(
         try:
             if held_out is not None:
                 held_out.check(line, notes)
-            found = [_row(ids, said) for ids, said in _of_line(line, chat, notes, held_out)]
+            found = [
+                _row(ids, said) for ids, said in _of_line(line, chat, notes, held_out, parsers)
+            ]
             for row in found:
                 if len(row) > max_tokens:
                     raise ValueError(
@@ -117,7 +122,11 @@ def _object(text: str, said: str) -> dict[str, Any]:
 
 
 def _of_line(
-    line: Mapping[str, Any], chat: ChatFormat, notes: Notes, held_out: HeldOut | None
+    line: Mapping[str, Any],
+    chat: ChatFormat,
+    notes: Notes,
+    held_out: HeldOut | None,
+    parsers: ParserFactory | None,
 ) -> Iterator[TokenRow]:
     if "input_ids" in line:
         check_row(line)
@@ -131,6 +140,8 @@ def _of_line(
         raise ValueError(RENDERED)
     if held_out is not None:
         held_out.note_texts(said.messages, notes)
+    if parsers is not None:
+        note_unread_calls(said, parsers, notes)
     try:
         chat.check_tools(said.tools)
     except ConfigError as error:
@@ -263,7 +274,8 @@ def _prepare(
 ) -> list[Row]:
     """Return the rows, after writing them to the run's folder for the ranks."""
     chat = ChatFormat.load(model_dir, gateway)
-    rows = token_rows(data, chat, max_tokens=max_tokens, held_out=held_out)
+    parsers, _ = readers_of(chat, gateway)
+    rows = token_rows(data, chat, max_tokens=max_tokens, held_out=held_out, parsers=parsers)
     folder = run_dir / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # left by a run that ended before its first batch
     folder.mkdir()

@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict
 from agentgym_rl.gateway.messages import REASONING, spoken, text_of, thoughts_of
-from agentgym_rl.gateway.odd_replies import has_call
+from agentgym_rl.gateway.odd_replies import calls_of, has_call, has_tagged_call
+from agentgym_rl.gateway.parsers import ParserFactory
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.data.fields import check_text
 
-from .demonstrations import Notes
+from .demonstrations import Demonstration, Notes
 
 Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]] | None
@@ -300,6 +301,27 @@ def _note_twice(message: Message, written: _Written, notes: Notes) -> None:
     names = {call["function"]["name"] for call in message.get("tool_calls") or ()}
     if names and has_call(spoken(text_of(message.get("content"))), names):
         notes.add("reply with a call in its text beside the same in `tool_calls`; it learns both")
+
+
+def note_unread_calls(said: Demonstration, parsers: ParserFactory, notes: Notes) -> None:
+    """Note the learned replies with a call in their text that the model's parser does not read:
+    in another model's notation it is a text like any other. `parsers`: of this model's replies."""
+    names = {tool["function"]["name"] for tool in said.tools or ()}
+    for message, learned in zip(said.messages, said.learns, strict=True):
+        if not learned or message["role"] != "assistant" or message.get("tool_calls"):
+            continue
+        text = spoken(text_of(message.get("content")))
+        if names and not any(name in text for name in names):
+            continue
+        if any(not call.malformed for call in calls_of(parsers(said.tools or (), ""), text)):
+            continue
+        if has_call(text, names) if names else has_tagged_call(text):
+            notes.add(
+                "reply with a tool call in its text that is not in this model's notation, and is "
+                "learned as plain text: give the call in `tool_calls`, which the chat template "
+                "writes as the model is to say it",
+                text.strip(),
+            )
 
 
 def _is_written(piece: _Piece, shown: str | None, bare: str) -> bool:

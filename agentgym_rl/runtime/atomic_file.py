@@ -70,7 +70,7 @@ def new_file(path: Path, *, said: str) -> Iterator[TextIO]:
 
     Raises:
         ConfigError: the path exists already, or cannot be written; the message quotes `said`, the
-            argument that the user typed.
+            argument of the user.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with contextlib.ExitStack() as stack:

@@ -1,13 +1,14 @@
 """The kernel's view of whether a process of this machine runs.
 
-No sign of life that a process gives by itself can tell a stopped process from a slow one: an event
-loop lags, and the interpreter's lock keeps every thread waiting. The kernel knows, without asking
-the process, under any load of the machine. Without /proc no process ever counts as stopped.
+No sign of life that a process gives by itself distinguishes a stopped process from a slow one: an
+event loop lags, and the interpreter's lock keeps every thread waiting. The kernel knows the state
+of a process without its help, under any load of the machine. Without /proc no process ever counts
+as stopped.
 
 The watch of a child process over its parent: a frozen parent is reported in the child's log.
 
 `arl train` watches its processes, and no process watches `arl train`: if it was stopped (SIGSTOP,
-Ctrl-Z) and forgotten, the run seems to hang. The kernel can tell the difference.
+Ctrl-Z) and forgotten, the run seems to hang. The kernel's view shows that it was stopped.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pathlib import Path
 PROC = Path("/proc")
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 6
-"""The number of looks in a row that must find a process stopped, and not run in between, before it
-counts as frozen. Looks are counted, not seconds: a watcher that was stopped itself has not looked
-meanwhile."""
+"""The number of consecutive looks that must find a process stopped, without a run in between,
+before it counts as frozen. Looks are counted, not seconds: a watcher that was stopped itself has
+not looked meanwhile."""
 
 ALL_BELOW = 32
 

@@ -1,5 +1,5 @@
-"""Grammars applied to tokens by llguidance: by an engine while it samples, and again by whoever
-records what it could choose from."""
+"""Grammars applied to tokens by llguidance: by an engine while it samples, and again by the
+gateway, which records the tokens that the engine could choose from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Constraint:
 
     @property
     def error(self) -> str:
-        """Return why the grammar cannot be followed any further; "" while it can."""
+        """Return the reason why the grammar cannot be followed any further; "" while it can."""
         return self._matcher.get_error().partition("\n<state>")[0]  # without a page of internals
 
     @property
@@ -54,8 +54,8 @@ class Constraint:
         return Constraint(self._matcher.deep_copy(), self._vocab_size)
 
     def choices(self, tokens: Sequence[int]) -> Choices | None:
-        """Advance by the tokens of a reply; return what each was chosen from. None: the grammar
-        does not allow one of them, so whoever sampled them followed another one."""
+        """Advance by the tokens of a reply; return the set that each was chosen from. None: the
+        grammar does not allow one of the tokens, so the engine followed another grammar."""
         masks: list[bytes] = []
         kept: dict[bytes, bytes] = {}  # equal masks as one object: there may be thousands
         for token in tokens:

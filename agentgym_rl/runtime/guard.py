@@ -203,7 +203,7 @@ class _Watch:
         self._interrupted = False
         self._named: set[str] = set()
         self._ended = False
-        """The flag that this guard has ended the process, or has reported its end."""
+        """Whether this guard has ended the process, or has reported its end."""
 
     def run(self) -> None:
         """Watch until the process has ended."""
@@ -224,7 +224,7 @@ class _Watch:
 
     def _hear(self) -> None:
         """Record whether the process was interrupted: the kernel writes each signal to a socket,
-        even if the process does not get to handle it."""
+        even if the process cannot handle the signal."""
         while select.select([self._order.signals], [], [], 0)[0]:
             if not (numbers := os.read(self._order.signals, 64)):
                 return
@@ -303,7 +303,7 @@ class _Watch:
             self._owe_nothing("ArlError", why)
 
     def _owe_nothing(self, kind: str, message: str) -> None:
-        """Write the expected JSON object, if there is one and it was not written yet."""
+        """Write the JSON object of `--json`, if it is expected and was not written yet."""
         if self._order.answer >= 0 and not self._ended:
             text = json.dumps({"error": {"type": kind, "message": message}})
             os.write(self._order.answer, f"{text}\n".encode())

@@ -1,5 +1,5 @@
-"""HTTP calls: asynchronous ones over a pool of connections, and a synchronous one. All that a
-server sends has a bound, also what it unpacks to, and a deadline."""
+"""HTTP calls: asynchronous ones over a pool of connections, and a synchronous one. Every answer has
+a bound, before and after decompression, and a deadline."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class _Headers(Protocol):
 
 
 class Body:
-    """The body of one answer: its pieces go in as they arrive, and come out unpacked.
+    """The body of one answer: its pieces go in as they arrive, and come out decompressed.
 
     Raises:
         AnswerTooLarge: it has more than `max_bytes`, or announces more.
-        ConnectionError: it is packed otherwise than by gzip or deflate.
+        ConnectionError: it is compressed by another method than gzip or deflate.
     """
 
     def __init__(self, headers: _Headers, *, max_bytes: int) -> None:
@@ -71,8 +71,7 @@ class Body:
         """Return the content of a further piece.
 
         Raises:
-            AnswerTooLarge: it is too much.
-            ConnectionError: it cannot be unpacked.
+            AnswerTooLarge: the body is too large. ConnectionError: it cannot be decompressed.
         """
         if self._unpack is not None:
             if self._unpack.eof and piece:
@@ -94,7 +93,7 @@ class Body:
         """Check that nothing is missing.
 
         Raises:
-            ConnectionError: it was packed, and ended too early.
+            ConnectionError: the body was compressed, and ended too early.
         """
         if self._unpack is not None and not self._unpack.eof and self._began:
             raise ConnectionError("the answer is packed, and ended too early")
@@ -104,7 +103,7 @@ def read_json(data: bytes | str) -> Any:
     """Return the JSON of an answer.
 
     Raises:
-        ValueError: it is none, or nested deeper than `MAX_NESTING`.
+        ValueError: the answer is not JSON, or nested deeper than `MAX_NESTING`.
     """
     try:
         found = json.loads(data)
@@ -128,9 +127,9 @@ def read_json(data: bytes | str) -> Any:
 async def bound_response(
     response: Any, *, failed: Callable[[OSError], None] = lambda error: None
 ) -> None:
-    """Bound what is read of a response of httpx, or of httpx2: an event hook for their clients, and
-    so for SDKs that take such a client. It raises as `Body`, from the read, and tells `failed`
-    before: some SDKs lose the reason. Each event of a stream has the bound of an answer."""
+    """Bound the size of a response of httpx, or of httpx2: an event hook for their clients, and so
+    for SDKs that take such a client. It raises as `Body`, from the read, and calls `failed` before,
+    since some SDKs lose the reason. Each event of a stream has the bound of an answer."""
     is_stream = response.headers.get("Content-Type", "").startswith("text/event-stream")
     longest = MAX_STREAM_BYTES if is_stream else MAX_ANSWER_BYTES
     try:

@@ -128,7 +128,8 @@ class Api:
         self._statuses = statuses
 
     def check(self, request: Request) -> None:
-        """Raise an error for a request that must not reach its route, for lack of a token, say."""
+        """Refuse a request that must not reach its route, such as one without a token, by an
+        error."""
 
     def failed(self, request: Request, error: Exception) -> str:
         """Take note of a bug, and return the text of the answer."""
@@ -228,7 +229,7 @@ class _Protocol(HttpToolsProtocol):
     """The bytes since the last end of a head, piece of a body, or end of a request."""
     _in_body = False
     _offers = False
-    """The flag that the parser has read a request with an offer, which has to be read again."""
+    """Whether the parser has read a request with an offer, which has to be read again."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -76,7 +76,7 @@ def check_eight_bits() -> None:
 
 
 def check_litellm(needed_by: str) -> None:
-    """Refuse what needs LiteLLM where it is not installed.
+    """Refuse a feature that needs LiteLLM if it is not installed.
 
     Raises:
         ConfigError: it is not.

@@ -11,8 +11,8 @@ V = TypeVar("V")
 
 
 class LruDict(Generic[K, V]):
-    """A dict of at most `most` entries that, by `size_of`, have at most the total size `most_size`;
-    but always of at least one. An entry is used by setting it, or by `use`."""
+    """A dict of at most `most` entries with at most the total size `most_size`, by `size_of`; the
+    newest entry stays whatever its size. An entry is used by setting it, or by `use`."""
 
     def __init__(
         self,

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 LONGEST_ALONE = 20
-"""The number of silences that a wait survives in which only others get something."""
+"""The most limits that a wait lasts without progress of its own, while others make progress."""
 
 
 def never() -> float:
-    """Return the time of progress where there is none."""
+    """Return the time of progress where there is no progress."""
     return -math.inf
 
 
@@ -129,7 +129,7 @@ class Patience:
     itself (`own`) or of those that it waits behind (`others`), and at the latest `LONGEST_ALONE`
     times `seconds` after its own. Both functions return times of `clock`.
 
-    The functions are asked only when a deadline might have passed, so progress costs nothing.
+    The functions are called only when a deadline might have passed, so progress costs nothing.
     """
 
     def __init__(

@@ -15,12 +15,24 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
-    """Hold a task group whose first error is raised by itself, and not as a group."""
+    """Hold a task group whose first error is raised by itself, and not as a group.
+
+    The error and the group refer to each other, and to all that the failed work was about: a
+    request of some megabytes, say. These cycles are cut, or it would all wait for the garbage
+    collector, which then takes the longer.
+    """
+    first: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
             yield tasks
     except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+        first = group.exceptions[0]
+        group.__traceback__ = None  # its last frame refers to the group
+    if first is not None:  # not above, where the group would become its context
+        try:
+            raise first from None
+        finally:
+            first = None
 
 
 async def first_of(*work: Coroutine[Any, Any, T]) -> T:

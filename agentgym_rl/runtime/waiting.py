@@ -1,4 +1,4 @@
-"""The waits of a process, each with an owner and a deadline: none is silent, none lasts for ever.
+"""The waits of a process: each has an owner and a deadline, and is reported if it takes long.
 
 Every wait names its owner, its object, and the wait that it depends on. A wait that takes too long
 can so report the complete chain: "rollout waits for room under the staleness bound since 90 s <-

@@ -19,7 +19,7 @@ from agentgym_rl.core.errors import StorageError
 
 Statement = tuple[str, tuple[object, ...]]
 Run = Callable[[Sequence[Statement], bool], None]
-"""A function that runs statements in a transaction; the flag: on disk when it returns."""
+"""A function that runs statements in a transaction, and whether they are synced when it returns."""
 
 _MOST = 512
 """The maximum number of requests in a transaction: the last one waits for all of them."""

@@ -238,8 +238,8 @@ class EpisodeLog:
     ) -> None:
         """Record a finished group: waiting to be trained, or dropped for the cause `dropped`.
 
-        The given members count, whatever members were recorded before: those that got a group
-        reward since then are recorded anew, with it.
+        The given members replace those recorded before: a member that has got a group reward since
+        then is recorded anew, with it.
         """
         names = [member.episode_id for member in group.members]
         await self._transact(

@@ -18,7 +18,7 @@ from agentgym_rl.core.trajectory import Trajectory, forks_json
 
 
 class Facts(NamedTuple):
-    """The facts that the log has about an episode, beside its record."""
+    """The facts about an episode that the log has in columns, beside the episode's record."""
 
     row: int
     """The position in the order in which episodes were recorded."""
@@ -81,7 +81,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     write permission.
 
     Raises:
-        ConfigError: there is no such file, it is no log, or that of a later version.
+        ConfigError: there is no such file, it is no log, or it is the log of a later version.
     """
     if not path.is_file():
         raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
@@ -123,7 +123,7 @@ class EpisodeReader:
             return [name for (name,) in self._db.execute(f"{query}{trained} ORDER BY t.rowid")]
 
     def members(self) -> list[list[str]]:
-        """Return the episodes of each complete group, whatever became of it."""
+        """Return the episodes of each complete group, trained or not."""
         query = (
             "SELECT t.group_id, t.episode_id FROM groups g JOIN trajectories t USING (group_id) "
             "ORDER BY g.rowid, t.rowid"

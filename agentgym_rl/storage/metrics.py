@@ -44,7 +44,7 @@ class MetricsFile:
         """Append a step; non-finite numbers are written as null (JSON has none).
 
         Raises:
-            StorageError: the disk is full, say.
+            StorageError: the write failed, for example because the disk is full.
         """
         try:
             self._file.write(_line(step, finite(metrics)))
@@ -68,8 +68,8 @@ class MetricsFile:
 
 
 class TroubleWatch:
-    """A watch over the metrics of a run that warns once of each kind of trouble which nobody would
-    notice otherwise, of the last few batches together, with what to change."""
+    """A watch over the metrics of a run: it warns once of each kind of hidden trouble in the last
+    few batches together, and names the keys to change."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_TOGETHER)
@@ -98,8 +98,8 @@ class TroubleWatch:
             log.warning("%s", text)
 
     def _broken(self, metrics: Mapping[str, float]) -> str:
-        """Return why the policy learns nothing any more. Learning lowers its entropy as well, but
-        then the reward rises; and near zero the entropy of a batch is noise."""
+        """Return the reason why the policy learns nothing any more. Learning lowers its entropy as
+        well, but then the reward rises; and near zero the entropy of a batch is noise."""
         entropy, reward = metrics.get("policy/approx_entropy", math.nan), metrics["reward/mean"]
         before, paid = self._mean("policy/approx_entropy"), self._mean("reward/mean")
         if self._seen:
@@ -239,7 +239,7 @@ class PhasesFile:
         """Append the phases of a step.
 
         Raises:
-            StorageError: the disk is full, say.
+            StorageError: the write failed, for example because the disk is full.
         """
         line = {"step": found.step, "phases": found.trainer, "others": found.others}
         try:

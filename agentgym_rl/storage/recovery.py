@@ -1,7 +1,7 @@
 """The recovery of a run that ended: its log (episode_log.py) and newest checkpoint, read together.
 
-The checkpoint says which batches its weights have. The log has the groups that were leased to the
-batches after those, and the same groups are trained on again. So each group that was handed to the
+The checkpoint records the batches that its weights have. The log has the groups that were leased to
+later batches, and the same groups are trained on again. So each group that was handed to the
 trainer is in the surviving weights exactly once, and all others wait, or are played again:
 
     groups of leased steps ≥ the checkpoint's   trained again, at the same steps
@@ -75,9 +75,10 @@ class Recovered:
     """The indices of tasks whose groups are complete, with any status. All others are still to be
     played, those in flight at the crash first: the task cursor passes over these indices alone."""
     drawn: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The tasks that a curriculum took: their keys, by index. It passed over those between."""
+    """The tasks that a curriculum took: their keys, by index. It passed over the tasks between
+    them."""
     results: Sequence[Result] = ()
-    """The results of the groups of these tasks that are complete."""
+    """The results of the complete groups of the tasks in `drawn`."""
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     history: Sequence[Mapping[str, float]] = ()
     """The metrics of the first `step` batches."""

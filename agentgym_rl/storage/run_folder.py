@@ -185,7 +185,7 @@ def holder(folder: Path) -> int:
 
 
 def shown(path: Path) -> str:
-    """Return a path as a person would type it in the current folder."""
+    """Return a path in the form that a person would type in the current folder."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

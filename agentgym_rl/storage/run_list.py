@@ -30,7 +30,7 @@ MEANS: Mapping[str, str] = {
     "mismatch": "mismatch/token_mult_prob_error",
     "step_s": "time/step",
 }
-"""The metrics that are averaged over all batches but the first, by their names in a summary."""
+"""The metrics that are averaged over all batches except the first, by their names in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def find_runs(places: Sequence[Path], *, as_named: bool = False) -> list[RunSumm
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether the folder is a run's."""
+    """Return whether the folder belongs to a run."""
     return (folder / MARK).is_file()
 
 

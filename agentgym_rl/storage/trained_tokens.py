@@ -40,7 +40,7 @@ def write_tokens(
     precision cannot express; advantages without a scale may be beyond its range.
 
     Raises:
-        StorageError: the disk is full, say.
+        StorageError: the file cannot be written, for example because the disk is full.
     """
     path = run / FOLDER / f"step-{step:06d}.rank-{rank}.npz"
     part = path.with_suffix(".part")

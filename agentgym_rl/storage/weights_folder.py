@@ -115,7 +115,7 @@ def held(version: Path) -> Generator[None]:
     """Keep a version from being pruned or written over, for a context.
 
     Raises:
-        WeightsError: it is missing, is being replaced, or was.
+        WeightsError: it is missing, is being replaced, or has been replaced.
     """
     index = version / INDEX
     try:
@@ -203,7 +203,7 @@ def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, st
     it was trained on the model in `model_dir`; return the model's tensor of each layer.
 
     Raises:
-        WeightsError: it has not, or they do not.
+        WeightsError: a matrix is missing or does not fit, or the model is another one.
     """
     if (ours := base_checksum(model_dir)) != base:
         raise WeightsError(
@@ -229,15 +229,15 @@ def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, st
 
 
 def joined_with(layer: str) -> list[str]:
-    """Return the layers that SGLang joins with `layer`, by their names, itself included."""
+    """Return the names of the layers that SGLang joins with `layer`, `layer` included."""
     parent, _, name = layer.rpartition(".")
     members = next((names for names in FUSED.values() if name in names), (name,))
     return [f"{parent}.{member}" for member in members]
 
 
 def _adapter_tensors(version: Path, model_dir: Path) -> dict[str, tuple[TensorHead, bool]]:
-    """Return the tensors of an adapter, and whether each is only zeros: SGLang leaves out a layer
-    without those that it joins it with, or fails."""
+    """Return the tensors of an adapter, and for each whether it has only zeros. SGLang joins some
+    layers in one: without the tensors of all of them it leaves the layer out, or fails."""
     heads, model = tensor_heads(version), tensor_heads(model_dir)
     tensors = {name: (head, False) for name, head in heads.items() if name not in (SCALING, BASE)}
     for name in [name for name in tensors if name.endswith(LORA_A)]:

@@ -25,7 +25,7 @@ class EnvTools:
         self._num_calls = 0
         self.num_steps = 0
         self.ended = False
-        """A flag: the episode has ended, so no more steps are allowed."""
+        """Whether the episode has ended: then no more steps are allowed."""
         self.more: list[Message] = []
         """The environment's reply to the last message, without the answers to its calls."""
 

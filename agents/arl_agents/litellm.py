@@ -21,7 +21,7 @@ SPEC = Spec(
 
 
 class LiteLLM(React):
-    """A `React` agent that asks by `litellm.acompletion`. Needs the extra `litellm`."""
+    """A `React` agent that calls `litellm.acompletion`. It needs the extra `litellm`."""
 
     def __init__(self, *, max_turns: int = 256) -> None:
         super().__init__(max_turns=max_turns)

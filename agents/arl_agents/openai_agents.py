@@ -71,7 +71,7 @@ _EMPTY: Message = {"role": "assistant", "content": ""}
 
 
 class _Over(Exception):
-    """The signal that the episode has ended and the model must not be asked again."""
+    """The signal that the episode has ended and the model must not be called again."""
 
 
 def _tool(sdk: Any, spec: ToolSpec, tools: EnvTools) -> Any:
@@ -96,7 +96,7 @@ _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 def _hooks(sdk: Any, tools: EnvTools) -> Any:
     class Hooks(sdk.RunHooks):
         is_waiting = False
-        """A flag: a reply of the model is pending."""
+        """Whether a reply of the model is pending."""
 
         async def on_llm_start(self, *_: Any) -> None:
             if tools.ended:

@@ -19,7 +19,7 @@ SPEC = Spec(
 
 
 class SingleTurn(Agent):
-    """An agent that asks the model once, without tools, and passes the reply to the environment."""
+    """An agent that calls the model once, without tools; the reply goes to the environment."""
 
     async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         messages: list[Any] = list((await env.reset())[0])

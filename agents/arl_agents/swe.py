@@ -1,8 +1,8 @@
 """A software engineer: the reference agent for tasks in a terminal and a repository.
 
-The environment says what is to be done, and gives the tools (`bash` and `edit`, of `harbor`). The
-agent adds how to work. When its conversation grows long, it asks the model for a summary, and goes
-on from there.
+The environment gives the task and the tools (`bash` and `edit`, of `harbor`). The agent adds advice
+on how to work. When its conversation grows long, it requests a summary from the model, and
+continues from the summary.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Swe(React):
         advice: The advice for the first system message; "": none (a model that was trained on
             short prompts needs none).
         summary_tokens: The number of tokens of a conversation (prompt and reply of its last turn)
-            from which a summary is asked for; 0: never. Choose some 3/4 of the engine's context.
+            from which a summary is requested; 0: never. Choose about 3/4 of the engine's context.
     """
 
     def __init__(

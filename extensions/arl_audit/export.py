@@ -138,7 +138,7 @@ def export(args: Namespace) -> int:
 
 
 def _check_kind(args: Namespace) -> None:
-    """Refuse arguments that only another kind of data has."""
+    """Refuse arguments that apply only to another kind of data."""
     if args.format != "messages" and not (args.sft or args.model):
         raise ConfigError("--format tokens goes with --sft alone")
     if args.most is not None and not (args.pairs or args.filtered):
@@ -150,7 +150,7 @@ def _check_kind(args: Namespace) -> None:
 
 
 def _check_oracle(args: Namespace) -> None:
-    """Refuse arguments that do not go together."""
+    """Refuse arguments that contradict each other."""
     of_oracle = ("config", "env", "data", "agent", "sandbox", "seed", "num", "slips")
     given = [f"--{name}" for name in of_oracle if getattr(args, name) is not None]
     given += [f"--{key}" for key in args.overrides]

@@ -85,7 +85,7 @@ class RayCluster(Cluster):
 
 
 class _Nodes(Places):
-    """The nodes of a Ray cluster, and the resources that the run asks them for."""
+    """The nodes of a Ray cluster, and the resources that the run requests there."""
 
     def __init__(
         self, cluster: ClusterConfig, nodes: Sequence[Node], asked: Sequence[Demand]

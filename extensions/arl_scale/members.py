@@ -18,8 +18,8 @@ _LOOK_TIMEOUT_S = 30.0
 def change_members(
     args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, Any]
 ) -> int:
-    """Add members to a run, or remove the one that `args` names; print those that it has now, and
-    return the exit code. `what`: engine or worker; `columns`: those of the table."""
+    """Add members to a run, or remove the one that `args` names; print the current members, and
+    return the exit code. `what` is engine or worker; `columns` are those of the table."""
     from .admin_api import FILE  # slow imports
 
     if add and args.remove is not None:

@@ -26,7 +26,7 @@ HARMLESS = frozenset(
 """The instructions that do not change the files, variables or folder of a program."""
 SHELL = ("/bin/sh", "-c")
 _PLATFORM = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machine, "linux")
-"""The platform of images here; a Dockerfile that asks for another is refused."""
+"""The platform of images here; a Dockerfile that requires another platform is refused."""
 _READ = "ADD ARG COPY ENV FROM RUN SHELL USER WORKDIR"
 _CONTINUED = re.compile(r"(?:^|[^\\])\\[ \t]*$")
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)", re.IGNORECASE)
@@ -335,7 +335,8 @@ def _flags(rest: str) -> tuple[dict[str, str], str]:
 
 
 def _json_words(text: str) -> list[str] | None:
-    """Return the words of a JSON list; None if the text is none, and so has the shell's form."""
+    """Return the words of a JSON list; None if the text is not a list, and so has the shell's
+    form."""
     if not text.startswith("["):
         return None
     try:

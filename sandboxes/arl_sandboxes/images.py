@@ -98,7 +98,8 @@ class PreparedImages(ABC):
     async def _make(
         self, recipe: ImageRecipe, key: str, until: float, report: Callable[[str], None]
     ) -> Prepared:
-        """Make an image by the monotonic time `until`; keep in `_refused` why it never will be.
+        """Make an image by the monotonic time `until`; keep in `_refused` the reason why it cannot
+        be made.
 
         All errors are those of `prepare`.
         """

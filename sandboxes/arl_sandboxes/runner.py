@@ -3,7 +3,7 @@
     python3 -I -X utf8 -X int_max_str_digits=0 -c SOURCE [--work /box] [--scratch /tmp,/dev/shm]
         [--own-pid-namespace] [--preimport json,re] [--image]
 
-SOURCE (or a file with it) is `source()`: the modules of `inside/`, and two of `arl_isolation`, as
+SOURCE (or a file with it) is `source()`: the modules of `inside/`, and some of `arl_isolation`, as
 one standalone text that needs only the standard library of Python 3.8 or newer. The runner lives as
 long as its standard input is open. The image must have `ctypes` and, for shell sessions, bash;
 `--work` must be an existing folder that the user may write to. A shell must start the runner by
@@ -52,8 +52,8 @@ The option is refused for root (with `--image`: unless the runner is process 1) 
 runner is process 1, if another process of the same user exists.
 
 Programs and sessions are not forks of this process but of its *zygote*, a separate interpreter that
-receives file descriptors and nothing else: each newborn process reads its order over a socket. So
-no byte of a request, or of its output, is in the memory of the program of another request.
+receives file descriptors and nothing else: each new process reads its order over a socket. So no
+byte of a request, or of its output, is in the memory of the program of another request.
 
 Programs cannot write to the protocol: they have pipes of their own and no file descriptor of this
 process, whose /proc folder is closed to them, and so is ptrace. But programs have the same user as
@@ -67,7 +67,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arl_isolation import locks, programs
+from arl_isolation import files, locks, programs
 
 PARTS = ("loop", "clear", "files", "domain", "program", "repl", "zygote", "births", "jobs", "sweep")
 PARTS += ("sessions", "ports", "serve")
@@ -99,8 +99,7 @@ sys.modules["arl_runner.serve"].main()
 def source() -> str:
     """Return the source of the complete runner, which needs only the standard library."""
     folder = Path(__file__).parent / "inside"
-    files = {f"arl_runner.{name}": folder / f"{name}.py" for name in PARTS}
-    shared = {"arl_isolation.locks": locks.__file__, "arl_isolation.programs": programs.__file__}
-    files = {**{name: Path(file) for name, file in shared.items()}, **files}
-    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    paths = {module.__name__: Path(str(module.__file__)) for module in (files, locks, programs)}
+    paths |= {f"arl_runner.{name}": folder / f"{name}.py" for name in PARTS}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
     return f"PARTS = {texts!r}\n{_LOADER}"

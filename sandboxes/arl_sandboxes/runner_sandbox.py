@@ -28,7 +28,7 @@ from .runner_words import Refused, b64, pack, result_of
 
 
 class RunnerSandbox(Sandbox):
-    """A sandbox that asks a runner for everything but its beginning, its reset and its end."""
+    """A sandbox whose runner does everything except its beginning, its reset and its end."""
 
     answer_s: ClassVar[float]
     """The time beyond a time limit after which a runner without an answer counts as lost."""

@@ -190,7 +190,11 @@ def test_a_term_is_on_where_its_section_is(theirs):
     [
         ("algo.price.coef", -1, r"algo\.price\.coef: Input should be greater than 0"),
         ("algo.price.cost", 1, r"unknown key algo\.price\.cost; did you mean algo\.price\.coef"),
-        ("algo.prize.coef", 1, r"unknown key algo\.prize; did you mean algo\.price"),
+        (
+            "algo.prize.coef",
+            1,
+            r"unknown key algo\.prize; did you mean algo\.price\? \(sections of other",
+        ),
         ("algo.broken.coef", 1, r"objectives: 'broken' .* cannot be imported: ZeroDivisionError"),
         ("algo.keyless.coef", 1, "whose section is <class 'dict'>; expected a class with a sec"),
         ("logging.trackers", "note", "did you mean 'notes'"),

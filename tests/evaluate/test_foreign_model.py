@@ -25,7 +25,7 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.report.progress import make_progress
 from tests.kit.cases import cases
 from tests.kit.someones_eval import QUICK, evaluate, report_of, typed
-from tests.kit.someones_model import KEY, SomeonesModel, gold, nonsense
+from tests.kit.someones_model import KEY, Refusal, SomeonesModel, gold, nonsense
 
 pytestmark = pytest.mark.usefixtures("key")
 
@@ -230,6 +230,63 @@ def test_an_evaluation_of_withheld_replies_is_no_result(caplog):
     result = evaluate(say, eval__num_tasks=10)
     assert (result["filtered_turns"], result["num_episodes"]) == (1, 10)
     assert "1 of 10 replies were withheld" in caplog.text
+
+
+FLAGGED = {
+    "azure": (400, {"code": "content_filter", "message": "Filtered.", "param": "prompt"}),
+    "azure, inner": (
+        400,
+        {"code": "400", "message": "?", "innererror": {"code": "ResponsibleAIPolicyViolation"}},
+    ),
+    "openai": (400, {"code": "content_policy_violation", "type": "image_generation_user_error"}),
+    "openai, prompt": (400, {"code": "invalid_prompt", "message": "Your prompt was flagged."}),
+    "moonshot": (400, {"type": "content_filter", "message": "considered high risk"}),
+    "anthropic": (
+        400,
+        {
+            "type": "invalid_request_error",
+            "message": "Output blocked by content filtering policy",
+        },
+    ),
+    "openrouter": (403, {"code": 403, "message": "?", "metadata": {"flagged_input": "Say"}}),
+    "in the body": (200, {"code": "content_filter", "message": "Filtered."}),
+}
+
+
+@cases("kind", FLAGGED)
+@pytest.mark.parametrize("agent", ["react", "tests.kit.someones_eval:Streaming"])
+def test_an_error_in_place_of_a_withheld_reply_is_no_error_of_the_agent_s(kind, agent, caplog):
+    caplog.clear()
+    status, error = FLAGGED[kind]
+    body = {"error": error}
+    if status == 200 and agent != "react":  # an event of the stream
+        body = f"data: {json.dumps(body)}\n\n".encode()
+    withheld = iter([True, *[False] * 9])
+
+    def say(messages):
+        if next(withheld):
+            raise Refusal(status, body)
+        return {"content": "2"}
+
+    result = evaluate(say, eval__num_tasks=10, agent__id=agent)
+    assert (result["filtered_turns"], result["num_episodes"]) == (1, 10)
+    assert (result["outcomes"]["truncated"], result["outcomes"]["completed"]) == (1, 9)
+    assert "1 of 10 replies were withheld" in caplog.text
+
+
+def test_an_evaluation_of_errors_of_a_filter_is_no_result():
+    status, body = FLAGGED["azure"]
+    with pytest.raises(TooManyErrors, match="in 4 of 4 evaluation episodes replies were withheld"):
+        evaluate(lambda messages: _refuse(status, {"error": body}))
+
+
+def test_another_refusal_is_the_agent_s_error():
+    with pytest.raises(TooManyErrors, match="agent_error"):
+        evaluate(lambda messages: _refuse(400, {"error": {"message": "no content filter here"}}))
+
+
+def _refuse(status, body):
+    raise Refusal(status, body)
 
 
 def test_replies_without_counts_are_counted():

@@ -5,14 +5,17 @@ import gc
 import json
 import random
 import re
+import threading
 import time
 
 import pytest
 
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.request.body import check_values, num_values
-from agentgym_rl.gateway.session.tree import Walk, Walks
+from agentgym_rl.gateway.request.request_cache import Responses
+from agentgym_rl.gateway.session.tree import Place, Walk, Walks
 from agentgym_rl.gateway.template.chat_format import TooLong
+from tests.kit.cases import cases
 
 SIZE = 1_500_000
 CONTEXT = 4096
@@ -148,6 +151,63 @@ def test_log_probs_of_a_long_reply_are_written_beside_the_loop(stage, spell, wor
     assert choice["message"]["content"] == "x" * 8_000
     assert len(choice["logprobs"]["content"]) == 8_000
     assert ticks.longest_s < 0.05
+
+
+def test_a_refused_request_waits_for_no_garbage_collector(stage):
+    """What the collector has to look at keeps all others waiting."""
+    scene = stage([], max_model_len=CONTEXT)
+    gc.collect()
+    gc.disable()
+    try:
+        before = _num_places()
+        answer = asyncio.run(scene.post(scene.open(), messages=[ASKS] * 3_000))
+        assert answer.error["code"] == OVERFLOW
+        for _ in range(200):  # its thread may still be about to let it go
+            if _num_places() == before:
+                break
+            time.sleep(0.01)
+        assert _num_places() == before
+    finally:
+        gc.enable()
+
+
+def _num_places():
+    """Count the conversations that are looked up; each has all the messages and their keys."""
+    return sum(isinstance(one, Place) for one in gc.get_objects())
+
+
+ITEMS = [ASKS] * 3_000
+SHORT = ASKS, ASKS | {"role": "assistant", "content": "!"}
+
+
+@cases(
+    "path, fields",
+    [
+        (RESPONSES, {"input": ITEMS}),
+        (RESPONSES, {"input": ITEMS, "stream": True}),
+        (MESSAGES, {"max_tokens": 9, "messages": SHORT * 3_000, "thread": {"type": "create"}}),
+    ],
+    ids=["responses", "streamed", "threads"],
+)
+def test_a_long_conversation_is_kept_beside_the_loop(
+    stage, spell, words, monkeypatch, path, fields
+):
+    """A message is compared with those of earlier requests, however short the reply is."""
+    threads, keep = [], Responses.keep
+
+    def kept(*args):
+        threads.append(threading.current_thread())
+        keep(*args)
+
+    monkeypatch.setattr(Responses, "keep", kept)
+    scene = stage(lambda _: spell.canonical("!" + words.END), max_model_len=100_000)
+    for few in (False, True):
+        asked = {
+            name: v[:3] if few and type(v) in (list, tuple) else v for name, v in fields.items()
+        }
+        answer = asyncio.run(scene.post(scene.open(), path=path, model="m", **asked))
+        assert answer.status == 200, answer.data
+    assert [one is threading.main_thread() for one in threads] == [False, True]
 
 
 def test_a_long_message_has_the_tokens_of_its_parts(chat):

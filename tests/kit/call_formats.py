@@ -14,7 +14,7 @@ from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
-"""Names and arguments."""
+"""The names and arguments of calls."""
 Dump = Callable[[Any], str]
 
 
@@ -35,7 +35,7 @@ def objects(key: str, before: str, between: str, after: str) -> Callable[..., st
 
 
 def parts(before: str, call: str, between: str, after: str) -> Callable[..., str]:
-    """`call` holds the places NAME, NUMBER and JSON."""
+    """Return the parts of `call`, which holds the places NAME, NUMBER and JSON."""
 
     def write(calls: Calls, dump: Dump = plain) -> str:
         each = (
@@ -155,7 +155,7 @@ _ITEMS = "{%- for key, value in c.function.arguments.items() %}{{- ITEM }}{% end
 
 
 def _loop(before: str, call: str, between: str, after: str) -> str:
-    """The inside of a loop over the calls `c` of a message."""
+    """Return the inside of a loop over the calls `c` of a message."""
     return (
         f"{{{{- {before!r} if loop.first else {between!r} }}}}"
         + call
@@ -330,7 +330,7 @@ SPECIAL: Mapping[str, Sequence[str]] = {
 
 @functools.cache
 def chat_of(name: str) -> ChatFormat:
-    """The chat format of a family, with its own tokens."""
+    """Return the chat format of a family, with its own tokens."""
     tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
     tokenizer.add_special_tokens(list(SPECIAL.get(name, ())))
     source = HARMONY if name == "gpt_oss" else TURN.replace("CALL", TEMPLATES[name])

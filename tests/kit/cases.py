@@ -19,7 +19,7 @@ _Row = tuple[str, dict[str, Any]]
 def cases(
     names: str, values: Iterable[Any], ids: Iterable[Any] | Callable[[Any], Any] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test once for each of `values`, which are said as for `pytest.mark.parametrize`.
+    """Run a test once for each of `values`, which have the form of `pytest.mark.parametrize`.
 
     All of them are one test. A case that fails is a failed subtest, with its name and its reason,
     and the others run nevertheless. Several `cases` of a test are tried in all combinations.

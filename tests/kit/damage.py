@@ -2,7 +2,7 @@
 new weights serve afterwards, never parts of both.
 
 The proof is a sample: each token's log-prob is that of transformers' forward under the weights of
-the version that the engine says. tests/weights, tests/vllm and tests/sglang run the table.
+the version that the engine reports. tests/weights, tests/vllm and tests/sglang run the table.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Matrix:
     def publish(
         self, tensors: Tensors | None = None, *, damage: Any = None, others: Sequence[str] = ()
     ) -> int:
-        """Publish a version, a good one unless told otherwise, as a trainer that has just
-        started; return its number. The URLs `others` are of more engines."""
+        """Publish a version, by default a good one, as a trainer that has just started; return its
+        number. The URLs `others` are of more engines."""
         version = next(self.numbers)
         self.weights[version] = weights_of(version) if tensors is None else tensors
         transport = self._transport()
@@ -144,7 +144,8 @@ class Matrix:
         return InPauses("ipc", model_dir=BUNDLED)
 
     async def sampled(self, client: Any) -> int:
-        """Sample; check each token against the version that it says; return the version."""
+        """Sample; check each token against the version that the engine reports; return the
+        version."""
         found: set[int] = set()
         for number, prompt in enumerate(PROMPTS):
             ids, logprobs, versions = [], [], []
@@ -185,7 +186,8 @@ class Matrix:
         return asyncio.run(ask())
 
     def check_tensors(self, case: str) -> None:
-        """Damaged tensors: refused with the reason, and the old version serves on."""
+        """Check that damaged tensors are refused with the reason, and that the old version serves
+        on."""
         damage, why = TENSORS[case]
         good = self.publish()
         tensors = weights_of(next(self.numbers))
@@ -196,7 +198,7 @@ class Matrix:
         self._recovers()
 
     def check_file(self, case: str) -> None:
-        """A damaged file: refused, and the old version serves on."""
+        """Check that a damaged file is refused, and that the old version serves on."""
         good = self.publish()
         with pytest.raises(PublicationFailed, match=r"v\d+\b"):
             self.publish(damage=FILES[case])
@@ -204,8 +206,8 @@ class Matrix:
         self._recovers()
 
     def check_death(self, before: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The trainer dies before a request: the old or the new version serves, or none does until
-        the next publication."""
+        """Check the death of the trainer before a request: the old or the new version serves, or
+        none does until the next publication."""
         good = self.publish()
         send = RemoteEngine._request
 

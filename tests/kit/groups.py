@@ -8,7 +8,7 @@ from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 
 
 def make_row(versions: list[int], prompt: int = 3) -> Row:
-    """A row of `prompt` context tokens and one trained token per entry of `versions`."""
+    """Return a row of `prompt` context tokens and one trained token per entry of `versions`."""
     sampled = len(versions)
     length = prompt + sampled
     mask = np.arange(length) >= prompt
@@ -25,7 +25,7 @@ def make_row(versions: list[int], prompt: int = 3) -> Row:
 
 
 def make_group(name: str, versions: list[int], size: int = 2, reward: float = 1.0) -> Group:
-    """A group whose every member sampled one token at each of `versions`."""
+    """Return a group whose every member sampled one token at each of `versions`."""
     members = [
         Trajectory(
             episode_id=f"{name}-{i}",
@@ -52,7 +52,7 @@ def row():
 
 
 class Publications:
-    """A fleet as the controller sees it: `engines` get every version; `ended` says what came."""
+    """A fleet as the controller sees it: `engines` get every version; `ended` has the results."""
 
     def __init__(self, **engines: str) -> None:
         self.engines = engines

@@ -15,11 +15,13 @@ from arl_envs.judge import Judge
 from agentgym_rl.runtime.http_server import read_body, reply, serving
 
 Decide = Callable[[dict[str, Any]], Any]
-"""From a request to the content of its reply, or to (status, body); or to an awaitable of them."""
+"""A function from a request to the content of its reply, or to (status, body); or to an awaitable
+of them."""
 
 
 class ScriptedJudge:
-    """An OpenAI-compatible server. `requests` has what it was asked; `most` at once."""
+    """An OpenAI-compatible server. `requests` are those it got; `most` is their largest number at
+    once."""
 
     def __init__(self, decide: Decide) -> None:
         self.decide = decide
@@ -94,13 +96,13 @@ def score(number: Any) -> str:
 
 
 def quoted(request, name: str) -> str:
-    """The text that a request quotes under a name."""
+    """Return the text that a request quotes under a name."""
     text = request["messages"][1]["content"]
     return re.search(rf"BEGIN {name} (\w+)\n(.*)\nEND {name} \1$", text, re.S | re.M)[2]
 
 
 def asking(decide, work, **settings):
-    """The result of `work(judge)` with a scripted judge, and the server."""
+    """Return the result of `work(judge)` with a scripted judge, and the server."""
     server = ScriptedJudge(decide)
     found = server.during(lambda url: work(Judge("m", base_url=f"{url}/v1", **settings)))
     return found, server

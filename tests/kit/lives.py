@@ -36,7 +36,7 @@ STEPS, B, EVERY = 6, 2, 2
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The signal that the process is gone."""
 
 
 class Mortal(EpisodeLog):
@@ -60,7 +60,7 @@ class Mortal(EpisodeLog):
 
 
 class Trainer:
-    """Its weights are the names of what they were trained on."""
+    """A trainer whose weights are the names of the groups they were trained on."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -108,14 +108,14 @@ def live(
     loses: Callable[[], bool] = lambda: False,
     **settings,
 ) -> Trainer:
-    """One process of it, until it is finished or dies. `loses` is asked again and again whether
-    the trainer dies now; `settings` are of the rollout."""
+    """Run one process of the run, until the run is finished or the process dies. `loses` is called
+    again and again: it returns whether the trainer dies now. `settings` are of the rollout."""
     return asyncio.run(_live(run, dies_at, after, log_type, loses, settings))
 
 
 class Life:
-    """What one process of a run holds in memory, from opening its folder on; close it with
-    `stack`. Make it within a running event loop."""
+    """The objects in the memory of one process of a run, from the opening of its folder on; close
+    it with `stack`. Make it within a running event loop."""
 
     def __init__(self, settings: Config, run: Path, log: EpisodeLog, stack: ExitStack) -> None:
         at = newest_checkpoint(run / "checkpoints")
@@ -156,7 +156,7 @@ class Life:
             settings.rollout, buffer=self.buffer, episodes=log, draws=draws
         )
         self.indices = (i for i in range(10_000) if i not in self.found.logged)
-        """Of tasks that are still to be played, for a run without a curriculum."""
+        """The indices of tasks that are still to be played, for a run without a curriculum."""
         self.cursor = TaskCursor(
             settings.rollout,
             Levels(),
@@ -167,7 +167,7 @@ class Life:
         )
 
     async def replace_trainer(self) -> None:
-        """The ranks are lost, and begin again with the newest checkpoint."""
+        """Replace the ranks, which are lost, by new ones at the newest checkpoint."""
         self.trainer = Trainer(self.trainer.run)
         await self.controller.regroup(self.trainer.step, newest_checkpoint(self.trainer.folder))
 
@@ -210,8 +210,8 @@ class Levels(TaskSource):
 
 
 async def _play(buffer: Buffer, finished: FinishedGroups, cursor: TaskCursor) -> None:
-    """All that may be played now; every fifth group is too old to be trained next time, if groups
-    of several versions may be in a batch."""
+    """Play all groups that may be played now; every fifth group is too old to be trained next time,
+    if groups of several versions may be in a batch."""
     while buffer.capacity >= 1:
         index, task = await cursor.next()
         buffer.admit()

@@ -75,7 +75,7 @@ NO_REPLAY: dict[str, tuple[Any, str]] = {
 
 
 def build(config: Any, *, seed: int = 0) -> Any:
-    """The random model of a configuration."""
+    """Return the random model of a configuration."""
     torch.manual_seed(seed)
     return T.AutoModelForCausalLM.from_config(copy.deepcopy(config)).float().eval()
 

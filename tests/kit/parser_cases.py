@@ -1,4 +1,5 @@
-"""Texts that vLLM's parsers and ours read, and where they are not to agree, and why."""
+"""Texts that vLLM's parsers and ours read, with the cases in which the two must not agree, and the
+reasons."""
 
 from __future__ import annotations
 
@@ -61,9 +62,10 @@ TOOL = {
 
 @dataclass(frozen=True)
 class Case:
-    """`name`: as in WRITE; `differs`: a key of REASONS if the two must not agree. `thinks`: whether
-    thoughts are read, and what the prompt did to the thought: opened it, closed it, or left it to
-    the model itself; `cut`: whether the reply was cut, and the model did not end it."""
+    """A text to be read. `name`: as in WRITE; `differs`: a key of REASONS if the two must not
+    agree. `thinks`: whether thoughts are read, and what the prompt did to the thought: opened it,
+    closed it, or left it to the model itself; `cut`: whether the reply was cut, and the model did
+    not end it."""
 
     name: str
     text: str
@@ -266,7 +268,7 @@ _DIFFERS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "call in thought": ("granite", "gpt_oss", *_DEEPSEEK),
     },
 }
-"""Why a kind of text is read in other ways in these families."""
+"""The reason why a kind of text is read in other ways in these families."""
 
 
 def _texts_of(name: str) -> Iterator[tuple[str, str, Any]]:
@@ -311,7 +313,7 @@ NAMED = [
 
 
 def well_formed(*, num: int, seed: int) -> list[Case]:
-    """Random replies in which nothing is wrong, `num` of each family: there the two must agree."""
+    """Return random well-formed replies, `num` of each family, on which the two must agree."""
     random = Random(seed)
     return [_well_formed(random, name) for name in ORACLES for _ in range(num)]
 

@@ -1,9 +1,9 @@
-"""vLLM's readings of the texts in parser_cases: asked, stored, compared with ours, and counted.
+"""vLLM's readings of the texts in parser_cases: requested, stored, compared with ours, and counted.
 
-`python -m tests.kit.parser_oracle PYTHON` asks the vLLM of that interpreter, stores its answers in
+`python -m tests.kit.parser_oracle PYTHON` runs the vLLM of that interpreter, stores its readings in
 vllm_parsers.json (values only), and writes the table of docs/parsers.md. Without PYTHON it writes
 the table of what is stored. The oracle of gpt_oss needs o200k_base.tiktoken, which LiteLLM ships:
-without it (ARL_TIKTOKEN, or LiteLLM beside the interpreter) its stored answers stay.
+without it (ARL_TIKTOKEN, or LiteLLM beside the interpreter) its stored readings stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHORT = 120
 
 
 def make(case: Case) -> Parser:
-    """Our parser for a case."""
+    """Return our parser for a case."""
     if case.name == "gpt_oss":
         return HarmonyParser([TOOL], "<|start|>assistant")
     parser = FORMATS[case.family]([TOOL])
@@ -52,7 +52,7 @@ def make(case: Case) -> Parser:
 
 
 def ours(case: Case, *cuts: int) -> list[Any]:
-    """[reasoning, content, [[name, arguments], …]], without whitespace at the ends."""
+    """Return [reasoning, content, [[name, arguments], …]], without whitespace at the ends."""
     parser, ends = make(case), [0, *cuts, len(case.text)]
     pieces = [case.text[start:end] for start, end in pairwise(ends)]
     events = [event for piece in pieces for event in parser.feed(piece)]
@@ -72,7 +72,7 @@ MALFORMED = "malformed"
 
 
 def same_form(theirs: Any) -> Any:
-    """vLLM's answer in that form; what it raised stays as it is."""
+    """Return vLLM's reading in that form; an error stays as it is."""
     if isinstance(theirs, str):
         return theirs
     reasoning, content, calls = theirs
@@ -102,14 +102,14 @@ def _asked(case: Case) -> dict[str, Any]:
 
 
 def harmony_vocabulary(python: str) -> Path | None:
-    """The file of the vocabulary of gpt-oss, if there is one here."""
+    """Return the file of the vocabulary of gpt-oss, if there is one here."""
     beside = Path(python).parents[2].glob(f".venv*/lib/python3*/site-packages/litellm/**/{_O200K}")
     return next(iter([*map(Path, filter(None, [os.environ.get("ARL_TIKTOKEN")])), *beside]), None)
 
 
 def ask(python: str, *, timeout_s: float = 600.0) -> dict[str, Any]:
-    """vLLM's answers by case, as `same_form` has them; without gpt_oss if its vocabulary is
-    missing."""
+    """Return vLLM's readings by case, in the form of `same_form`; without gpt_oss if its vocabulary
+    is missing."""
     vocabulary = harmony_vocabulary(python)
     cases = [case for case in CASES if case.name != "gpt_oss" or vocabulary]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -140,12 +140,12 @@ def _answer(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def key(case: Case) -> str:
-    """What a stored answer is found by."""
+    """Return the key of a stored reading."""
     return "\n".join((case.name, case.thinks, case.text))
 
 
 def stored() -> dict[str, Any]:
-    """The stored answers."""
+    """Return the stored readings."""
     return json.loads(STORED.read_text())
 
 
@@ -153,7 +153,7 @@ BEGIN, END = "<!-- tests/kit/parser_oracle.py writes this table -->", "<!-- end 
 
 
 def table(answers: Mapping[str, Any]) -> str:
-    """The table of families, as Markdown."""
+    """Return the table of families, as Markdown."""
     lines = [
         "| family | vLLM's parsers | texts | alike | not, for a reason | vLLM's stream differs |",
         "|---|---|---|---|---|---|",
@@ -173,7 +173,7 @@ def table(answers: Mapping[str, Any]) -> str:
 
 
 def page(text: str, answers: Mapping[str, Any]) -> str:
-    """The text of the page with its table as it must be."""
+    """Return the text of the page with its table as it must be."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{table(answers)}\n{END}{rest.partition(END)[2]}"
 

@@ -47,7 +47,7 @@ class Scripted:
     def talk(
         self, converse: Callable[[Any], Awaitable[Any]], replies: list[Any]
     ) -> tuple[Any, SessionRecord, ScriptedEngine]:
-        """What `converse(client)` returns, the session's record, and the engine."""
+        """Return the result of `converse(client)`, the session's record, and the engine."""
         engine = self.engine(replies)
 
         async def main() -> tuple[Any, SessionRecord]:
@@ -67,7 +67,7 @@ class Scripted:
         episode_s: float = 200.0,
         script: Any = None,
     ) -> Trajectory:
-        """An episode as a run plays it."""
+        """Play an episode as a run does."""
         engine = ScriptedEngine(script) if script is not None else self.engine(replies)
 
         async def main() -> Trajectory:

@@ -29,25 +29,25 @@ class ServerProcess:
         return self.process.pid
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON of one request."""
+        """Return the status and JSON of one request."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if data else {}
         status, raw = call(self.url, method, path, body=data, headers=headers, timeout_s=60)
         return status, json.loads(raw) if raw else None
 
     def post(self, path: str, body: Any = None) -> Any:
-        """The JSON of a POST that must succeed."""
+        """Return the JSON of a POST that must succeed."""
         status, answer = self.ask("POST", path, body)
         assert status == 200, f"POST {path}: {status} {answer}"
         return answer
 
     def processes(self) -> list[int]:
-        """Pids of the server and of everything it started that still runs."""
+        """Return the pids of the server and of everything it started that still runs."""
         found = [_group_of(folder) for folder in Path("/proc").glob("[0-9]*")]
         return [pid for pid, group in found if group == self.pid]
 
     def wait_gone(self, *, timeout_s: float) -> list[int]:
-        """The processes that still run after a while; none, if all ended with the server."""
+        """Return the processes that still run after a while; none, if all ended with the server."""
         deadline = time.monotonic() + timeout_s
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -73,7 +73,7 @@ class ServerProcess:
 
 
 def launched(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """The process of a server, which writes to `log`."""
+    """Start a server process, which writes to `log`, and return it."""
     with log.open("wb") as out:
         return subprocess.Popen(
             argv, env=os.environ | env, stdout=out, stderr=out, start_new_session=True
@@ -81,8 +81,9 @@ def launched(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subproce
 
 
 def servers_of(run: Path, *, flag: str, seed: str) -> dict[int, tuple[int, str]]:
-    """Pid and URL of each server of a run, by index, which is in its `seed`, a flag; `flag` is one
-    that only servers have. The run was started with ARL_RUN in its environment."""
+    """Return the pid and URL of each server of a run, by its index, which is in the option `seed`;
+    `flag` is an option that only servers have. The run was started with ARL_RUN in its
+    environment."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -109,7 +110,7 @@ def wait_at_work(
 
 
 def _group_of(folder: Path) -> tuple[int, int]:
-    """(pid, process group) of a /proc entry; group 0 for one that has ended."""
+    """Return (pid, process group) of a /proc entry; group 0 for a process that has ended."""
     try:
         state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
     except OSError:

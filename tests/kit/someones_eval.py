@@ -1,4 +1,4 @@
-"""`arl eval --engine openai` against SomeonesModel, and agents that are not like the others."""
+"""`arl eval --engine openai` against SomeonesModel, and agents with unusual requests."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ QUICK = {
 
 
 class Streaming(Agent):
-    """Asks for streams, as some agents do."""
+    """An agent that requests streams, as some agents do."""
 
     async def run(self, env, client, *, model, task):
         messages, _ = await env.reset()
@@ -42,7 +42,7 @@ class Streaming(Agent):
 
 
 class Deaf(Agent):
-    """Answers itself whatever the model says."""
+    """An agent that ignores the model and answers itself."""
 
     async def run(self, env, client, *, model, task):
         messages, _ = await env.reset()
@@ -52,7 +52,7 @@ class Deaf(Agent):
 
 
 class Wordy(React):
-    """Wants other sampling than the session's."""
+    """An agent that requests other sampling than the session's."""
 
     async def run(self, env, client, *, model, task):
         messages, _ = await env.reset()
@@ -62,7 +62,7 @@ class Wordy(React):
 
 
 class Odd(Agent):
-    """Asks for a stream, in no way that means anything."""
+    """An agent whose request has a malformed option."""
 
     async def run(self, env, client, *, model, task):
         messages, _ = await env.reset()
@@ -85,7 +85,7 @@ async def _evaluate(model: SomeonesModel, settings: dict, out: Path | None, port
 def evaluate(
     say, *, model: SomeonesModel | None = None, out: Path | None = None, port: int = 0, **settings
 ) -> dict:
-    """`section__key=value` are settings."""
+    """Run the evaluation; `section__key=value` are settings."""
     named = {key.replace("__", "."): value for key, value in settings.items()}
     try:
         return asyncio.run(_evaluate(model or SomeonesModel(say), named, out, port))
@@ -113,5 +113,5 @@ async def typed(say, *argv: str) -> tuple[int, str]:
 
 @pytest.fixture
 def key(monkeypatch):
-    """The API key of somebody else's endpoint, where `arl eval` looks for it."""
+    """Set the API key of a foreign endpoint, where `arl eval` looks for it."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

@@ -1,4 +1,4 @@
-"""Somebody else's OpenAI-compatible server: a function says what it says; it keeps a journal."""
+"""A foreign OpenAI-compatible server: a function gives its replies, and it keeps a journal."""
 
 import asyncio
 import json
@@ -15,12 +15,12 @@ KEY = "sk-very-secret-0123456789"
 
 
 class Hang(Exception):
-    """Answer never."""
+    """An answer that never comes."""
 
 
 @dataclass
 class Refusal(Exception):
-    """Answer with an error, or with whatever bytes."""
+    """An answer that is an error, or any bytes."""
 
     status: int
     body: Any = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Refusal(Exception):
 
 @dataclass
 class SomeonesModel:
-    """`say(messages)` is the assistant message of each reply."""
+    """The server; `say(messages)` is the assistant message of each reply."""
 
     say: Callable[[list[Mapping[str, Any]]], Mapping[str, Any]]
     usage: Mapping[str, int] | None = field(
@@ -62,7 +62,7 @@ class SomeonesModel:
         return json.dumps({**head, "choices": [choice], "usage": self.usage}).encode()
 
     def _streamed(self, message: Mapping[str, Any]) -> bytes:
-        """One letter, or one tool call, at a time."""
+        """Return the reply as a stream of one letter, or one tool call, at a time."""
         calls = enumerate(message.get("tool_calls") or ())
         spoken = ("reasoning_content", "content")
         deltas = [{name: letter} for name in spoken for letter in message.get(name) or ""]
@@ -77,7 +77,7 @@ class SomeonesModel:
 
 
 def gold(num_tasks: int) -> Callable[[list[Mapping[str, Any]]], Mapping[str, Any]]:
-    """The perfect player of the first held-out math tasks."""
+    """Return the perfect player of the first held-out math tasks."""
     source = MathEnv.task_source("eval", seed=0)
     tasks = [source[index] for index in range(num_tasks)]
     plans = {task.data["question"]: solve(task) for task in tasks}
@@ -94,7 +94,7 @@ def nonsense(messages: list[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def refusing(status: int, body: Any = b"no") -> Callable[..., Mapping[str, Any]]:
-    """Always the same error; a dict is OpenAI's error object."""
+    """Return a function that always gives the same error; a dict is OpenAI's error object."""
 
     def say(messages: list[Mapping[str, Any]]) -> Mapping[str, Any]:
         raise Refusal(status, {"error": body} if isinstance(body, dict) else body)
@@ -107,6 +107,6 @@ def hanging(messages: list[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def failing_first(failures: int) -> Callable[..., Mapping[str, Any]]:
-    """503 that many times, then nonsense."""
+    """Return a function that gives the error 503 so many times, then nonsense."""
     left = [refusing(503)] * failures
     return lambda messages: (left.pop() if left else nonsense)(messages)

@@ -1,4 +1,4 @@
-"""A gateway on a scripted engine, spoken to without sockets; and the check of token exactness."""
+"""A gateway on a scripted engine, called without sockets; and the check of token exactness."""
 
 import asyncio
 import json
@@ -44,14 +44,14 @@ class Speller:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def bytewise(self, text: str) -> list[int]:
-        """One token per byte; the end of turn stays a token, or the turn would not end."""
+        """Return one token per byte; the end of turn stays a token, or the turn would not end."""
         body, end = text.removesuffix(END), text.endswith(END)
         ids = [self._tokenizer.token_to_id(_byte_letter(byte)) for byte in body.encode()]
         return ids + (self.canonical(END) if end else [])
 
 
 def _byte_letter(byte: int) -> str:
-    """The letter that stands for a byte in byte-level BPE vocabularies."""
+    """Return the letter that stands for a byte in byte-level BPE vocabularies."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return chr(byte) if byte in printable else chr(256 + others.index(byte))
@@ -59,7 +59,7 @@ def _byte_letter(byte: int) -> str:
 
 @dataclass
 class Answer:
-    """What came back: a JSON body, or the events of a stream."""
+    """The answer of the gateway: a JSON body, or the events of a stream."""
 
     status: int
     headers: dict[str, str]
@@ -86,7 +86,7 @@ class Answer:
 
     @property
     def typed_events(self) -> list[Any]:
-        """Of a stream whose events are named; the name is also their type."""
+        """Return the events of a stream whose events are named; the name is also their type."""
         events = []
         for block in self.data.decode().split("\n\n")[:-1]:
             name, _, data = block.removeprefix("event: ").partition("\ndata: ")
@@ -125,7 +125,7 @@ class Stage:
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Answer:
-        """Ask `path`; the client hangs up after `hang_up_s`."""
+        """Send a request to `path`; the client hangs up after `hang_up_s`."""
         key = key.key if isinstance(key, Session) else key
         fields = {"model": "tiny", **fields}
         data = json.dumps(fields).encode() if body is None else body
@@ -165,7 +165,7 @@ class Stage:
     async def play(
         self, session: Session, observations: Sequence[str], **fields: Any
     ) -> list[dict[str, Any]]:
-        """Ask once, then once more after each observation; returns the conversation."""
+        """Send a request, then another one after each observation; return the conversation."""
         messages: list[dict[str, Any]] = list(FIRST)
         for observation in [*observations, None]:
             message = (await self.post(session, messages=messages, **fields)).message
@@ -176,7 +176,7 @@ class Stage:
 
 
 def observe(message: Mapping[str, Any], text: str) -> list[dict[str, Any]]:
-    """What an environment says next: an answer to every call, or a user message."""
+    """Return the next messages of an environment: an answer to every call, or a user message."""
     calls = message.get("tool_calls") or []
     answers = [{"role": "tool", "tool_call_id": call["id"], "content": text} for call in calls]
     return answers or [{"role": "user", "content": text}]
@@ -189,7 +189,8 @@ def check_exact(
     num_rows: int = 1,
     temperature: float = 1.0,
 ) -> None:
-    """Rows are, one for one, what the engine was fed and sampled; each sample trains once."""
+    """Check that rows are, one for one, the tokens that the engine was fed and sampled, and that
+    each sample trains once."""
     assert len(rows) == num_rows
     times_trained = [0] * len(journal)
     for row in rows:
@@ -245,7 +246,8 @@ THINKER = """\
 
 @pytest.fixture(scope="session")
 def thinker():
-    """A chat format with thoughts; `opened`: its prompts end inside one; `head`: they begin so."""
+    """Return a function that makes a chat format with thoughts. `opened`: its prompts end inside a
+    thought; `head`: the text with which prompts begin."""
     tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
 
     def make(*, opened=False, head=""):
@@ -262,13 +264,13 @@ def spell(chat) -> Speller:
 
 @pytest.fixture
 def stage(chat):
-    """Makes a Stage from an engine, a script, or a list of replies."""
+    """Return a function that makes a Stage from an engine, a script, or a list of replies."""
     return lambda script, **options: Stage(options.pop("chat", chat), script, **options)
 
 
 @pytest.fixture(scope="session")
 def words():
-    """The constants and helpers above, for test files (which cannot import a conftest)."""
+    """Return the constants and helpers above, for test files (which cannot import a conftest)."""
     return _Words
 
 

@@ -1,4 +1,5 @@
-"""Rows for the teachers of real servers, and what the same model, frozen in this process, says."""
+"""Rows for the teachers of real servers, and the log-probs of the same model, frozen in this
+process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ NOISE = 1e-4
 
 
 def rows_of(*lengths: int) -> list[Row]:
-    """Rows of tokens that begin alike, so that prefix caches are used; every fourth trains."""
+    """Return rows of tokens that begin alike, so that prefix caches are used; every fourth token
+    trains."""
     draw = np.random.default_rng(0)
     tokens = draw.integers(4, 460, max(lengths)).astype(np.int32)
     found: list[Row] = []
@@ -37,7 +39,8 @@ def rows_of(*lengths: int) -> list[Row]:
 
 
 def taught(url: str, rows: Sequence[Row]) -> list[Row]:
-    """The rows with what a server of the bundled model says of them, asked all at once."""
+    """Return the rows with their log-probs under a server of the bundled model, requested all at
+    once."""
 
     async def ask() -> list[Row]:
         member = replace(make_group("g", [0]).members[0], rows=rows, env_id="math")
@@ -49,7 +52,8 @@ def taught(url: str, rows: Sequence[Row]) -> list[Row]:
 
 
 def furthest(rows: Sequence[Row]) -> float:
-    """The largest difference of what was told and what the frozen policy computes, in nats."""
+    """Return the largest difference between a server's log-probs and those of the frozen policy, in
+    nats."""
     with join_world() as world, torch.no_grad():
         policy = Policy.load(BUNDLED, world, master_dtype=torch.float32)
         frozen = [policy.logprobs(pack_rows([row])).numpy() for row in rows]

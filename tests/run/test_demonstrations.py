@@ -7,8 +7,9 @@ import shutil
 import pytest
 from arl_envs.math.env import MathEnv
 
-from agentgym_rl.config import Config, EvalConfig
+from agentgym_rl.config import Config, EvalConfig, GatewayConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run.held_out import HeldOut
@@ -16,6 +17,7 @@ from agentgym_rl.run.warmup import token_rows
 from tests.kit.cases import cases
 
 CHAT = ChatFormat.load(BUNDLED)
+PARSERS, _ = readers_of(CHAT, GatewayConfig())
 HI = {"role": "user", "content": "Hi"}
 HELLO = {"role": "assistant", "content": "Hello"}
 ASK = {"role": "user", "content": "2+3?"}
@@ -182,6 +184,38 @@ def test_a_row_that_would_train_something_else_is_refused(tmp_path, row, said):
 def test_what_is_left_out_is_counted(tmp_path, caplog, messages, said):
     read(tmp_path, {"messages": messages}, {"messages": messages})
     assert f"2 × {said}" in warnings(caplog)
+
+
+HERMES = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+ELSEWHERE = {
+    "mistral": '[TOOL_CALLS][{"name": "add", "arguments": {"a": 2}}]',
+    "llama": '<|python_tag|>{"name": "add", "parameters": {"a": 2}}',
+    "xml": "<tool_call>\n<function=add>\n<parameter=a>\n2\n</parameter>\n</function>\n</tool_call>",
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0"
+    '<|tool_call_argument_begin|>{"a": 2}<|tool_call_end|><|tool_calls_section_end|>',
+}
+
+
+@cases("notation", ELSEWHERE)
+@pytest.mark.parametrize("tools", [[TOOL], None])
+def test_calls_in_another_model_s_notation_are_said(tmp_path, caplog, notation, tools):
+    """They would be learned as texts that no parser reads."""
+    caplog.clear()
+    text = f"I add. {ELSEWHERE[notation]}"
+    row = {"messages": [ASK, FIVE | {"content": text}], "tools": tools}
+    read(tmp_path, PLAIN, row, row | {"n": 2}, parsers=PARSERS)
+    assert "2 × reply with a tool call in its text that is not in this model's" in caplog.text
+    assert f"(first in line 2: {text!r:.100})" in warnings(caplog)
+
+
+@cases("text", [HERMES, f"I add. {HERMES}", "Let me add 2 and 3.", "`add(2, 3)` is a call", "add"])
+@pytest.mark.parametrize("tools", [[TOOL], None])
+def test_the_model_s_own_calls_and_other_texts_are_plain(tmp_path, caplog, text, tools):
+    caplog.clear()
+    unlearned = FIVE | {"content": ELSEWHERE["xml"], "weight": 0}
+    messages = [ASK, unlearned, ASK, FIVE | {"content": text}]
+    read(tmp_path, {"messages": messages, "tools": tools}, parsers=PARSERS)
+    assert "notation" not in caplog.text
 
 
 def test_equal_rows_and_columns_without_a_reader_are_said(tmp_path, caplog):

@@ -305,6 +305,34 @@ def test_a_resumed_run_keeps_what_was_fitted_when_it_began(tmp_path):
         resumed_config(run, file, {"rollout.max_tokens": 50})
 
 
+@cases(
+    "key, name, flag",
+    [
+        ("env.options.data", "rows.jsonl", "--data FILE"),
+        ("env.options.rows.path", "rows.jsonl", "--env.options.rows.path=FILE"),
+        ("env.options.rows.path", "*.jsonl", "--env.options.rows.path=FILE"),
+    ],
+    ids=["data", "rows", "pattern"],
+)
+def test_a_resume_without_the_run_s_data_names_the_file_and_how_to_give_it(
+    tmp_path, key, name, flag
+):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("{}\n")
+    keys = {"run": str(tmp_path / "run"), "env.id": "code", key: str(tmp_path / name)}
+    begun = fitted(load_config(None, keys), BUNDLED)
+    run, _ = create_run_dir(resolve_paths(begun), kind="k")
+    resumed_config(run, None, {})
+    moved = file.rename(tmp_path / "moved.json")
+    with pytest.raises(ConfigError, match="the data of the run is gone") as gone:
+        resumed_config(run, None, {})
+    assert str(gone.value).endswith(f"{tmp_path / name} ({key}). Put it back, or name its new "
+                                    f"place: {flag}")  # fmt: skip
+    found = resumed_config(run, None, {key: str(moved)})
+    assert str(moved) in json.dumps(found.env.options)
+    shutil.rmtree(run)
+
+
 @cases("recorded", ["2026-01-02T03:04:05", None])
 def test_a_resumed_run_keeps_the_date_in_its_prompts(tmp_path, recorded):
     folder = tmp_path / "model"

@@ -286,13 +286,14 @@ def birth(pid: int) -> str:
     return fields[19] if fields[0] not in "ZX" else ""
 
 
+# A program that is prepared in that moment makes a folder that is not there: hence `until`.
 PLACES = {
     "gone": ("rm -rf /app", "/app\n"),
     "gone with what is above": ("rm -rf /srv", "/app\n"),
     "a new one": ("mv /app /old; mkdir /app", "/app\n"),
-    "a file": ("rm -rf /app; echo x > /app", "/\n"),
-    "a pipe": ("rm -rf /app; mkfifo /app", "/\n"),
-    "linked to itself": ("rm -rf /app; ln -s app /app", "/\n"),
+    "a file": ("until [ -f /app ]; do rm -rf /app; echo x > /app; done", "/\n"),
+    "a pipe": ("until [ -p /app ]; do rm -rf /app; mkfifo /app; done", "/\n"),
+    "linked to itself": ("until [ -L /app ]; do rm -rf /app; ln -s app /app; done", "/\n"),
     "closed": ("chmod 000 /app", "/\n"),
 }
 

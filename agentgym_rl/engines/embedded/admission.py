@@ -83,11 +83,11 @@ class Admission:
         )
 
     def completion(self, body: protocol.CompletionBody) -> list[protocol.GenerateBody]:
-        """Return the requests for the replies that `body` asks for: `n` for the first prompt, then
+        """Return the requests for the replies that `body` demands: `n` for the first prompt, then
         for the next.
 
         Raises:
-            Refused: the prompt is none, or too many replies are asked for.
+            Refused: there is no prompt, or `body` demands too many replies.
         """
         if body.max_tokens == 0:
             raise Refused("max_tokens 0; allowed: 1 or more, or 0 with echo", param="max_tokens")
@@ -119,10 +119,10 @@ class Admission:
         ]
 
     def echo(self, body: protocol.CompletionBody) -> list[list[int]]:
-        """Return the prompts whose own log-probs `body` asks for.
+        """Return the prompts whose own log-probs `body` demands.
 
         Raises:
-            Refused: it also asks for a reply, or a prompt has a single token, or too many.
+            Refused: `body` also demands a reply, or a prompt has a single token, or too many.
         """
         wanted = {
             "max_tokens": (0,),

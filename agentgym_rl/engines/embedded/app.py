@@ -333,7 +333,7 @@ class App:
 
 
 def _choice(request: Request, start: int, end: int) -> protocol.Choice:
-    """Return tokens [start, end); the last part of a request also says how it ended."""
+    """Return tokens [start, end); the last part of a request also has its finish_reason."""
     last = request.done and end == len(request.token_ids)
     token_ids = request.token_ids[start:end]
     logprobs = None

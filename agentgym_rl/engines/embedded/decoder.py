@@ -58,8 +58,8 @@ class Decoder(ABC):
         Args:
             tokens: [b] token of slots 0..b-1.
             positions: [b] their positions; earlier ones of each slot are cached.
-            segments: a partition of the slots in order, each with its max(positions) + 1, known
-                to the caller without asking the device.
+            segments: a partition of the slots in order, each with its max(positions) + 1, which the
+                caller knows without a copy from the device.
         """
 
     def experts(self, slot: int, start: int, stop: int) -> Sequence[npt.NDArray[np.int16]]:
@@ -95,10 +95,10 @@ class Decoder(ABC):
         """Prepare new weights while the old ones serve; calling the result puts them in place.
 
         The call comes from another thread than `decode`; the returned call is quick and cannot
-        fail. `tensors` come from `WeightLayout.check`: every one is asked for once, one after the
-        other, so that few are in memory beside what is made of them. They are the decoder's own,
-        which may keep them. Tensors that have the `same` numbers as those in place at the time of
-        the call, whole blocks of them, need not be asked for.
+        fail. `tensors` come from `WeightLayout.check`: every one is read once, one after the other,
+        so that few are in memory beside the weights made of them. They are the decoder's own, which
+        may keep them. Tensors that have the `same` numbers as those in place at the time of the
+        call, complete blocks of them, need not be read.
         """
 
 
@@ -126,13 +126,13 @@ class WeightLayout:
         return not self._names.converts
 
     def check(self, tensors: Mapping[str, Tensor], *, source: str) -> Mapping[str, Tensor]:
-        """Return `tensors` under the model's first names, each checked when it is asked for.
+        """Return `tensors` under the model's first names, each checked when it is read.
 
         Both float32 and bfloat16 files are accepted: rounding to the engine's dtype is what the
         engine would have done itself.
 
         Raises:
-            WeightsError: a name is missing or unknown; for a tensor that is asked for, also if its
+            WeightsError: a name is missing or unknown; for a tensor that is read, also if its
                 shape, dtype or a value is wrong.
         """
         tensors = self._names.back(tensors, source=source)

@@ -88,7 +88,7 @@ class FusedWeights:
     layers: tuple[FusedLayer, ...]
     norm: Tensor
     head: Linear | None
-    """None: the embeddings are the head, too."""
+    """The head; None: the embeddings are the head, too."""
 
     def to(self, device: torch.device | None) -> FusedWeights:
         """Return the same weights on another device; None: without any numbers."""
@@ -130,7 +130,7 @@ class Fusion:
     """The dtype of everything else: embeddings, norms, the head, and all that flows between."""
     device: torch.device
     alone: bool = False
-    """A flag, true if rows are decoded one at a time."""
+    """Whether rows are decoded one at a time."""
 
     def of(self, tensors: Mapping[str, Tensor]) -> FusedWeights:
         """Fuse tensors named as in the Hugging Face checkpoint (a tied head may be absent), one

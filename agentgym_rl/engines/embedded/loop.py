@@ -77,7 +77,7 @@ class DecodeLoop:
         none. `outdates` False: new weights leave it as it is, which audits notice."""
         self.weight_version = weight_version
         self.paused = False
-        """A flag, true while arriving requests are held until `resume`."""
+        """Whether arriving requests are held until `resume`."""
         self.failure: BaseException | None = None
         self.counters = Counters()
         self._batch = Batch(decoder, prefixes=prefixes, counters=self.counters)

@@ -1,4 +1,4 @@
-"""The command `arl engine --backend embedded`: load a model and serve it until told to stop."""
+"""The command `arl engine --backend embedded`: load a model and serve it until a signal ends it."""
 
 from __future__ import annotations
 

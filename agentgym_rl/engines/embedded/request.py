@@ -228,7 +228,8 @@ class CompletionWriter:
         return self._completion(choices, usage=self._usage())
 
     def last(self, error: protocol.ErrorDetail | None) -> list[protocol.Completion]:
-        """Return what follows the parts of a stream: an error, or the usage if it was asked for."""
+        """Return the end of a stream, after its parts: an error, or the usage if it was
+        requested."""
         if error is not None:
             return [self._completion([], error=error)]
         options = self._asked.stream_options
@@ -265,7 +266,7 @@ class CompletionWriter:
         )
 
     def _echoed(self, number: int, request: Request) -> protocol.CompletionChoice:
-        """Return the choice for a prompt whose own log-probs were asked for."""
+        """Return the choice for a prompt whose own log-probs were requested."""
         ids = request.tokens
         tokens = [self._tokenizer.decode([one], skip_special_tokens=False) for one in ids]
         offsets = [0, *accumulate(map(len, tokens[:-1]))]

@@ -1,5 +1,5 @@
 """A reward model, served by `arl engine --reward-model FOLDER`: a sequence classifier behind the
-route /classify, with vLLM's fields, so that a judge may ask either.
+route /classify, with vLLM's fields, so that a judge may use either server.
 
     request ─► token ids ─► queue ─► batches of alike lengths ─► logits ─► reply
 
@@ -74,7 +74,7 @@ class Classifier:
         """Load the model in `folder`.
 
         Raises:
-            ConfigError: there is none, or tensors of it are missing, which would be random.
+            ConfigError: there is no model, or tensors of it are missing, which would be random.
         """
         device = pick_device(config.device)
         self._model = _loaded(folder, getattr(torch, config.dtype)).to(device).eval()

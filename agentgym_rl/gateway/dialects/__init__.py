@@ -121,6 +121,9 @@ _T = TypeVar("_T")
 class Writer(ABC):
     """A writer of the reply to one request: either `whole`, or `begin`, `events`…, `end`."""
 
+    ending_size: int = 0
+    """The size of the work of `whole` or `end` that does not grow with the reply; see `beside`."""
+
     @abstractmethod
     def whole(self) -> bytes:
         """Return the body of a reply that is not streamed; all turns are committed."""
@@ -268,10 +271,10 @@ async def deliver(
         writer.take(reply, events)
 
     if not stream:
-        size = TOKEN_SIZE * await produce(keep)
+        size = TOKEN_SIZE * await produce(keep) + writer.ending_size
         return await exchange.whole(await beside(size, writer.whole))
     async with kept_alive(exchange, every_s=keep_alive_s):
-        size = TOKEN_SIZE * await produce(send)
+        size = TOKEN_SIZE * await produce(send) + writer.ending_size
     await exchange.events(await beside(size, writer.end), last=True)
 
 

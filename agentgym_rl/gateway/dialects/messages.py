@@ -23,6 +23,7 @@ from agentgym_rl.gateway.dialects import (
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.request.request_cache import KEPT_SIZE
 from agentgym_rl.gateway.session.session import Session
 
 from .messages_request import Wrapped, count_request, reply_request
@@ -69,6 +70,8 @@ class MessagesWriter(Writer):
         self._num_calls = 0
         self._open = ""
         """The type of the block whose deltas are being sent, or ""."""
+        if isinstance(request, ThreadRequest):
+            self.ending_size = KEPT_SIZE * len(request.messages)
 
     def whole(self) -> bytes:
         self._keep()

@@ -28,7 +28,7 @@ from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.offered_tools import text_of_call
-from agentgym_rl.gateway.request.request_cache import StoredResponse
+from agentgym_rl.gateway.request.request_cache import KEPT_SIZE, StoredResponse
 from agentgym_rl.gateway.session.session import Session
 
 from .responses_items import item_id
@@ -105,6 +105,8 @@ class ResponsesWriter(Writer):
         self._open: _TextKind | None = None
         self._text: list[str] = []
         self._num_events = 0
+        if request.store:
+            self.ending_size = KEPT_SIZE * (len(request.messages) + len(request.items))
         self._head = {
             "id": self._id,
             "object": "response",

@@ -88,7 +88,7 @@ def _trimmed(value: Any, *, close: bool) -> Any:
 
 SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """The separators between the parts of JSON, as templates and Python write it. With free spacing, a
-model without anything to say may write white space until it is cut."""
+model may write white space until the reply is cut."""
 MAX_CHARACTERS = 100_000
 """The limit of a grammar, compiled as one text; most of it is schemas without descriptions."""
 _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")

@@ -125,7 +125,8 @@ def _python_scalar(tokens: Tokens, key: bool = False) -> str:
 
 
 def read_calls(text: str) -> list[ToolCall] | None:
-    """Return the calls of a Python list of calls with named arguments; None if it is none."""
+    """Return the calls of a Python list of calls with named arguments; None if the text is not such
+    a list."""
     try:
         tokens = Tokens(text, _PYTHON, _python_scalar)
         tokens.take("[")

@@ -22,7 +22,7 @@ from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
 from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
-from agentgym_rl.gateway.errors import bad_request, unsupported
+from agentgym_rl.gateway.errors import Withheld, bad_request, unsupported
 from agentgym_rl.gateway.odd_replies import OddReplies
 from agentgym_rl.gateway.request.body import json_object
 from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
@@ -68,8 +68,19 @@ class Relay(SessionServer):
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
     ) -> None:
         assert isinstance(session, RelaySession)
-        if not isinstance(dialect, ChatDialect):
-            return await self._translate(session, dialect, body, exchange)
+        try:
+            if isinstance(dialect, ChatDialect):
+                await self._pass_on(session, dialect, body, exchange)
+            else:
+                await self._translate(session, dialect, body, exchange)
+        except Withheld as error:
+            session.withhold(str(error))
+            self._odd.warn("filtered_turns", {"content": str(error)})
+            raise
+
+    async def _pass_on(
+        self, session: RelaySession, dialect: ChatDialect, body: bytes, exchange: Exchange
+    ) -> None:
         size = exchange.asked.num_new
         sampling = self._config.sampling
         asked, ignored = await dialect.reading(body, size, lambda: _passed_on(body, sampling))

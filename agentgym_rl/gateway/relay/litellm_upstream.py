@@ -95,6 +95,10 @@ class LiteLLMUpstream(Upstream):
         too_long = isinstance(error, self._litellm.ContextWindowExceededError)
         return too_long or super()._is_overflow(error)
 
+    def _is_withheld(self, error: Exception) -> bool:
+        is_filter = isinstance(error, self._litellm.ContentPolicyViolationError)
+        return is_filter or super()._is_withheld(error)
+
     def _refused_parameter(self, error: Exception) -> str | None:
         if isinstance(error, self._litellm.UnsupportedParamsError):
             ours = [*self.config.send, *self.config.extra_body]

@@ -100,6 +100,7 @@ class RelaySession(Session):
         super().__init__(*args, **options)
         self.originals = Originals()
         self._answered = 0
+        self._withheld = ""
         self._cached: int | None = 0
         self._cost_usd: float | None = 0.0
         self._counted_bytes = 0
@@ -139,6 +140,12 @@ class RelaySession(Session):
         self._count_usage(asked, usage)
         return odd
 
+    def withhold(self, error: str) -> None:
+        """Count a turn whose reply a content filter withholds; the first error stays."""
+        self._answered += 1
+        self.counters["filtered_turns"] += 1
+        self._withheld = self._withheld or error
+
     def _count_usage(self, asked: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
         if not usage:
             self.counters["uncounted_turns"] += 1
@@ -158,7 +165,8 @@ class RelaySession(Session):
         """Return the record, with the usage that the endpoint reported for all turns."""
         said = {"cached_tokens": self._cached, "cost_usd": self._cost_usd}
         spent = {name: float(value) for name, value in said.items() if value is not None}
-        return replace(super().record(), spent=spent if self._answered else {})
+        spent = spent if self._answered else {}
+        return replace(super().record(), spent=spent, withheld=self._withheld)
 
 
 def _is_malformed(call: Mapping[str, Any]) -> bool:

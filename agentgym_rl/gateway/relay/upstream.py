@@ -15,7 +15,8 @@ import msgspec
 
 from agentgym_rl.config import EndpointConfig
 from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.errors import ApiError, Withheld
+from agentgym_rl.gateway.odd_replies import withholds
 from agentgym_rl.runtime.http_client import bound_response
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ class Upstream(ABC):
 
         Raises:
             EngineError: the endpoint failed, after all retries.
-            ApiError: the endpoint refuses this particular request; the agent is told.
+            ApiError: the endpoint refuses this particular request (`Withheld`: a content filter
+                does); the agent is told.
         """
 
     @abstractmethod
@@ -156,6 +158,10 @@ class Upstream(ABC):
         said = getattr(error, "status_code", None) == 400 and "maximum context length" in str(error)
         return said or kind == "exceed_context_size_error"
 
+    def _is_withheld(self, error: Exception) -> bool:
+        """Return whether a content filter withholds the reply."""
+        return withholds(getattr(error, "body", None))
+
     def _words(self, error: Exception) -> str:
         """Return the endpoint's error message."""
         body = getattr(error, "body", None) or error
@@ -193,6 +199,8 @@ class Upstream(ABC):
         answered = f"it answered {status}: {said}"
         if self._is_overflow(error):
             return ApiError(400, said, param="messages", code="context_length_exceeded")
+        if status in (400, 403) and self._is_withheld(error):
+            return Withheld(status, said, param=param, code=code)
         if status in _NO_USE or code in ("invalid_api_key", "model_not_found"):
             return self._give_up(f"{answered}\n{self.advice or self._what_to_check()}")
         if param in {*self.config.send, *self.config.extra_body}:
@@ -235,8 +243,11 @@ class Upstream(ABC):
             raise self._failure(f"this is no JSON ({error}): {self._shown(data)}") from error
         if not isinstance(value, dict):
             raise self._failure(f"this is no JSON object: {self._shown(data)}")
-        if value.get("error"):  # some send it with status 200, and all of them in a stream
-            raise self._failure(self._shown(value["error"]))
+        if error := value.get("error"):  # some send it with status 200, and all of them in a stream
+            if withholds(error):
+                code = error.get("code") if isinstance(error, dict) else None
+                raise Withheld(400, self._shown(error), code=code)
+            raise self._failure(self._shown(error))
         try:
             said = msgspec.convert(value, _Completion)
         except msgspec.ValidationError as error:

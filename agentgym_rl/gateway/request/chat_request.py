@@ -75,9 +75,9 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     omitted_tools: Sequence[OmittedTool] = ()
     """The offered tools that the model does not see."""
     calls: bool = False
-    """The flag that tool calls are read from the reply (not with tool_choice "none")."""
+    """Whether tool calls are read from the reply (not with tool_choice "none")."""
     one_call: bool = False
-    """The flag that only the first tool call is returned (parallel_tool_calls false)."""
+    """Whether only the first tool call is returned (parallel_tool_calls false)."""
     n: int = 1
     """The number of samples: each is a choice and a turn of its own."""
     stream: bool = False
@@ -99,13 +99,13 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     form: ReplyForm | None = None
     """The form demanded of the reply, if there is one."""
     continues: bool = False
-    """The flag that the last message is the beginning of the reply."""
+    """Whether the last message is the beginning of the reply."""
     truncates: bool = False
-    """The flag that the oldest messages may be left out, if the prompt is too long otherwise."""
+    """Whether the oldest messages may be left out, if the prompt is too long otherwise."""
     truncated: bool = False
-    """The flag that some of them were."""
+    """Whether some of the oldest messages were left out."""
     return_token_ids: bool = False
-    """The flag that choices carry the ids of prompt and reply."""
+    """Whether choices carry the ids of prompt and reply."""
     ignored: frozenset[str] = frozenset()
     """The sampling parameters that were left to the session, though they would change something."""
 
@@ -184,7 +184,8 @@ def _json(value: bool) -> str:
 def continues(
     messages: Sequence[Mapping[str, Any]], form: ReplyForm | None, *, asked: bool
 ) -> bool:
-    """Return whether the reply continues the last message: `asked` for, and the assistant's."""
+    """Return whether the reply continues the last message: if this was `asked` for, and the message
+    is the assistant's."""
     last = messages[-1]
     if not asked or last["role"] != "assistant":
         return False
@@ -242,7 +243,7 @@ def _message(value: Any, where: str, unreadable: Unreadable) -> dict[str, Any]:
     role = value.get("role") if isinstance(value, dict) else None
     if role not in _ROLES:
         raise bad_request(f"{where}.role: got {role!r}, allowed: {', '.join(_ROLES)}", param=where)
-    if LEFT_OUT in value:  # ours to say
+    if LEFT_OUT in value:  # only this gateway sets it
         value = {name: field for name, field in value.items() if name != LEFT_OUT}
     content = value.get("content")
     if isinstance(content, list):

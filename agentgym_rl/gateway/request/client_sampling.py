@@ -1,9 +1,9 @@
 """The sampling parameters that clients set, often by themselves: honoured, or left to the session.
 
-With `gateway.sampling` "request" (the default) a request gets what it asks for, or is refused: a
-turn that trains must know the distribution that its tokens were drawn from. With "session" all
-parameters in `SAMPLING` are ignored, whatever their values: the tokens are drawn as the session
-says. Such requests are counted (`ignored_sampling`).
+With `gateway.sampling` "request" (the default) a request gets the sampling that it sets, or is
+refused: a turn that trains must know the distribution that its tokens were drawn from. With
+"session" all parameters in `SAMPLING` are ignored, whatever their values: the tokens are drawn by
+the settings of the session. Such requests are counted (`ignored_sampling`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _HINT = 'set gateway.sampling = "session" to ignore it. Here '
 
 
 def is_neutral(name: str, value: Any) -> bool:
-    """Return whether this value of a parameter is as good as none."""
+    """Return whether this value of a parameter has the same effect as its absence."""
     if value is None or value in ([], {}):
         return True
     if isinstance(value, dict) and is_off(name, value):
@@ -105,7 +105,7 @@ def body_left_to_session(body: bytes, sampling: Sampling) -> tuple[bytes, frozen
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         own = {name: msgspec.json.decode(fields[name]) for name in SAMPLING & fields.keys()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body, frozenset()  # its reader says what is wrong
+        return body, frozenset()  # its reader reports the fault
     if not own:
         return body, frozenset()
     kept = {name: value for name, value in fields.items() if name not in own}

@@ -217,7 +217,7 @@ def _name_of(given: Any) -> str:
 
 
 def _syntax(form: Any, where: str) -> str:
-    """Return what is said of a text's grammar; "" for any text."""
+    """Return the description of a text's grammar for the model; "" for any text."""
     given = {"type": "text"} if form is None else form if isinstance(form, dict) else {}
     if given.get("type") == "text":
         return ""

@@ -45,6 +45,9 @@ _CONVERSATIONS_KEPT = 100
 _MOST_BYTES = 50_000_000
 _SHARING = 4
 """The number of simultaneous conversations that still share their common messages."""
+KEPT_SIZE = 10
+"""The size of a message or item that is kept: the comparison with earlier ones takes as long as
+parsing this many bytes."""
 _SAYING = ("type", "role", "name", "arguments", "input", "output", "tools", "encrypted_content")
 """The fields of items, beside their content, by which they differ."""
 _SPACE = b" \t\r\n"
@@ -269,7 +272,7 @@ class Conversations:
         self._by_id: LruDict[str, Conversation] = LruDict(_CONVERSATIONS_KEPT)
         self.get = self._by_id.get
         self.room_bytes = _MOST_BYTES
-        """The bytes that clients may still add, beside what they say in requests for replies."""
+        """The bytes that clients may still add, beside the contents of requests for replies."""
 
     def add(self, conversation: Conversation) -> None:
         """Keep a new conversation."""
@@ -296,7 +299,7 @@ def _shared(ours: Sequence[_T], earlier: Sequence[_T], same: Callable[[_T, _T], 
 
 
 def _same(ours: Item, earlier: Item) -> bool:
-    """Return whether two items of one id say the same; clients leave fields out."""
+    """Return whether two items of one id have the same content; clients leave fields out."""
     return ours is earlier or (
         ours.get("id") == earlier.get("id")
         and all(ours.get(name) == earlier.get(name) for name in _SAYING)

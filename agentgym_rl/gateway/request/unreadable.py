@@ -34,12 +34,12 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
     **dict.fromkeys(("document", "file", "input_file", "container_upload"), "document"),
 }
-"""What a part of a type shows."""
+"""The medium that a part shows, by the part's type."""
 _NESTED = ("source", "image_url", "input_audio", "audio_url", "video_url", "file")
 """The fields that hold the source of a part, as an object or as a URL."""
 _DATA = ("data", "file_data", "image_data")
 _PLACES = ("url", "image_url", "file_url", "file_id", "audio_url", "video_url", "id")
-"""The fields that say where a part is to be found, if its data is not in the request."""
+"""The fields with the place of a part whose data is not in the request."""
 _NAMES = ("title", "filename", "name")
 _DATA_URL = re.compile(r"data:[^,]{0,200},")
 _HEAD = 65_536
@@ -158,7 +158,7 @@ def _short(name: Any) -> str:
 
 
 def _decoded(data: str) -> bytes:
-    """Return the bytes in base64; those of the text itself if it is none."""
+    """Return the bytes in base64; those of the text itself if it is not base64."""
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):

@@ -53,8 +53,8 @@ def rewritten(replies: Sequence[_Turn], message: Mapping[str, Any]) -> _Turn | N
 def edit_of(
     node: Answered, message: Mapping[str, Any], key: MessageKey, tools: Messages | None
 ) -> Literal["args_edit", "history_edit"] | None:
-    """Return how a client changed the turn that `message` names; None if it only filled in what the
-    schemas of `tools` say."""
+    """Return how a client changed the turn that `message` names; None if it only filled in defaults
+    of the schemas of `tools`."""
     if not same_calls(node.message, message, tools):
         return "args_edit"
     (_, ours, _), (_, theirs, _) = node.key, key

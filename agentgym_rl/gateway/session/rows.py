@@ -130,7 +130,7 @@ def _spread(sampled: Sequence[float], fed: float, lengths: Sequence[int]) -> NDA
 
 def _is_policy(sample: Sample) -> bool:
     """Return whether the turn was drawn from a policy that the trainer can compute. It computes the
-    policy restricted by a grammar only if it knows which tokens the grammar left."""
+    policy restricted by a grammar only if it knows the tokens that the grammar allowed."""
     return sample.temperature > 0 and (not sample.constrained or sample.choices is not None)
 
 

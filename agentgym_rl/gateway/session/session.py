@@ -165,6 +165,9 @@ class SessionRecord:
     """The engine's failure, or "". Such an episode must not count as a reward of 0."""
     overflow: str = ""
     """The error for the first request whose prompt left no room to sample, or ""."""
+    withheld: str = ""
+    """The error with which a content filter of a foreign endpoint withheld the first reply, or
+    ""."""
     credit: Credit = NO_CREDIT
     """The rewards paid to the session, besides those of the environment."""
     tools: Sequence[Mapping[str, Any]] = ()
@@ -284,7 +287,8 @@ class Session:
         self.counters["trusted_edits"] += place.trusted
 
     def note_omissions(self, request: ChatRequest) -> None:
-        """Count what the model does not see of a request: tools, and parts that are no text."""
+        """Count the parts of a request that the model does not see: tools, and parts that are not
+        text."""
         named = {tool.name for tool in request.omitted_tools} - self._omitted
         parts = {(str(one["sha256"]), str(one["text"])) for one in left_out_of(request.messages)}
         parts -= self._left_out

@@ -47,7 +47,7 @@ ForkCause = _Fork | _Sibling
 """The reason why a turn does not continue the path before it (see `session.COUNTERS`)."""
 EditedCalls = Literal["fork", "trust"]
 Lineage = Literal["", "main", "untrained"]
-"""A client's word on a lineage: none, or the main one, or one that does not train."""
+"""The name that a client gives to a lineage: none, or the main one, or one that does not train."""
 _WALKS_KEPT = 4
 """The number of conversations that go on at the same time."""
 _OF_IDS = "ids"
@@ -71,7 +71,8 @@ class Root:
     """The names of the offered functions."""
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     trains: bool = True
-    """The flag that a client clears, of a simulated user's conversation, say."""
+    """Whether the conversations train; a client may clear it, for a simulated user's conversation,
+    for example."""
     turns: list[Sampled] = field(default_factory=list)
     """The turns of its conversations, in the order in which they were answered."""
 
@@ -112,11 +113,12 @@ class Sample:
     times_s: list[float]
     temperature: float
     constrained: bool = False
-    """The flag of a sample that a grammar restricted, in addition to the policy."""
+    """Whether a grammar restricted the sample, in addition to the policy."""
     choices: Choices | None = None
-    """The tokens that the grammar left at each token; None: not restricted, or not known."""
+    """The tokens that the grammar allowed at each token; None: not restricted, or not known."""
     experts: list[RoutedTokens] = field(default_factory=list[RoutedTokens])
-    """The experts that the engine has told, of tokens of the whole path down to the turn's end."""
+    """The experts that the engine has reported, of tokens of the complete path down to the turn's
+    end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +136,7 @@ class Sampled:
     key: MessageKey
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     delivered: bool = False
-    """The flag of a turn whose complete reply reached a client."""
+    """Whether the complete reply reached a client."""
     path: Prompt = field(init=False)
     """The engine's input and output: every token from the root down to this node."""
 
@@ -165,7 +167,7 @@ class Sampled:
     @property
     def num_routed(self) -> int:
         """Return the number of first tokens of its path whose experts are known: all but the last,
-        or none. What a turn was not told, one that continues it asks for."""
+        or none. A turn that continues it requests the missing ones from the engine."""
         return len(self.path) - 1 if self.sample.experts else 0
 
     def note_delivery(self) -> None:
@@ -188,7 +190,7 @@ class Walk:
     num_cleared: int
     """The value of `Walks.num_cleared` before the search."""
     trusted: bool = False
-    """The flag that the client rewrote the anchor, and the edit was accepted."""
+    """Whether the client rewrote the anchor, and the edit was accepted."""
 
     def to(
         self, said: Messages, whole: Messages, count: int, anchor: Sampled, trusted: bool
@@ -249,9 +251,9 @@ class Place:
     edited: ForkCause | None
     """The kind of edit, if an assistant message differs from the sampled one."""
     guessed: bool
-    """The flag that the last turn found was a guess among several with the same content."""
+    """Whether the last turn found was a guess among several with the same content."""
     trusted: bool
-    """The flag that the client rewrote the last turn found, and the edit was accepted."""
+    """Whether the client rewrote the last turn found, and the edit was accepted."""
     step: tuple[Walk, Walk] | None = None
     """A walk and its extension, which `Tree.remember` keeps for a faster search the next time."""
 
@@ -265,7 +267,7 @@ class Place:
 
     @property
     def known(self) -> Context | None:
-        """Return the context, if exactly these messages were asked before."""
+        """Return the context, if exactly these messages were in a request before."""
         return self.anchor.next.get(self.tail_keys)
 
 
@@ -360,7 +362,8 @@ class Tree:
         return Place(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
 
     def continued(self, place: Place, begun: Mapping[str, Any]) -> Sampled | None:
-        """Return the reply to the messages at `place` that said `begun`; None if there is none."""
+        """Return the reply to the messages at `place` that has the text of `begun`; None if there
+        is none."""
         key = message_key(begun)
         same = [node for node in _replies(place.anchor, place.tail_keys) if node.key == key]
         return echoed(same, begun, None)[0] if same else None
@@ -433,7 +436,7 @@ class Tree:
         return node, cause
 
     def name(self, root: Root, lineage: Lineage) -> None:
-        """Take note of what a client says of a lineage."""
+        """Record the name that a client gives to a lineage."""
         if lineage == "main":
             self.named_main = root
         root.trains = root.trains and lineage != "untrained"

@@ -1,6 +1,6 @@
 """The arguments of a chat template: the switch of thoughts, the effort, and a client's own.
 
-Templates call the switch `enable_thinking` or `thinking`; clients say `enable_thinking`, or an
+Templates call the switch `enable_thinking` or `thinking`; clients send `enable_thinking`, or an
 effort, of which "none" switches thoughts off and all others switch them on, as with vLLM. A key of
 the configuration takes precedence over requests.
 
@@ -51,7 +51,7 @@ class Arguments:
                 "key out"
             )
         self.imposed = NO_KWARGS if thinks is None else dict.fromkeys(self._switches, thinks)
-        """The arguments of every rendering, whatever a request says (`ChatFormat.render`)."""
+        """The arguments of every rendering, whatever a request has (`ChatFormat.render`)."""
         self._known: LruDict[str, Mapping[str, Any]] = LruDict(_KEPT)
         self._named = set[str]()
 

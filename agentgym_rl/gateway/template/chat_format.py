@@ -11,11 +11,10 @@ import functools
 import json
 import logging
 import os
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from .continuation import (
     up_to,
 )
 from .fitting import Fitting, opening_of, textual, with_texts
+from .literals import BREAK, Literals
 from .special_tokens import add_special_tokens
 from .template import NO_KWARGS, ChatTemplate
 
@@ -47,14 +47,11 @@ _log = logging.getLogger(__name__)
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one at a time
 
-_BREAK = "\ue002break\ue003"
-"""A mark put inside literal special tokens; the text is tokenised in pieces that end at marks."""
 _LONG_IDS = 1_000
 """The number of ids above which decoding takes longer than the detour that lets threads run."""
 _DENSE = 4
 """The number of characters per allowed token up to which a text is tokenised at once. A longer text
 is counted first, to see whether it can fit."""
-_BATCH = 10_000
 _PIECE = 32_768
 """The number of characters that are counted at once."""
 _PARTS = 2_000
@@ -97,11 +94,10 @@ class ChatFormat:
         self.template = template
         """The template that renders messages."""
         added = tokenizer.get_added_tokens_decoder()
-        special = [re.escape(token.content) for token in added.values() if token.special]
-        self._special = re.compile("|".join(special)) if special else None
+        self._special = Literals(token.content for token in added.values() if token.special)
         self.added_tokens = {token.content: id for id, token in added.items()}
         """The tokens that stand for a text of their own, whatever is around it."""
-        self._opening = opening_of(template, self._special)
+        self._opening = opening_of(template, self._special.pattern)
         self._says_rendered = False
         self._shapes: LruDict[str, Shape] = LruDict(_SHAPES_KEPT)
         self._probing = threading.Lock()
@@ -208,8 +204,8 @@ class ChatFormat:
         return self.encode(self.rendering(kwargs, begun)(messages, tools), most=most)
 
     def rendering(self, kwargs: Mapping[str, Any], begun: Mapping[str, Any] | None) -> Render:
-        """Return the function that renders messages, up to the reply or to the end of what `begun`
-        says of it."""
+        """Return the function that renders messages, up to the reply or to the end of its
+        beginning, `begun`."""
         render = functools.partial(self.render, kwargs=kwargs)
         return render if begun is None else up_to(begun, render)
 
@@ -345,7 +341,7 @@ class ChatFormat:
 
     def _encoded(self, text: str) -> Iterator[list[Encoding]]:
         """Yield the encodings of the parts between marks, a batch at a time."""
-        parts = text.split(_BREAK)
+        parts = text.split(BREAK)
         for start in range(0, len(parts), _PARTS):
             # Unlike `encode`, this call lets other threads run, and does not compute the text
             # offsets of the tokens.
@@ -396,7 +392,7 @@ class ChatFormat:
 
     def unmarked(self, rendered: str) -> str:
         """Return a rendered conversation without the marks, as users of the model would see it."""
-        return rendered.replace(_BREAK, "")
+        return rendered.replace(BREAK, "")
 
     def holds_rendered(self, messages: Messages) -> bool:
         """Return whether a user's or system message is a text that a chat template has written:
@@ -407,7 +403,7 @@ class ChatFormat:
     def _is_rendered(self, text: str) -> bool:
         if is_rendered(text):
             return True
-        begins = bool(self._special and self._special.match(text.lstrip()))
+        begins = self._special.begins(text.lstrip())
         return begins and bool(self._opening) and self._opening in text
 
     def _for(self, tools: Tools) -> tuple[ChatTemplate, Fitting]:
@@ -424,22 +420,12 @@ class ChatFormat:
     def _disarmed(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a message with marks inside the special tokens that users and tools wrote."""
         text = message.get("content")
-        if message["role"] not in ("user", "tool") or not text or not self._special:
+        if message["role"] not in ("user", "tool") or not text:
             return message
-        if not self._special.search(text):
+        broken = self._special.broken(text)
+        if broken is text:
             return message
         if not self._says_rendered and message["role"] == "user" and self._is_rendered(text):
             self._says_rendered = True
             _log.warning("a user's message looks like %s", RENDERED)
-        cuts = (literal.start() + 1 for literal in self._special.finditer(text))
-        return {**message, "content": _broken(text, cuts)}
-
-
-def _broken(text: str, cuts: Iterable[int]) -> str:
-    """Return the text with a mark at each cut; in batches, so that other threads run."""
-    start, parts = 0, list[str]()
-    cuts = iter(cuts)
-    while batch := list(islice(cuts, _BATCH)):
-        parts.append(_BREAK.join(text[a:b] for a, b in pairwise([start, *batch])))
-        start = batch[-1]
-    return _BREAK.join([*parts, text[start:]])
+        return {**message, "content": broken}

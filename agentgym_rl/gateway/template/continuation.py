@@ -129,25 +129,25 @@ class Shape:
     """The way one template, with one set of template arguments, writes conversations."""
 
     end: TurnEnd | None
-    """The end of an assistant turn; None if it cannot be told from the text."""
+    """The end of an assistant turn; None if the text does not show it."""
     rungs: tuple[Rung, ...] = ()
     """The rungs that all probes confirm, best first; `full` is always possible."""
     why: str = ""
     """The reason against the rungs above the first of `rungs`; empty if that is the top one."""
     edits: bool = False
-    """The flag that a continuation may also hold assistant messages that a client rewrote."""
+    """Whether a continuation may also hold assistant messages that a client rewrote."""
     tools_in_tail: bool = True
-    """The flag that the text after a reply depends on the offered tools; else they are omitted."""
+    """Whether the text after a reply depends on the offered tools; else they are omitted."""
     drops_opening: bool = False
-    """The flag that a turn's opening changes once a user speaks again: an empty thought vanishes,
-    for example."""
+    """Whether a turn's opening changes once a user speaks again: an empty thought vanishes, for
+    example."""
 
     @property
     def known_end(self) -> TurnEnd:
         """Return the end of an assistant turn.
 
         Raises:
-            ValueError: it cannot be told from the text.
+            ValueError: the text does not show it.
         """
         if self.end is None:
             raise ValueError("this chat template does not end assistant turns")

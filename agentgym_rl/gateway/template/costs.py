@@ -1,7 +1,7 @@
 """The costs of operations in chat templates, in bytes that are read and made, slow ones in more.
 
 The tables name what templates use. A filter or method that is in no table is taken for the worst
-one: it may repeat all that it gets as often as its largest number says.
+one: it may repeat all that it gets as many times as its largest number.
 """
 
 from __future__ import annotations

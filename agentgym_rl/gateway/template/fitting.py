@@ -49,24 +49,24 @@ class Fitting:
     """The message format a template expects, found by rendering; `fit` applies it."""
 
     string_arguments: bool
-    """The flag of a template that writes string arguments as they are; others need objects."""
+    """Whether the template writes string arguments as they are; others need objects."""
     short_ids: bool
-    """The flag for tool-call ids of nine letters and digits, as Mistral's models need them."""
+    """Whether tool-call ids must be nine letters and digits, as Mistral's models need them."""
     systems: Systems
     """The places of system messages; without any, they go to the front of the first user's."""
     hides_tools: bool
-    """The flag of a template that does not write the offered tools."""
+    """Whether the template does not write the offered tools."""
     tools_as_text: bool
-    """The flag that tools go into the system message, since the template hides them."""
+    """Whether tools go into the system message, since the template hides them."""
     calls_as_text: bool
-    """The flag that calls are text of the assistant's, since the template has neither tools nor
-    calls; else its own form of calls stays."""
+    """Whether calls become text of the assistant's, since the template has neither tools nor calls;
+    else its own form of calls stays."""
     results_as_text: bool
-    """The flag that results of tools are text of a user's."""
+    """Whether results of tools become text of a user's."""
     alternates: bool
-    """The flag that users and assistants must alternate, so neighbors of one role are merged."""
+    """Whether users and assistants must alternate, so that neighbors of one role are merged."""
     needs_text: bool
-    """The flag of a template that refuses an assistant's message without content."""
+    """Whether the template refuses an assistant's message without content."""
     header: str
     """The opening of an assistant's turn, for a template that ignores add_generation_prompt."""
 
@@ -184,8 +184,8 @@ def _results_folded(messages: Sequence[Message]) -> Iterator[Message]:
 def _with_tools(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, how: bool
 ) -> list[Message]:
-    """Return messages whose first one is a system message that ends with the tools. `how`: it says
-    how a tool is called, too."""
+    """Return messages whose first one is a system message that ends with the tools. `how`: the
+    message also explains how to call a tool."""
     schemas = (
         json.dumps(tool["function"], ensure_ascii=False, separators=(",", ":")) for tool in tools
     )
@@ -410,10 +410,10 @@ def _header(template: ChatTemplate) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def opening_of(template: ChatTemplate, special: re.Pattern[str] | None) -> str:
+def opening_of(template: ChatTemplate, special: re.Pattern[str]) -> str:
     """Return the text between a user's message and the assistant's; "" if it has nothing but one
     special token, which anyone may write."""
     opening = _text(template, [{**OPENING, "content": SENTINEL}]).rpartition(SENTINEL)[2]
     opening = opening.partition("<think>")[0].strip()
-    found = special.search(opening) if special else None
+    found = special.search(opening)
     return opening if found and found[0] != opening else ""

@@ -41,15 +41,15 @@ _LONGEST_S = 180.0
 """The time for an import of transformers on a busy machine."""
 _SHOWN = 300
 _asked: dict[tuple[str, str], dict[str, str]] = {}
-"""What transformers answered, by folder and the texts of its files."""
+"""The answers of transformers, by folder and the texts of its files."""
 
 
 def special_tokens(folder: Path, wanted: Set[str]) -> dict[str, str]:
     """Return the special tokens of a model folder by their names. `wanted`: the names that its
     templates use.
 
-    transformers is asked, in a process of its own, only if a template uses a name that no file
-    mentions: it may be a default of the tokenizer's class.
+    transformers is imported, in a process of its own, only if a template uses a name that no file
+        mentions: it may be a default of the tokenizer's class.
 
     Raises:
         ConfigError: a file cannot be read.

@@ -89,7 +89,7 @@ class ChatTemplate:
 
         Raises:
             ConfigError: the folder has no chat template of that name, or it does not compile, never
-                ends, or writes nothing of what users say.
+                ends, or writes none of the users' text.
         """
         tokenizer_config = read_json(folder / "tokenizer_config.json")
         files = template_files(folder)

@@ -78,9 +78,9 @@ class Tally:
     episodes: int
     mean_reward: float
     num_at_most: int
-    """The number of episodes that paid the maximum of the reward range."""
+    """The number of episodes with the maximum of the reward range."""
     num_paid: int
-    """The number of episodes that paid more than the minimum."""
+    """The number of episodes with more than the minimum."""
     num_errors: int
     first_error: str
     passed: bool

@@ -1,5 +1,5 @@
 """The function `check_env`: every criterion, in order, on one environment; then scripted agents
-over many tasks, of which the oracle must be paid in full, the others nothing.
+over many tasks: the oracle must get the highest reward, the others the lowest.
 
 No gateway and no model are involved, so the environment decides the speed.
 """
@@ -43,7 +43,7 @@ class _Counts:
     errors: int = 0
     first_error: str = ""
     is_judged: bool = True
-    """A flag: the environment has a reward range, so the rewards can be judged."""
+    """Whether the environment has a reward range, so that the rewards can be judged."""
 
 
 async def play_baselines(
@@ -155,8 +155,8 @@ async def check_env(
     `env` is an id, a spec or a class; `options` are the environment's own. `episodes` is the number
     of tasks that are played. `only` has the ids of the criteria to judge, besides those they need.
     If `tasks` is not 0, scripted agents then play that many tasks. `sandbox` and
-    `verifier` configure the services, which are started if the environment asks for them.
-    `on_result` is called after each criterion, `on_progress` after each of those `tasks`.
+    `verifier` configure the services, which are started if the environment needs them. `on_result`
+    is called after each criterion, `on_progress` after each of those `tasks`.
 
     Raises:
         ConfigError: there is no such environment or criterion, or it cannot be made.

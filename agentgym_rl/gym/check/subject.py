@@ -120,7 +120,7 @@ class Play:
         return self.spy.steps[self._spied[1] : self._spied[1] + len(self.actions)]
 
     def transcript(self) -> str:
-        """Return, as text, all that must be equal when the same episode is played again."""
+        """Return the text that must be equal when the same episode is played again."""
         said = [[s.observation, s.reward, s.terminated, s.truncated] for s in self.steps]
         return as_text([self.first, said, type(self.error).__name__ if self.error else ""])
 
@@ -156,7 +156,7 @@ class Subject:
         self.cls = spec.load()
         self.episodes = episodes
         self.given = given
-        """The options of `reset` besides the task: the services that the environment asks for."""
+        """The options of `reset` besides the task: the services that the environment needs."""
         self.closing = closing
         self._wanted = wanted
         self._plays: list[Play] = []

@@ -136,7 +136,7 @@ def _parent(pid: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The configuration of the services to start if the environment asks for them."""
+    """The configuration of the services to start if the environment needs them."""
 
     sandbox: SandboxConfig
     verifier: VerifierConfig
@@ -152,7 +152,7 @@ class Wanted:
 
 @contextlib.asynccontextmanager
 async def started(env: Env, wanted: Wanted, closing: Closing) -> AsyncGenerator[dict[str, Any]]:
-    """Start the services `env` asks for; yield them as options of `reset`, and close `env` at exit.
+    """Start the services `env` needs; yield them as options of `reset`, and close `env` at exit.
 
     Raises:
         ConfigError: there is no such sandbox backend.

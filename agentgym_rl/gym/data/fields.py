@@ -28,7 +28,7 @@ _PLAIN = str.maketrans(
         **{"\u00d7": "*", "$": ""},
     }
 )
-"""The plain characters for typographic quotes, dashes and signs; the marks of formulas are none."""
+"""The plain characters for typographic quotes, dashes and signs; marks of formulas are removed."""
 _FORMULA = re.compile(r"\\[()\[\]]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -128,9 +128,9 @@ def check_text(text: str, what: str) -> str:
 
 
 def words_of(text: str) -> str:
-    """Return a text without what twins of a question differ in: spacing, case, the form of Unicode
-    characters, invisible ones, typographic quotes and dashes, entities of HTML, the marks of
-    formulas, and punctuation at either end."""
+    """Return a text without the differences between forms of one question: spacing, case, the form
+    of Unicode characters, invisible ones, typographic quotes and dashes, entities of HTML, the
+    marks of formulas, and punctuation at either end."""
     plain = html.unescape(text) if "&" in text else text
     if not plain.isascii():
         plain = unicodedata.normalize("NFKC", plain.translate(_PLAIN))

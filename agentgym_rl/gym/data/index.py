@@ -30,7 +30,7 @@ _FEW = 10
 """The number of tasks held out by hash below which a warning is logged: too few for a mean."""
 _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
 WEIGHT, SPLIT = "weight", "split"
-"""The fields that could mean something to this program, and are said if they do not."""
+"""The fields that may have a meaning for this program; a log line names those that have none."""
 _HELD_OUT = ("eval", "test", "validation", "valid", "val", "dev", "heldout", "held_out")
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -47,7 +47,7 @@ class RowTask(NamedTuple):
     weight: float | None = None
     """The weight of the task; None: the row's own."""
     said: str = ""
-    """The words of the question, by which others that say the same are found; by default,
+    """The words of the question, by which questions with the same content are found; by default,
     `question`."""
 
 
@@ -74,7 +74,7 @@ class RowIndex:
     num_tasks_refused: int = 0
     """The number of refused tasks in rows that have other tasks left."""
     num_unread: Counter[str] = field(default_factory=Counter[str])
-    """The number of rows with each of the fields that could mean something, and do not here."""
+    """The number of rows with each of the fields that may have a meaning, and have none here."""
     num_left_out: int = 0
     """The number of rows that the maker left out."""
     _reasons: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
@@ -241,7 +241,7 @@ class Seen:
 
     tasks: dict[int, str] = field(default_factory=dict[int, str])
     join_forms: bool = True
-    """The flag that all forms of a question are in one split."""
+    """Whether all forms of a question are in one split."""
     questions: dict[int, Split] = field(default_factory=dict[int, Split])
     """The split of each question, by the digest of its words."""
     moved: set[int] = field(default_factory=set[int])
@@ -483,7 +483,7 @@ def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -
     return RowTasks(_index(rows, choose, rows.stamps()), split, seed=seed)
 
 
-@lru_cache(maxsize=4)  # train and eval share one, and `arl train` asks for each more than once
+@lru_cache(maxsize=4)  # train and eval share one, and `arl train` reads each more than once
 def _index(rows: Rows, choose: ChooseMaker, stamps: tuple[object, ...]) -> RowIndex:
     return build_index(
         rows.readers(),

@@ -59,7 +59,7 @@ class Worker:
         self.ready = False
         self.calls = 0
         self.ended = False
-        """A flag: the stream has ended, so the worker is dead or about to be."""
+        """Whether the stream has ended: then the worker is dead, or about to be."""
         self.why = ""
         """The reason, if the host ended the worker because of its output."""
         self.vital = Vital(pid, depth=0)

@@ -263,7 +263,8 @@ RewardFunction = Callable[[Step], float]
 
 
 class TransformReward(Wrapper):
-    """A wrapper that pays `function(step)` for a step; `function` may be "module:function".
+    """A wrapper that gives the reward `function(step)` for a step; `function` may be
+    "module:function".
 
     The environment's own reward is kept in `info["reward_components"]["unshaped"]`.
     """

@@ -1,5 +1,5 @@
-"""An agent that runs any program: environment variables tell it the model, and MCP gives it the
-environment.
+"""An agent that runs any program: environment variables name the model, and MCP offers the tools of
+the environment.
 
     run ──► program.py     the program: start, output and end, child processes included
         ├─► presets.py     what Claude Code, Codex, opencode and others need to be started

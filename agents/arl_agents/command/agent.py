@@ -36,11 +36,11 @@ class Command(Agent):
 
     `argv`: a list, or a string with shell quoting. A word that names a file in the folder of `arl`
     becomes an absolute path. `env`: further variables for the program, "NAME" or "NAME=VALUE".
-    `mcp`: a flag to offer the environment's tools (needs the extra `mcp`).
+    `mcp`: whether to offer the environment's tools (needs the extra `mcp`).
     `preset`: a name of `presets.PRESETS`, as in `command:claude-code`. It sets what that program
     needs; `argv` is then optional: another path of the program, and further arguments.
-    `own_tools`: a flag to let a preset's program use its own tools too, on this machine.
-    `inside`: a flag to start the program in the sandbox of the environment, with its own tools
+    `own_tools`: whether a preset's program may use its own tools too, on this machine.
+    `inside`: whether to start the program in the sandbox of the environment, with its own tools
     alone, instead of on this machine; it has to be in the sandbox's image.
     """
 

@@ -40,7 +40,7 @@ sys.exit(ATTRIBUTE())
 
 
 def install(folder: Path, names: Sequence[str], *, python: str = sys.executable) -> list[Path]:
-    """Install programs and write their launchers, which are returned; a program that is there
+    """Install programs and write their launchers, which are returned; a program that is installed
     already stays as it is.
 
     Args:

@@ -39,7 +39,8 @@ async def run_inside(
     """Run a program in the sandbox until it ends; return its final message.
 
     Args:
-        told: The variables about the episode, whose files are in FOLDER, and those of the user's.
+        told: The environment variables of the episode, whose files are in FOLDER, and those of the
+            user.
         task_file: The contents of the file that ARL_TASK_FILE names.
 
     Raises:

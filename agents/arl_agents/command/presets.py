@@ -38,9 +38,9 @@ class Told:
     answer_file: str
     """The path where the program may write its final message."""
     own_tools: bool
-    """A flag to let the program use its own tools."""
+    """Whether the program may use its own tools."""
     confined: bool = False
-    """A flag: the program is in a sandbox already, and needs none of its own."""
+    """Whether the program is in a sandbox already, and needs none of its own."""
 
     @property
     def origin(self) -> str:
@@ -60,7 +60,8 @@ class Launch:
     """The option whose value is the prompt, for a program that reads no standard input; `--`: the
     prompt is the last argument."""
     answer: Callable[[str], str] | None = None
-    """A function from the standard output to the final message; None: it is the whole output."""
+    """A function from the standard output to the final message; None: the message is the complete
+    output."""
     answer_file: str = ""
     """The path of a file that `answer` reads instead of the standard output."""
 
@@ -74,7 +75,7 @@ class Preset:
     """The command that installs the program."""
     launch: Callable[[Told], Launch]
     takes_mcp: bool = True
-    """A flag: the program can use the environment's tools. Else it has only its own."""
+    """Whether the program can use the environment's tools; otherwise it has only its own tools."""
 
 
 def _claude_code(told: Told) -> Launch:
@@ -319,7 +320,7 @@ def _aider(told: Told) -> Launch:
 def launch_of(
     preset: Preset, told: Mapping[str, str], *, home: str, own_tools: bool, confined: bool = False
 ) -> Launch:
-    """Return the launch of a preset's program for an episode; `told`: its variables."""
+    """Return the launch of a preset's program for an episode, with its variables `told`."""
     return preset.launch(
         Told(
             base_url=told["OPENAI_BASE_URL"],
@@ -355,7 +356,8 @@ def preset_start(
 ) -> tuple[Start, Launch]:
     """Return the way to start a preset's program on this machine; write its files into `folder`.
 
-    `argv`: the program, and further arguments. `told`: the variables of the episode.
+    `argv` is the program, with further arguments; `told` has the environment variables of the
+    episode.
     """
     home, work, asked = folder / "home", folder / "work", folder / "prompt.txt"
     launch = launch_of(preset, told, home=str(home), own_tools=own_tools)

@@ -96,7 +96,7 @@ def _is_near(wanted: bytes, got: bytes, tolerance: Tolerance) -> bool:
 def same_value(
     expected: Any, said: bytes, *, tolerance: Tolerance = EXACT, python: bool = False
 ) -> bool:
-    """Return whether the driver's line `said` holds `expected`.
+    """Return whether `said`, a line of the driver's output, holds `expected`.
 
     1 equals 1.0, as it does in Python, and a tuple may stand for a list. If a float is expected, a
     number may differ by `tolerance`. With `python`, all that is == in Python is the same, such as

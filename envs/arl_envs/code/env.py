@@ -28,7 +28,7 @@ SYSTEM_PROMPT = "Solve the task in Python. Answer with one ```python block."
 
 
 class CodeEnv(Env):
-    """An environment that asks for a program; a message without tool calls is the submission.
+    """An environment whose tasks require a program; a message without tool calls is the submission.
 
     The submission is a fenced block of the message (`extract.py`), which runs in a sandbox once per
     hidden test. The reward comes with the last step only. `options` are the fields of `Options`.
@@ -62,7 +62,7 @@ class CodeEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or else the first training task of `seed`. Its programs run in
+        """Start `options["task"]`, or else the first training task of `seed`. Its programs run in
         `options["sandboxes"]`, a started `SandboxBackend`.
 
         Raises:

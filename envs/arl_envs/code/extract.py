@@ -31,7 +31,7 @@ _READS = re.compile(r"\b(?:input|stdin|fileinput)\b|\bopen\(\s*(?:0|['\"]/dev/st
 class _Block(NamedTuple):
     program: str
     is_marked: bool
-    """The flag of a block that is marked as Python; other blocks have no mark at all."""
+    """Whether the block is marked as Python; other blocks have no mark at all."""
     is_closed: bool
 
 
@@ -39,7 +39,7 @@ def last_program(text: str, entry: str | None = None) -> str | None:
     """Return the program in `text`; None if there is none.
 
     Candidates are blocks that are marked as Python, or not marked at all. Closed blocks come before
-    one that runs to the end of the message. Then come blocks that do what the task asks for: define
+    one that runs to the end of the message. Then come blocks that do what the task requires: define
     the function `entry`, or read standard input if `entry` is "" (None: nothing is known). Marked
     blocks come next. The last of equal blocks wins, so output or a usage example may follow.
 
@@ -61,7 +61,7 @@ def last_program(text: str, entry: str | None = None) -> str | None:
 
 
 def _fits(program: str, entry: str | None) -> bool:
-    """Return whether `program` seems to do what the task asks for, by a search of its text."""
+    """Return whether `program` seems to do what the task requires, by a search of its text."""
     if not entry:
         return entry is None or _READS.search(program) is not None
     name = re.escape(entry)

@@ -124,9 +124,9 @@ class _Grading:
         self._losses = 0
         """The number of sandboxes lost in the current test."""
         self._spent = False
-        """The flag of a submission that caused losses or used up its time: the other tests fail."""
+        """Whether the submission caused losses or used up its time: then the other tests fail."""
         self._is_checker_known = False
-        """The flag of a row's checker that has been tested."""
+        """Whether the row's checker has been tested."""
         self._cpu_ms = self._wall_ms = 0.0
         self._bounds: Limits | None = None
         """The limits of new sandboxes, if the default ones allow less than the problem."""
@@ -206,13 +206,13 @@ class _Grading:
         return await sandbox.run_python(DRIVER, stdin=json.dumps(order).encode(), limits=limits)
 
     async def _checked(self, sandbox: Sandbox, test: TextTest, said: bytes) -> Verdict | None:
-        """Return what the row's checker says of the output `said`, in a clean sandbox.
+        """Return the verdict of the row's checker on the output `said`, in a clean sandbox.
 
         Once for a submission the checker itself is tested: it has to accept the row's own output,
         and to reject nonsense, and no output. A checker that fails because of an output rejects it.
 
         Raises:
-            EnvError: the checker does not do so.
+            EnvError: the checker fails this test.
         """
         right = test.expected.encode("utf-8", "surrogatepass")
         accepted = await self._accepts(sandbox, test, said)

@@ -1,4 +1,5 @@
-"""The right outputs of a test, and what a program passes that ignores its input or repeats it."""
+"""The right outputs of a test, and the tests that a program passes by ignoring or repeating its
+input."""
 
 from __future__ import annotations
 

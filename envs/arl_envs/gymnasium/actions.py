@@ -33,7 +33,8 @@ class Actions:
     instruction: str
     """The instruction for the agent, one sentence."""
     read: Callable[[str], Any]
-    """A function that returns the action of a reply, None if it is none. Never raises."""
+    """A function that returns the action of a reply, None if the reply is not an action. Never
+    raises."""
     say: Callable[[Any], str]
     """A function that returns a reply that `read` reads as this action."""
 

@@ -105,7 +105,7 @@ class GymnasiumEnv(SyncEnv):
         environment.
 
         Raises:
-            EnvError: the task is none.
+            EnvError: the value is not a Task.
         """
         theirs = dict(options or {})
         task = theirs.pop("task", None)

@@ -115,7 +115,7 @@ class _Merge:
 
     # ------------------------------------------------------------------ files and folders
     def judge_files(self) -> None:
-        """Take the agent's entries over that are no hooks."""
+        """Take over the agent's entries that are not hooks."""
         aliases = self._aliases()
         for path, entry in self._mine.items():
             parent = str(PurePosixPath(path).parent)
@@ -179,7 +179,8 @@ class _Merge:
 
     # ------------------------------------------------------------------ the image's entries
     def keep_the_images(self) -> None:
-        """Put the image's hooks back, and what the agent's dropped files stand in place of."""
+        """Put back the image's hooks, and the entries in whose place the agent's dropped files
+        stand."""
         for path, before in self._theirs.items():
             held = self._final.get(path)
             if held is not None and held.kind == before.kind:
@@ -368,8 +369,8 @@ class _Merge:
                 yield path, mode
 
     def _stays_closed(self, path: str) -> bool:
-        """Return whether nobody has to be able to write there; programs of git take the modes of
-        its objects for granted."""
+        """Return whether no program has to write there; programs of git take the modes of its
+        objects for granted."""
         return self._hooks.takes(path) or "/.git/objects/" in f"/{path}"
 
     def _content(self, path: str) -> bytes:

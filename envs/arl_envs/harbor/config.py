@@ -1,5 +1,5 @@
-"""The typed reading of task.toml: what is honoured here, what is refused by name, and what has no
-effect.
+"""The typed reading of task.toml: the keys that are honoured here, those that are refused by name,
+and those without an effect.
 
 A key that is in none of the three groups is refused as unknown, so nothing is silently ignored.
 `tests/envs/harbor/schema.json` lists the fields of Harbor's own schema; a test compares it with
@@ -244,7 +244,7 @@ class TaskConfig(_Section):
 
     @property
     def needs_nonce(self) -> bool:
-        """Return whether only a reward file with the verification's nonce is paid."""
+        """Return whether only a reward file with the verification's nonce counts."""
         return bool(self.metadata.get("arl_nonce", False))
 
     @property
@@ -298,7 +298,7 @@ def read_config(raw: Mapping[str, Any], *, name: str, offline: bool = False) -> 
 
     Args:
         raw: The parsed task.toml.
-        offline: Play a task that asks for a network although sandboxes have none.
+        offline: Play a task that requires a network although sandboxes have none.
 
     Raises:
         ConfigError: a key is unknown or refused, or a value is out of range; the message names the

@@ -3,8 +3,8 @@
 Three kinds of processes share the work. The judge reads the nonce from standard input and the
 cases from a file that it deletes; it never runs code of the agent. The server is a new interpreter
 that knows neither, so the memory of its forks holds no secret. A player, forked from the server
-for each case, imports the agent's code and calls it. Players say values as JSON; the judge compares
-them.
+for each case, imports the agent's code and calls it. A player prints the values of its calls as
+JSON; the judge compares them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Unfit(Exception):
 
 
 class Tampered(Exception):
-    """Processes of the agent that outlive their case: nothing is paid."""
+    """The error for processes of the agent that outlive their case: there is no reward."""
 
 
 # ------------------------------------------------------------------ values
@@ -149,7 +149,7 @@ def receive(link: socket.socket, size: int, end: float) -> bytes:
 
 # ------------------------------------------------------------------ the player
 def play(steps: list[dict[str, Any]], app: str, out: int) -> None:
-    """Play a case in this process and write what came of each step to `out`; never return."""
+    """Play a case in this process and write the outcome of each step to `out`; never return."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -193,7 +193,7 @@ def lower(kind: int, soft: int, hard: int) -> None:
 
 
 def named(target: str) -> Any:
-    """Return what "package.module:name" names."""
+    """Return the object that "package.module:name" names."""
     module, _, name = target.partition(":")
     value = __import__(module, fromlist=["_"])
     for part in name.split("."):
@@ -225,7 +225,7 @@ def serve(app: str) -> None:
 def attended(
     steps: list[dict[str, Any]], app: str, link: socket.socket
 ) -> tuple[int, bytes, bytes]:
-    """Return the process number of a player, how it ended, and what it said."""
+    """Return the process number of a player, the way it ended, and its output."""
     said, out = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -277,7 +277,7 @@ class Server:
         """The process number of the server that was started last."""
 
     def ask(self, steps: list[dict[str, Any]]) -> tuple[bytes, bytes]:
-        """Return how the case ended and what its player said; a failing server counts as overtime.
+        """Return the end of a case and its player's output; a failing server counts as overtime.
 
         Raises:
             Tampered: processes of the agent cannot be ended.
@@ -340,7 +340,7 @@ def played(cases: list[dict[str, Any]], app: str) -> list[bool]:
 
 
 def right(expected: list[Any], data: bytes) -> bool:
-    """Return whether a player's bytes say exactly what is expected."""
+    """Return whether a player's bytes are exactly the expected result."""
     try:
         return same(expected, json.loads(data))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The files of a work folder that programs execute without being asked for by name.
+"""The files of a work folder that programs execute although no command names them.
 
 An agent that adds or changes such a file changes how the tests run, not what they test. So the
 verification keeps the image's version, or none. There are two sorts:
@@ -55,7 +55,7 @@ class Why:
 
     text: str
     is_doubtful: bool = False
-    """The file is taken over if the task's solution needs it."""
+    """Whether the file is taken over if the task's solution needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ class Surroundings:
     modules: frozenset[str] = frozenset()
     """The modules of Python that are installed."""
     namespaces: frozenset[str] = frozenset()
-    """Those that are folders without a file of their own, of which another part may be anywhere."""
+    """The modules that are folders without a file of their own; another part of them may be
+    anywhere."""
     wanted: frozenset[str] = frozenset()
     """The modules that are not installed, and that installed ones import if they are there."""
     libraries: frozenset[str] = frozenset()

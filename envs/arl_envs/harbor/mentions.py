@@ -1,4 +1,4 @@
-"""The names in the texts of a task's tests, which say what they may do in the work folder.
+"""The names in the texts of a task's tests, which show what the tests may use in the work folder.
 
 The tests are read and not run, so names that they compute are not found.
 """
@@ -38,17 +38,17 @@ _SOURCED = re.compile(r"(?:\bsource|(?:^|[;&|(]|\bthen|\bdo)\s*\.)\s+[\"']?([\w.
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """The names in the texts of the tests, which say what they may do in the work folder."""
+    """The names in the texts of the tests, which show what the tests may use in the work folder."""
 
     words: frozenset[str] = frozenset()
-    """All of them, without folders before them; and without suffixes."""
+    """All names, without the folders before them; each also without its suffix."""
     written: frozenset[str] = frozenset()
     """The names of the files and folders that tests may copy or write to."""
     links: frozenset[str] = frozenset()
     """The names of the files that tests may expect to be links."""
     placed: frozenset[str] = frozenset()
-    """The paths to which tests may copy or link: what is there already may stay, or get it inside,
-    if it is a folder."""
+    """The paths to which tests may copy or link. A file there may stay, and a folder may get the
+    copy inside."""
     places: frozenset[str] = frozenset()
     """The folders that tests may add to Python's search path."""
     filled: frozenset[str] = frozenset()

@@ -2,7 +2,7 @@
 
 The strictest terms come first: files that could be the answer of a task as well as a trick are left
 out, and Python does not look for modules in the work folder where no program of it is run. If the
-solution is not paid on them, the task needs what it took to pay the solution.
+solution gets no full reward on these terms, weaker terms are tried.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Terms:
     needed: frozenset[str] = frozenset()
     """The doubtful files that are taken over."""
     is_isolated: bool = True
-    """Python is kept from the work folder where the tests run no program of it."""
+    """Whether Python does not look for modules in the work folder, where the tests run no program
+    of it."""
     problem: str = ""
-    """The reason that not even the solution is paid; "": it is."""
+    """The reason why not even the solution gets its reward; "" if it does."""
 
 
 async def terms_of_solution(
@@ -51,9 +52,9 @@ async def terms_of_solution(
 
     Args:
         grade: Verifies the solution's files on some terms.
-        must_pay: The solution exists, so that an unpaid one is a problem.
+        must_pay: Whether the solution exists, so that a solution without a reward is a problem.
         full: The full reward.
-        is_unpaid: Whether a reward is what tests give that could not work.
+        is_unpaid: Whether a reward is one that tests also give if they cannot work.
     """
     best = verdict = await grade(first)
     terms = first

@@ -1,4 +1,4 @@
-"""The rules of one task's verification: what it takes over from the agent."""
+"""The rules of one task's verification: the files that it takes over from the agent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .task import HarborTask
 from .tree import Tree
 
 PUBLISHED = "/logs/artifacts"
-"""The folder of which every task's tests get the agent's files, without being told."""
+"""The folder whose files all tests get, even if task.toml does not list it as an artifact."""
 
 
 class Rules:
-    """The judgement of the agent's files by what the task, its image and its tests are.
+    """The rules for the agent's files, from the task, its image and its tests.
 
     Args:
         image: The task's image.
@@ -37,7 +37,7 @@ class Rules:
 
     def hooks_among(self, files: Mapping[str, bytes], artifacts: Sequence[str]) -> dict[str, Why]:
         """Return the files below artifacts that programs load by themselves; an artifact that is a
-        file is what the task asks for."""
+        file is the result that the task requires."""
         judges = {
             one: Hooks(
                 (),

@@ -57,7 +57,7 @@ def make_task(task: Task) -> HarborTask:
     """Return the contents of a task of `task_source`.
 
     Raises:
-        EnvError: the task is none of this environment, or its folder has changed since.
+        EnvError: the task is not of this environment, or its folder has changed since.
     """
     kind = task.data.get("kind")
     if kind in GENERATORS:

@@ -186,7 +186,7 @@ def checked(task: HarborTask) -> HarborTask:
 
 
 def _compose_lines(service: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield the lines of a Dockerfile that do what a service of a compose file says.
+    """Yield the lines of a Dockerfile that are equivalent to a service of a compose file.
 
     Raises:
         ConfigError: a field has no equivalent.

@@ -1,7 +1,7 @@
 """The contents of a work folder, read by the host; those of an image are remembered.
 
-A list of folders, links and modes comes from a program in the sandbox: whatever it says, the agent
-could have made it so.
+The list of folders, links and modes comes from a program in the sandbox, which the agent can
+deceive. This is harmless: the agent could have made any such folders, links and modes itself.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ print(json.dumps({
 
 
 class TooMuch(Exception):
-    """The error of a work folder beyond the limits; the text says which."""
+    """The error of a work folder beyond the limits; the text names the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,15 +234,15 @@ _TREES: LruDict[str, Tree] = LruDict(most_size=CACHED_BYTES, size_of=_size)
 
 
 def known_tree(image: Image, *, around: bool) -> Tree | None:
-    """Return the work folder of `image`, with its surroundings if they are asked for; None if they
-    are not remembered."""
+    """Return the work folder of `image`, with its surroundings if `around`; None if it is not
+    remembered."""
     tree = _TREES.use(image.key)
     return None if tree and around and tree.around is None else tree
 
 
 async def image_tree(image: Image, sandbox: Sandbox, *, around: bool) -> Tree:
-    """Return the work folder of `image`, with its surroundings if they are asked for; `sandbox` is
-    a fresh one of it.
+    """Return the work folder of `image`, with its surroundings if `around`; `sandbox` is a new
+    sandbox of the image.
 
     Raises:
         TooMuch: it is too large to be played.

@@ -28,7 +28,7 @@ class Verdict:
     dropped: Mapping[str, Why] = field(default_factory=dict[str, Why])
     """The agent's files that were left out, with the reasons."""
     is_isolated: bool = False
-    """The tests ran without a Python that looks for modules in the work folder."""
+    """Whether the tests ran with a Python that does not look for modules in the work folder."""
     duration_ms: float = 0.0
 
     @property

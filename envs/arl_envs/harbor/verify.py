@@ -1,9 +1,9 @@
 """The verification: the tests of a task, in a fresh sandbox of its image with the agent's files.
 
 The agent is gone by then: its sandbox is closed, and the host has collected its files. Tests come
-in last, and the reward file is read once every process is dead. A verification without a reward,
-or with 0, is the agent's doing if the solution of the task is paid, else a failure of
-infrastructure: many tests write 0 if a tool that they install is missing.
+in last, and the reward file is read once every process is dead. A verification without a reward, or
+with 0, counts as the agent's failure if the solution of the task gets its reward, else as a failure
+of infrastructure: many tests write 0 if a tool that they install is missing.
 
     shared     the task's image, with the agent's work folder and its artifacts
     separate   the image of tests/Dockerfile (or else the task's), with the artifacts alone
@@ -55,7 +55,8 @@ _RUN = (
     f"if command -v bash > /dev/null; then exec bash -c 'exec {TESTS}/test.sh'; fi && "
     f"exec {TESTS}/test.sh"
 )
-"""A script without #! is one for bash if the image has it, as in Harbor's own runner."""
+"""The command of the tests: a script without #! runs in bash if the image has it, as in Harbor's
+own runner."""
 
 
 class Verifier:
@@ -125,7 +126,7 @@ class Verifier:
         return self._priced(verdict)
 
     def _priced(self, verdict: Verdict) -> Verdict:
-        """Return a verdict without a reward with the least one."""
+        """Return the verdict; one without a reward gets the lowest reward."""
         if verdict.status in ("ok", "wrong"):
             return verdict
         return replace(verdict, reward=min(self._config.reward_range[0], 0.0))
@@ -137,7 +138,7 @@ class Verifier:
             return Verdict("too_large", detail=f"the work folder has {error}")
 
     def _may_be_ours(self, verdict: Verdict) -> bool:
-        """Return whether a verdict says nothing before the solution is paid."""
+        """Return whether a verdict proves nothing until the solution has got its reward."""
         if not verdict.has_reward:
             return True
         strict = verdict.is_isolated or any(why.is_doubtful for why in verdict.dropped.values())
@@ -147,11 +148,13 @@ class Verifier:
 
     @property
     def _can_be_solved(self) -> bool:
-        """Return whether a reward of 0 says nothing yet: generated tasks are known to be sound."""
+        """Return whether a reward of 0 proves nothing yet: generated tasks are known to be
+        sound."""
         return bool(self._task.solution) and not self._config.is_generated
 
     def _is_unpaid(self, verdict: Verdict) -> bool:
-        """Return whether a reward is what tests give that could not work: 0, or the least."""
+        """Return whether a reward is one that tests also give if they cannot work: 0, or the
+        lowest."""
         low, full = self._config.reward_range
         return verdict.reward <= (max(low, 0.0) if full > 0 else low)
 
@@ -206,7 +209,7 @@ class Verifier:
         return verdict
 
     async def _dropped_of_image(self, work: Work | None, terms: Terms) -> Mapping[str, Why] | None:
-        """Return what is left out of the agent's files if the rest is known to be the image's."""
+        """Return the agent's files that are left out if the rest is known to be the image's."""
         if work is None:
             return {}
         known = self._known()
@@ -358,8 +361,8 @@ class Verifier:
         return rewards_of(data, nonce if self._config.needs_nonce else None)
 
     async def _proven(self, verdict: Verdict) -> Terms:
-        """Return the terms on which the tests pay the solution: it is the agent's doing that they
-        pay nothing.
+        """Return the terms on which the tests give the solution its reward: a missing reward is
+        then the agent's failure.
 
         Raises:
             InfraError: they do not; or they give no reward for the untouched image, if the task has
@@ -421,7 +424,7 @@ MAX_REMEMBERED = 10_000
 _UNTOUCHED: LruDict[tuple[str, Terms], Verdict] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task and the terms."""
 _TERMS: LruDict[str, Terms] = LruDict(MAX_REMEMBERED)
-"""The terms on which the tests of a task pay its solution, by its digest."""
+"""The terms on which the tests of a task give its solution the reward, by the task's digest."""
 
 
 def _ended(result: ExecResult, detail: str) -> Verdict:

@@ -13,7 +13,7 @@ judge.py    one model behind an OpenAI-compatible URL or LiteLLM; a panel of the
 question.py the request: quotes behind random marks, the schema of the verdict, its reading
 endpoint.py the calls: deadlines, retries, whose fault an error is
 cache.py    the file of verdicts
-watch.py    warnings about a judge that says nothing, and about its cost
+watch.py    warnings about a judge without information, and about its cost
 group.py    rewards of a finished group by pairs (`rollout.group_reward`)
 reward_model.py  a sequence classifier behind vLLM's route /classify
 """

@@ -16,7 +16,7 @@ from .question import Question, defused
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """A criterion of a rubric: what the judge is asked, and the scale of its answer.
+    """A criterion of a rubric: the question to the judge, and the scale of its answer.
 
     Raises:
         ConfigError: a weight that is not above 0, or a scale without two whole numbers.
@@ -53,7 +53,7 @@ class Verdict:
 
 
 class Asking(ABC):
-    """A judge, or several: whoever answers questions with numbers."""
+    """A judge, or several, that answer questions with numbers."""
 
     max_text_bytes: int
     """The longest quoted text, in bytes of UTF-8; a longer one loses its middle."""
@@ -65,9 +65,9 @@ class Asking(ABC):
 
     @abstractmethod
     async def answer(self, question: Question) -> Verdict:
-        """Return the verdict on a question. A judged text that prevents one has the lowest score:
-        the judge refuses it, or gives no verdict on it, again and again, and judges a neutral text
-        in its place. Else whoever writes texts could choose not to be judged.
+        """Return the verdict on a question. A judged text that prevents a verdict has the lowest
+        score: the judge refuses it, or gives no verdict on it, repeatedly, and judges a neutral
+        text in its place. Otherwise a policy could choose not to be judged.
 
         Raises:
             InfraError: the judge cannot be reached, or gives no verdict on any text.
@@ -103,9 +103,9 @@ class Asking(ABC):
     async def compare(
         self, question: str, first: str, second: str, criterion: str, *, reference: str = ""
     ) -> Verdict:
-        """Return how far the first answer is the better one by a criterion, from 0 to 1; 0.5: they
-        are equally good. The judge is asked in both orders, so that it cannot prefer a place. Equal
-        answers are not compared.
+        """Return the degree to which the first answer is the better one by a criterion, from 0 to
+        1; 0.5: both are equally good. The judge is asked in both orders, so that it cannot prefer a
+        place. Equal answers are not compared.
 
         Raises:
             InfraError, EnvError: as `answer`.
@@ -186,7 +186,7 @@ class Asking(ABC):
 
 
 def check_rubric(rubric: Sequence[Criterion]) -> None:
-    """Refuse a rubric whose scores could not be told apart.
+    """Refuse a rubric whose scores could not be distinguished.
 
     Raises:
         ConfigError: no criteria, or two of one name.

@@ -1,4 +1,4 @@
-"""The file of verdicts: a question that was answered once is not asked again, by any process."""
+"""The file of verdicts: no process sends a question again that has been answered once."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class VerdictCache:
         return await asyncio.to_thread(self._get, _hash(question))
 
     async def put(self, question: str, score: int) -> int:
-        """Keep a verdict, unless there is one; return the one that is kept: two processes that
-        asked at the same time so use the same.
+        """Keep a verdict, unless the question has one already; return the kept verdict. Two
+        processes with the same question at the same time so use the same verdict.
 
         Raises:
             InfraError, EnvError: as `get`.

@@ -164,7 +164,7 @@ class Endpoint:
             raise self._judged(status if isinstance(status, int) else 500, str(error)) from error
         found = answer.model_dump(mode="json", exclude_none=True)
         try:
-            # 0 is what LiteLLM says of many models whose price it does not know.
+            # LiteLLM returns 0 for many models whose price it does not know.
             found["usd"] = litellm.completion_cost(answer, model=name) or None
         except Exception:  # a bare Exception for a model without a price
             found["usd"] = None
@@ -192,7 +192,7 @@ class Endpoint:
         return self._failed(f"its answer has no message: {self._shown(str(reply))}")
 
     def refused(self, what: str, said: str = "") -> Refused:
-        """Return the error of a refusal; `said`: the words of the server."""
+        """Return the error of a refusal; `said` is the server's message."""
         error = Refused(
             f"judge {self._where()}: {what}\ncheck its model, base_url, api_key_env, "
             "response_format and content filter, and whether its context takes the question; the "

@@ -57,7 +57,7 @@ class Judge(Asking):
         price_completion: float | None = None,
         warn_usd: float = 10.0,
     ) -> None:
-        """Describe a judge; nothing is asked yet.
+        """Describe a judge; no request is sent yet.
 
         Args:
             model: The name at the server, or litellm:PROVIDER/NAME.
@@ -71,10 +71,11 @@ class Judge(Asking):
             extra_body: Further fields of every request.
             timeout_s: The longest attempt.
             max_retries: The attempts after the first for a server that fails.
-            max_asks: The times that the judge is asked until its reply is a verdict.
+            max_asks: The most requests for one verdict; a reply that is no verdict is followed by
+                another request.
             max_concurrent: The questions that are under way at once.
             max_text_bytes: The longest quoted text, in bytes of UTF-8.
-            cache: The file of verdicts; None: every question is asked.
+            cache: The file of verdicts; None: every question is sent.
             price_prompt, price_completion: The USD per million tokens, both or neither.
             warn_usd: The cost in this process at which a warning is logged.
 
@@ -112,11 +113,12 @@ class Judge(Asking):
         self._watch = Watch(model, warn_usd=warn_usd)
         self._open: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
         self._asked: dict[str, asyncio.Lock] = {}
-        """The questions under way: whoever has the same one waits for its verdict in the cache."""
+        """The questions under way: a caller with the same question waits for its verdict in the
+        cache."""
 
     @property
     def longest_s(self) -> float:
-        # A text that is blamed was asked about twice, and a neutral one between.
+        # A text that is blamed took two questions, and a neutral one between.
         return 3 * self._max_asks * self._endpoint.longest_s
 
     async def answer(self, question: Question) -> Verdict:
@@ -195,7 +197,7 @@ class Judge(Asking):
         return [name for name, size in sizes.items() if not found or size == max(sizes.values())]
 
     async def _score(self, question: Question, costs: list[Mapping[str, float]]) -> int:
-        """Ask until the reply is a verdict, at most `max_asks` times, each with new marks, and
+        """Send requests, each with new marks, until a reply is a verdict, at most `max_asks`;
         return its score. `costs` gets the cost of each request.
 
         Raises:
@@ -321,8 +323,8 @@ _NEWER = "max_completion_tokens"
 
 
 def _other_settings(settings: Mapping[str, Any], said: str) -> dict[str, Any] | None:
-    """Return the settings without what a server's refusal says that its model does not know;
-    None if it says nothing of this kind."""
+    """Return the settings without those that the server's model does not know, by the message
+    `said` of its refusal; None if the message names none."""
     if "max_tokens" in settings and _NEWER in said:
         rest = {name: value for name, value in settings.items() if name != "max_tokens"}
         return {_NEWER: settings["max_tokens"], **rest}
@@ -332,8 +334,8 @@ def _other_settings(settings: Mapping[str, Any], said: str) -> dict[str, Any] | 
 
 
 class Panel(Asking):
-    """Several judges that are asked the same, each in its own request. `combine`: the mean or the
-    median of their scores, or the score that most of them give (of equally many, their mean).
+    """Several judges that get the same question, each in its own request. `combine`: the mean or
+    the median of their scores, or the score that most of them give (of equally many, their mean).
 
     Raises:
         ConfigError: fewer than two judges, or an unknown `combine`.

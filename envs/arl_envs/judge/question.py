@@ -25,8 +25,8 @@ _nfkc = partial(unicodedata.normalize, "NFKC")
 _KEPT = "\n\t"
 _NEWLINES = re.compile("\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
-"""The categories of characters that nobody sees: control, format (joiners, directions, tags),
-surrogates, private and unassigned ones."""
+"""The categories of invisible characters: control, format (joiners, directions, tags), surrogates,
+private and unassigned ones."""
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 """The letters and marks that are drawn as nothing."""
 _ASCII = {c: ascii for c in range(0xFE10, 0xFFE0) if len(ascii := _nfkc(chr(c))) == 1}
@@ -42,7 +42,7 @@ _TOKEN = re.compile(
 `<eoh>`; `[INST]`, `[gMASK]`, `[unused7]`, `[|user|]`; `]~b]`, `]~!b[` and `]<]image[>[`; `[e~[`;
 `|NEWLINE|`."""
 NEUTRAL = "I do not know the answer."
-"""A text that no server refuses for what it says, or for its length."""
+"""A text that no server refuses for its content or its length."""
 
 
 def defused(text: str, *, max_text_bytes: int) -> str:
@@ -82,7 +82,7 @@ class Question:
     name: str = ""
     """The criterion's name, for warnings."""
     judged: tuple[str, ...] = ()
-    """The names of the texts that are judged: whoever wrote them chose their words and length."""
+    """The names of the texts that are judged: the author of a text chose its words and length."""
 
     def without(self, *names: str) -> Question:
         """Return the same question about a neutral text in place of each text of `names`."""
@@ -124,8 +124,8 @@ class Question:
         return "\n\n".join(quotes)
 
     def verdict(self, content: Any) -> int | None:
-        """Return the number in a judge's reply; None if the reply is anything else than the one
-        object that was asked for."""
+        """Return the number in a judge's reply; None if the reply is anything else than the
+        requested object."""
         try:
             pairs = (
                 json.loads(content, object_pairs_hook=list) if isinstance(content, str) else None

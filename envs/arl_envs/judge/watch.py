@@ -1,5 +1,5 @@
-"""The warnings, each said once, about what nobody would notice in the rewards: a judge that gives
-everything the same score, texts that prevent a verdict, and a judge whose cost grows."""
+"""The warnings, each logged once, about faults that rewards do not show: a judge that gives every
+text the same score, texts that prevent a verdict, and a judge whose cost grows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Watch:
         self._said: set[str] = set()
 
     def blamed(self, metric: str, why: str) -> None:
-        """Count a text that prevents a verdict, of which `metric` and `why` tell how."""
+        """Count a text that prevents a verdict; `metric` and `why` give the cause."""
         self._blamed.append(True)
         self._warn(
             metric,

@@ -7,7 +7,7 @@ with the value of the right answer, and the work is to give it another form. An 
     look like the right answer (see `form`), or else take fewer operations than the question's
     expression; without variables, or where a form is requested, it must look like it.
 
-A right answer that is itself in the question does not ask for another form.
+A right answer that is itself in the question does not require another form.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ __all__ = ["SYSTEM_PROMPT", "MathEnv"]
 
 
 class MathEnv(Env):
-    r"""An environment that asks one problem; a message without tool calls is the final answer.
+    r"""An environment of one problem; a message without tool calls is the final answer.
 
     The reward is 1 if the final answer is right, else 0, and comes with the last step only. For
     generated problems, the last `\boxed{}` must hold exactly the right number (`answers.py`); for
@@ -60,7 +60,7 @@ class MathEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or else the first training problem of `seed`. Answers that need
+        """Start `options["task"]`, or else the first training problem of `seed`. Answers that need
         algebra are judged in `options["verifier"]`, a started `VerifierPool`, or else in a pool of
         the environment's own, which `close` ends.
 

@@ -53,8 +53,8 @@ def check_gold(answer: str, question: str = "") -> Shape:
     """Return the shape of a right answer.
 
     Raises:
-        Unreadable: the answer is not understood, so nothing could be compared with it, or it says
-            that there is none.
+        Unreadable: the answer is not understood, so nothing could be compared with it, or it means
+            that there is no answer.
     """
     if says_nothing(answer, question):
         raise Unreadable("it says that there is no answer")
@@ -106,7 +106,7 @@ def judge_number(text: str, *, answer: str, kind: Kind) -> Verdict:
 
 
 async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) -> Judgement:
-    """Judge `text`; the verifier is asked only where algebra is needed.
+    """Judge `text`; the verifier is called only where algebra is needed.
 
     An answer that takes longer than `timeout_s` twice (the verifier tries again once) has the
     verdict `timeout`.

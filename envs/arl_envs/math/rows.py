@@ -9,7 +9,7 @@ The known row formats, with the question and the answer in each:
     plain        question, answer
 
 Other fields are ignored. A row whose answer the judge cannot read is refused, because no
-reply could ever be compared with it; so is one whose answer says that there is none ("proof").
+reply could ever be compared with it; so is a row whose answer means that there is none ("proof").
 """
 
 from __future__ import annotations

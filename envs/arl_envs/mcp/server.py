@@ -33,7 +33,7 @@ def tool_spec(tool: Tool) -> ToolSpec:
 
 def result_text(result: CallToolResult, *, max_chars: int) -> str:
     """Return a tool's result, a paragraph per block. Structured content is shown as JSON if there
-    is no text beside it (a server that gives both says the same in both, by the protocol).
+    is no text beside it (by the protocol, a server that gives both gives the same content in both).
 
     The text has at most `max_chars` characters: the middle of a longer one is left out.
 
@@ -128,7 +128,7 @@ class McpServer:
         self._ending_of_child = ""
 
     async def start(self) -> None:
-        """Connect and ask for the tools.
+        """Connect and request the tools.
 
         Raises:
             InfraError: the server does not start, or does not answer in time.

@@ -4,9 +4,9 @@
                 ▲                                   │ the server has no session left
                 └── wait, in the order of arrival ◄─┘
 
-OpenEnv says in the answer to a session too many how many sessions the server holds at most; from
-then on no more than these are tried. Programs other than this one may hold some of them, so a full
-server is tried again after a while, too.
+When a server refuses a session because it is full, OpenEnv's answer contains the most sessions that
+it holds; from then on no more than these are tried. Other programs may hold some of the sessions,
+so a full server is tried again after a while, too.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _Server:
     taken: int = 0
     """The number of sessions that are open or being opened from here."""
     most: int | None = None
-    """The most sessions that the server holds, as it says; None: it has not said."""
+    """The most sessions that the server holds, by its own report, if there is one."""
     active: int | None = None
     """The number of sessions that it held, whoever opened them, when it last had no room."""
     again_s: float = 0.0
-    """The time of the event loop from which it may be tried."""
+    """The time of the event loop from which the server may be tried."""
     retry_s: float = RETRY_S
     offer: object = None
     """The form of the actions, when a session was last opened; None: not known yet."""

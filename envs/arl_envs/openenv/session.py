@@ -30,9 +30,9 @@ class NoSession(InfraError):
     def __init__(self, message: str, active: int | None = None, most: int | None = None) -> None:
         super().__init__(message)
         self.active = active
-        """The number of sessions that it holds, as it says; None: it does not say."""
+        """The number of sessions that the server holds, by its own report, if there is one."""
         self.most = most
-        """The number of sessions that it can hold, as it says; None: it does not say."""
+        """The most sessions that the server can hold, by its own report, if there is one."""
 
 
 async def schema(url: str) -> Mapping[str, Any]:
@@ -164,7 +164,7 @@ def _error(what: str, found: Mapping[str, Any]) -> Exception:
 
 
 def _at_least(least: int, number: Any) -> int | None:
-    """Return a count of the server, None if it is none."""
+    """Return a count of the server, None if the value is not a count."""
     is_count = isinstance(number, int) and not isinstance(number, bool)
     return number if is_count and least <= number < 1 << 31 else None
 

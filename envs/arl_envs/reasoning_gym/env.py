@@ -20,7 +20,8 @@ from .screen import EVALUATED, may_be_scored
 
 SYSTEM_PROMPT = "Solve the problem. Put only the final answer in <answer></answer>."
 RIGHT = 0.99
-"""The score from which an answer counts as right; the package pays less for many wrong ones."""
+"""The score from which an answer counts as right; the package gives lower scores to many wrong
+ones."""
 GENERATE_TIMEOUT_S = 30.0
 SLOWNESS = 20
 """The multiple of the question's generation time that a scorer has, on top of its time limit: the
@@ -59,8 +60,8 @@ class ReasoningGymEnv(Env):
 
     The reward is 1 if the package's scorer gives 0.99 or more, else 0; with `reward="raw"` it is
     the score itself, which is positive for many wrong answers. `timeout_s` bounds the scorer: an
-    answer that twice takes longer is paid 0 and counted (`verifier_timeouts`). `config` and
-    further options are the dataset's own.
+    answer that twice takes longer gets 0 and is counted (`verifier_timeouts`). `config` and further
+    options are the dataset's own.
 
     Raises:
         ConfigError: reasoning-gym is missing, or has no such dataset or option.
@@ -110,7 +111,7 @@ class ReasoningGymEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask the question of `options["task"]`, or a training question of `seed`.
+        """Start with the question of `options["task"]`, or a training question of `seed`.
 
         Raises:
             EnvError: unknown options, a task of another dataset, or no question of the split.

@@ -1,6 +1,6 @@
 r"""The final answer of a reply: the content of the last <answer></answer> or \boxed{}.
 
-Nothing else is an answer, however right it may look: scorers pay for many near misses.
+Nothing else is an answer, however right it may look: scorers reward many near misses.
 """
 
 from __future__ import annotations

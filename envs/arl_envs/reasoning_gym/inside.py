@@ -1,9 +1,9 @@
 """The code that runs in the verifier pool, never in the training process: generators are slow, and
 scorers may hang on, or execute, their input.
 
-If the package's scorer pays for wrong answers, an answer must also meet conditions here. A test of
-every scorer with generic answers found the cases. Without the conditions, "0" is right
-for every coin flip, any word for every game of life, and any expression of 24 for puzzle24.
+If the package's scorer rewards wrong answers, an answer must also meet conditions here. A test of
+every scorer with generic answers found the cases. Without the conditions, "0" is right for every
+coin flip, any word for every game of life, and any expression of 24 for puzzle24.
 """
 
 from __future__ import annotations

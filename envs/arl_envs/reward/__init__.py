@@ -2,7 +2,7 @@
 
 def function(completion: str, row: dict) -> float: ...
 
-env.py      asks the prompt, scores the one reply     options.py   the options of the user
+env.py      sends the prompt, scores the reply     options.py   the options of the user
 tasks.py    rows to tasks: prompt, processor, split    scoring.py   calling the function
 judged.py   a judge or a reward model in its place: --env reward --env.options.judge.model=NAME
 """

@@ -1,4 +1,4 @@
-"""The reward environment: it asks a prompt, and a function or a judge scores the one reply."""
+"""The reward environment: it sends a prompt, and a function or a judge scores the one reply."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RewardEnv(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or else the first training task of `seed`. With executor "pool",
+        """Start `options["task"]`, or else the first training task of `seed`. With executor "pool",
         `options["verifier"]` is a started `VerifierPool`; without it, the environment has its own.
 
         Raises:

@@ -41,7 +41,7 @@ _FAMILIAR = frozenset(
         *("c", "r"),
     }
 )
-"""The names of parameters that mean the reply or the row; others are said once."""
+"""The names of parameters that mean the reply or the row; other names are logged once."""
 _THOUGHTS = ("reasoning", "reasoning_content", "thoughts", "thinking")
 _NOT = {
     _COMPLETION: frozenset(
@@ -70,7 +70,7 @@ class Options:
     """The keyword arguments of the environment (`--env.options.prompt_field=question`).
 
     Raises:
-        ConfigError: an option that cannot work; the message says what can.
+        ConfigError: an option that cannot work; the message has the remedy.
     """
 
     function: str = ""
@@ -198,11 +198,11 @@ class Parameters:
     """The parameters of a reward function."""
 
     names: tuple[str, ...] = ()
-    """The names of the first two."""
+    """The names of the first two parameters."""
     reasoning: bool = False
-    """The flag that the third gets the thoughts."""
+    """Whether the third parameter gets the thoughts."""
     others: tuple[str, ...] = ()
-    """The names of those that get their default."""
+    """The names of the parameters that get their default."""
 
     def check_columns(self, row: Mapping[str, Any], function: str) -> None:
         """Refuse a function that takes a column of this row by its name.
@@ -229,7 +229,7 @@ def parameters(function: Callable[..., Any], name: str) -> Parameters:
 
     Raises:
         ConfigError: it cannot be called with a completion and a row, or the names or types of its
-            parameters say that it expects something else.
+            parameters show that it expects something else.
     """
     try:
         found = inspect.signature(function)
@@ -262,7 +262,7 @@ def parameters(function: Callable[..., Any], name: str) -> Parameters:
 
 @lru_cache(maxsize=64)
 def _say_parameters(function: str, names: tuple[str, ...], odd: tuple[str, ...]) -> None:
-    """Log once what the parameters of a function get, where their names do not say it."""
+    """Log once what the parameters of a function get, where their names do not show it."""
     given = zip(names, (_COMPLETION, _ROW), strict=False)
     said = ", ".join(f"`{name}` gets {what}" for name, what in given if name in odd)
     _log.warning("%s: %s; %s", function, said, _REMEDY)

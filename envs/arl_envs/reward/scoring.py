@@ -117,7 +117,7 @@ class Scorer:
 
 @lru_cache(maxsize=64)
 def _say_thoughts(name: str) -> None:
-    """Log once for each function that it is not given the thoughts of replies."""
+    """Log once for each function that it does not get the thoughts of replies."""
     _log.warning(
         "replies have thoughts, apart from their text, and %s(completion, row) gets the text "
         "alone: a third parameter `reasoning` gets the thoughts",

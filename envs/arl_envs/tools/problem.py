@@ -44,7 +44,7 @@ class Problem:
     """The rows that may be changed on the way: those that the request is about."""
     facts: tuple[str, ...]
     refused: frozenset[Attempt]
-    """The attempts that may be refused, since the request asks for them."""
+    """The attempts that may be refused, since they are part of the request."""
     calls: tuple[GoldCall, ...]
     ask: Ask | None
     """The open part of the request; agents that ask nothing, or anything else, get no reward."""

@@ -98,7 +98,7 @@ class VerifiersEnv(MultiSeatEnv):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask the one agent `options["task"]`, or a training task of `seed`.
+        """Start `options["task"]`, or a training task of `seed`, with the one agent.
 
         Raises:
             ConfigError: see the class.

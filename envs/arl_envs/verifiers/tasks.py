@@ -40,7 +40,7 @@ class Source:
         }
 
     def digests(self) -> list[str]:
-        """Return the digests of the tasks' prompts, in order. Blocks; asks once in a process.
+        """Return the digests of the tasks' prompts, in order. The first call blocks.
 
         Raises:
             ConfigError: there is no such taskset, or it cannot be played.
@@ -50,7 +50,7 @@ class Source:
         return self._asked("digests")
 
     def seats(self) -> list[str]:
-        """Return the names of the agents. Blocks; asks once in a process; raises like `digests`."""
+        """Return the names of the agents. The first call blocks; it raises as `digests`."""
         return self._asked("seats")
 
     def _asked(self, call: str) -> list[str]:

@@ -6,8 +6,8 @@
     link.py       the streams of the runner, which is process 1 of the container (../runner.py)
     probes.py     what the daemon offers                   sdk.py      the docker SDK
 
-The SDK is installed by `pip install "agentgym-rl[docker]"`. What a sandbox asks of its runner is
-the same in a container and in a machine: ../runner_sandbox.py, ../runner_session.py and
+The SDK is installed by `pip install "agentgym-rl[docker]"`. The requests of a sandbox to its runner
+are the same in a container and in a machine: ../runner_sandbox.py, ../runner_session.py and
 ../runner_client.py.
 
 Without the SDK imports work, but no backend can be created. The image needs Python 3.8 or newer.

@@ -91,7 +91,7 @@ class Daemon:
     async def call_for(
         self, timeout_s: float, function: Callable[..., T], *args: Any, **kwargs: Any
     ) -> T:
-        """Make a call that may take so long, and ends by itself then; see `call`."""
+        """Make a call that ends by itself after the given time; see `call`."""
         loop = asyncio.get_running_loop()
         calling = loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
         try:

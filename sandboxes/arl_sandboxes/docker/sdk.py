@@ -1,4 +1,4 @@
-"""The docker SDK, and what it raises; without it the backend can be listed, and not be made."""
+"""The docker SDK and its errors; without the SDK the backend can be listed, but not made."""
 
 from __future__ import annotations
 

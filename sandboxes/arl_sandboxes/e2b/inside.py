@@ -146,7 +146,8 @@ def _plain(config: RunnerConfig) -> dict[str, str]:
 
 
 def _of_image(config: RunnerConfig, world: Prepared) -> dict[str, str]:
-    """The source is no file of the programs, which could replace it."""
+    """Return the variables of a runner in an image. They hold the runner's source, since programs
+    could replace a file."""
     user, _, group = (world.user or "root").partition(":")
     user = "0" if user == "root" else user
     before = shlex.join([config.python, *PYTHON_OPTIONS, "-c"])

@@ -41,7 +41,7 @@ class E2BSandbox(RunnerSandbox):
         self._on_close: Callable[[], Awaitable[None]] | None = on_close
 
     def _connect(self) -> None:
-        """Begin to talk to the machine's runner."""
+        """Connect to the machine's runner."""
         self._client = Client(self._machine)
         self._ports = Ports(self._client)
 
@@ -61,7 +61,7 @@ class E2BSandbox(RunnerSandbox):
                 raise SandboxLost(f"{self.id}: {self._machine.dead}") from None
 
     async def _renew(self) -> None:
-        """Go on with another runner in the same machine, whose files are the image's own."""
+        """Continue with another runner in the same machine; its files are those of the image."""
         config = self._machine.config
         assert config is not None
         self._client.end("its sandbox was reset")

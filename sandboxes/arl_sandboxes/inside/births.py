@@ -1,4 +1,4 @@
-"""The start of a process: the runner asks the zygote for it, and gives the newborn its order."""
+"""The start of a process: the runner sends a request to the zygote, and an order to the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .loop import Feed, Loop
 START_S = 20.0
 """The longest time the zygote may take to start."""
 BIRTH_S, TRIES = 12.0, 3
-"""The longest time a newborn may take to report, and the number of attempts if it is killed."""
+"""The longest time a new process may take to report, and the number of attempts if it is killed."""
 _CREDENTIALS = struct.Struct("3i")
 ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
 """The buffer size for the credentials that `pid_of` reads."""
@@ -46,7 +46,7 @@ class Zygote:
         return self._conn.recv(1) == repl.READY
 
     def ask(self, handles: list) -> int:
-        """Request a newborn with these handles; return the zygote's pid. Failure closes the
+        """Request a new process with these handles; return the zygote's pid. Failure closes the
         handles."""
         with contextlib.suppress(OSError):  # no room for a process, or the zygote is dead
             if not self.pid:
@@ -94,7 +94,7 @@ class Birth:
             self._asked = self._source.ask([*self._handles, theirs.fileno()])
 
     def close(self) -> None:
-        """Give up the process; a newborn without an order ends by itself."""
+        """Give up the process; a new process without an order ends by itself."""
         self._loop.cancel(self._timer)
         self._loop.forget(self.conn.fileno())
         if self._feed:
@@ -115,7 +115,7 @@ class Birth:
             self._failed(data[1:].decode("utf-8", "replace"))
 
     def _again(self) -> None:
-        """Try again after the newborn was killed, alone or with the zygote."""
+        """Try again after the new process was killed, alone or with the zygote."""
         self._end()
         if self._tries:
             self._try()

@@ -60,7 +60,7 @@ class Job:
                 os.kill(self.pid, signal.SIGKILL)
 
     def grievance(self) -> str:
-        """Return the reason the program did not start; "" if it did."""
+        """Return the reason why the program did not start; "" if it did."""
         try:
             return self.birth.conn.recv(4096)[1:].decode("utf-8", "replace")
         except OSError:
@@ -156,7 +156,8 @@ class Session:
         self.timer = self.loop.later(INTERRUPT_GRACE_S, lambda: self.signal(signal.SIGKILL))
 
     def result(self, said: bytes) -> dict:
-        """Return the result of the cell that ended; `said` is empty if the session ended, too."""
+        """Return the result of the cell that ended; `said` is the session's message, empty if the
+        session ended, too."""
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()

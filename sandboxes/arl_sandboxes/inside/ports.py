@@ -1,7 +1,7 @@
 """The listening ports through which programs reach one address of the host each.
 
 The host does the connecting; here each piece of data becomes an event, a message with the number
--1. Both sides wait for each other: after a piece the runner reads on only once the host asks for
+-1. Both sides wait for each other: after a piece the runner reads on only after the host's request
 `more`, and the host sends the next one only after the event `sent`.
 """
 
@@ -22,7 +22,7 @@ class Ports:
         self._loop, self._tell = loop, tell
         self._servers: dict = {}
         self._open: dict = {}
-        """(port, socket) of each connection by its number."""
+        """The (port, socket) of each connection, by its number."""
         self._count = 0
 
     def op_listen(self, request: dict) -> dict:

@@ -47,7 +47,7 @@ class Runner:
         self._zygote = Zygote()
         self._orphans, self._orphan_cpu_s = 0, 0.0
         self._unknown: dict = {}
-        """The ends of processes with unknown pids; a newborn may be among them."""
+        """The ends of processes with unknown pids; a new process may be among them."""
         self._pending = bytearray()
 
     def run(self) -> None:
@@ -215,7 +215,7 @@ class Runner:
                 self._orphan_cpu_s += usage.ru_utime + usage.ru_stime
 
     def ended_unknown(self, pid: int) -> tuple:
-        """Return the end of a newborn that ended before its pid was known; () if it did not."""
+        """Return the end of a new process that ended before its pid was known; () if it did not."""
         return self._unknown.pop(pid, ())
 
     def _settle(self) -> None:
@@ -286,7 +286,7 @@ class Runner:
 
 
 def _order(request: dict) -> dict:
-    """Build the order for a newborn."""
+    """Build the order for a new process."""
     limits = request["limits"]
     if request["op"] == "run_python":
         return {"become": "main", "code": request["code"], "limits": limits}

@@ -1,8 +1,9 @@
 """The zygote: the process that all programs and sessions are forked from, without their data.
 
 The runner reads programs, inputs and outputs; a fork of it would have the data of earlier requests
-in its memory. The zygote is a separate interpreter that receives only file descriptors. A newborn
-reports that it exists, and then reads its order itself, over a socket that is its descriptor 3.
+in its memory. The zygote is a separate interpreter that receives only file descriptors. A new
+process reports that it exists, and then reads its order itself, over a socket that is its
+descriptor 3.
 """
 
 from __future__ import annotations
@@ -91,6 +92,6 @@ def _become(order: dict, conn: socket.socket, work: str) -> None:
 
 
 def frame(order: dict) -> bytes:
-    """Encode an order in the format that newborns read."""
+    """Encode an order in the format that new processes read."""
     data = json.dumps(order).encode()
     return LENGTH.pack(len(data)) + data

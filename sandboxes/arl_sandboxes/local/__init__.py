@@ -4,7 +4,7 @@ backend.py   slots, handed out and taken back         probes.py   the kernel's f
 sandbox.py   one slot as one episode's world          cgroup.py   bounds on a complete slot
 run.py       one program, from order to result        session.py  interpreters and shells
 slot.py      the host's side of a slot                child.py    a prepared process of a slot
-output.py files.py   bytes out, files in and out   interpreter.py processes.py
+output.py    what a program writes                interpreter.py processes.py
 check.py     a search for gaps in its own isolation
 inside/      the slot's side: the code that runs in the namespaces, standard library only
 

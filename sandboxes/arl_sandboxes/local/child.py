@@ -17,7 +17,8 @@ from .inside import wire
 
 
 class Feed:
-    """A socket writer without a result: a closed peer is no error, as its end is noticed elsewhere.
+    """A socket writer without a result: a closed peer is no error, as other code detects the peer's
+    end.
 
     Closing the socket without `stop` would leave the event loop a descriptor that it does not own.
     """

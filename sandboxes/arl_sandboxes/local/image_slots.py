@@ -1,7 +1,7 @@
 """The slots of sandboxes with images: each starts from one image, once, and ends with its sandbox.
 
-What takes long in the start of a slot is the same for all images: it is done ahead, in processes
-that wait for their image.
+The slow part of the start of a slot is the same for all images: it is done ahead, in processes that
+wait for their image.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ImageSlots:
         self._used = False
 
     def use(self) -> None:
-        """Begin to start processes ahead: an image will be wanted."""
+        """Begin to start processes ahead, since an image will be needed."""
         if not self._used:
             self._used = True
             self._work.set()

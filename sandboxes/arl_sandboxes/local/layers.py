@@ -157,7 +157,7 @@ class LayerCache:
         """Keep the image for one more sandbox, until `release`.
 
         Raises:
-            SandboxError: the image is none of this cache's, or was given up for newer ones.
+            SandboxError: the image is not of this cache, or was given up for newer ones.
         """
         name = Path(image.place).name
         if name not in self._held:

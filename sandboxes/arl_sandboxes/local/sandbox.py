@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from agentgym_rl import Sandbox, SandboxError, SandboxLost
@@ -18,12 +19,13 @@ from agentgym_rl.gym.sandbox import (
     SandboxStats,
     Session,
     SessionKind,
+    SkippedFile,
     Status,
 )
+from arl_isolation.files import Place
 from arl_sandboxes.arguments import check_words, sandbox_path
 from arl_sandboxes.forward import SocketStream, address_of, relayed
 
-from . import files as box_files
 from .child import Child
 from .image_slots import ImageSlot
 from .output import Output
@@ -32,6 +34,8 @@ from .session import LocalSession
 from .slot import Slot
 
 _T = TypeVar("_T")
+_PRIVATE = (".tmp", ".shm")
+"""The folders that programs see as /tmp and /dev/shm; the path "." excludes them."""
 
 
 class LocalSandbox(Sandbox):
@@ -143,11 +147,11 @@ class LocalSandbox(Sandbox):
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
         clean = sandbox_path(path, self.image)
         await self._has_box()
-        return await self._look(box_files.read, clean, max_bytes=max_bytes)
+        return await self._look(Place.read, clean.parts, max_bytes)
 
     async def list_files(self) -> dict[str, int]:
         await self._has_box()
-        return await self._look(box_files.sizes)
+        return await self._look(Place.sizes)
 
     def count(self, status: Status) -> None:
         """Count a result of a program or cell."""
@@ -214,8 +218,10 @@ class LocalSandbox(Sandbox):
                     self.slot.executions += 1
                     self.count(result.status)
                 if wanted and not result.state_lost:
-                    found, skipped = await self._look(box_files.collect, wanted)
-                    result = replace(result, files=found, skipped_files=tuple(skipped))
+                    paths = [path.parts for path in wanted]
+                    found, skipped = await self._look(Place.collect, paths)
+                    why = tuple(SkippedFile(*pair) for pair in skipped)
+                    result = replace(result, files=found, skipped_files=why)
             except OSError as error:
                 raise SandboxError(f"{self.id}: {error}") from error
             finally:
@@ -241,7 +247,7 @@ class LocalSandbox(Sandbox):
                 f"{self.id}: {total} bytes of files; disk_mb: {self.limits.disk_mb << 20}"
             )
 
-    async def _look(self, look: Callable[..., _T], *args: Any, **options: Any) -> _T:
+    async def _look(self, look: Callable[..., _T], *args: Any) -> _T:
         """Call `look` on the files in a thread, as there may be many."""
         self.check_open()
         # The slot may close them before the thread runs.
@@ -250,11 +256,10 @@ class LocalSandbox(Sandbox):
         def work() -> _T:
             handles = kept.pop()
             try:
-                place = box_files.Place(handles[0])
                 if self.image:
-                    box, root = handles
-                    place = box_files.Place.of_image(box, root, self.image.work_dir)
-                return look(place, *args, **options)
+                    work = PurePosixPath(self.image.work_dir).parts
+                    return look(Place(*handles, work=work), *args)
+                return look(Place(handles[0], private=_PRIVATE), *args)
             finally:
                 for each in handles:
                     os.close(each)

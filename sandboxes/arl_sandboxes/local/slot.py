@@ -318,7 +318,7 @@ class Slot:
     async def _wait(self, what: str) -> None:
         """Wait for `_tell`, or for an error."""
         assert self._awaited is None, "two wait for one slot"
-        if self._closed:  # by the command that was to be waited for: nobody would tell
+        if self._closed:  # by the command that was to be waited for: nothing would report it
             raise SandboxLost(self.dead)
         why = f"the slot did not {what} within {START_TIMEOUT_S:g} s"
         alarm = self._loop.call_later(START_TIMEOUT_S, self.close, why)

@@ -135,7 +135,7 @@ class Zygote:
         os._exit(0)
 
     def _reap(self) -> None:
-        """Reap dead workers, kill what is left of their process groups, and tell the host."""
+        """Reap dead workers, kill what is left of their process groups, and inform the host."""
         while self._children:
             dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if dead is None:

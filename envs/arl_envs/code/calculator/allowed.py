@@ -85,7 +85,7 @@ def plus(left: Any, right: Any) -> Any:
 
 
 def written(value: Any, spec: str = "") -> str:
-    """Return what `format` does, for small widths."""
+    """Return the result of `format`, for small widths."""
     if any(len(digits) > 4 for digits in "".join(c if c.isdigit() else " " for c in spec).split()):
         raise Refused(f"a width in {spec!r}")
     return format(value, spec)
@@ -141,7 +141,7 @@ def _pairs(value: Any) -> Any:
 
 
 def _text(*args: Any) -> str:
-    """Return what `str` does, also for numbers of more than 4300 digits."""
+    """Return the result of `str`, also for numbers of more than 4300 digits."""
     if len(args) == 1 and type(args[0]) is int:
         return f"{decimal.Decimal(small(args[0], 1 << 8 * MAX_BITS))}"
     return str(*args)

@@ -49,7 +49,7 @@ class Approximate:
 
 
 def approximate(value: Any, rel: Any = None, abs: Any = None, nan_ok: bool = False) -> Approximate:
-    """Return what `pytest.approx` does, where `abs` alone excludes a relative tolerance."""
+    """Return the result of `pytest.approx`, where `abs` alone excludes a relative tolerance."""
     relative = (1e-6 if abs is None else 0.0) if rel is None else rel
     return Approximate(value, relative, 1e-12 if abs is None else abs)
 

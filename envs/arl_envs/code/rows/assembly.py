@@ -125,7 +125,8 @@ class Limits:
     constant_answers: bool = False
     """Keep a row whose tests all expect one answer: a program that ignores its input passes."""
     several_answers: bool = False
-    """Keep a row without a checker whose statement accepts several answers: only one is paid."""
+    """Keep a row without a checker whose statement accepts several answers: only one gets a
+    reward."""
 
 
 def problem_of(draft: Draft, limits: Limits) -> Problem:

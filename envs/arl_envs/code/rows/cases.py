@@ -167,9 +167,9 @@ def call_tests(pairs: Sequence[tuple[Any, Any]], *, starter: str = "") -> list[C
     """Return the tests of a function. An input is an argument list, or text: JSON values on lines.
 
     If inputs are lists, outputs are values. Some data sets wrap each of them in a list of
-    one: if all are such lists, they are unwrapped, unless `starter` says that the function
-    returns a list and the unwrapped values are no lists. If an input is text, so is its output,
-    wrapped or not, and it is JSON.
+    one: if all are such lists, they are unwrapped, unless the function returns a list by `starter`
+    and the unwrapped values are not lists. If an input is text, so is its output, wrapped or not,
+    and it is JSON.
 
     Raises:
         RowRefused: an input or output is anything else, or a value that no test can hold.

@@ -1,4 +1,4 @@
-"""The known formats, and the way to tell them apart."""
+"""The known formats, and the way to distinguish them."""
 
 from __future__ import annotations
 

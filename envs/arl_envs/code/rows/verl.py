@@ -1,7 +1,7 @@
 """Rows in verl's form (Eurus-2-RL-Data, and others): `prompt`, a conversation, and `reward_model`.
 
 `reward_model.ground_truth` has inputs, outputs and perhaps fn_name, or a list of cases. Only the
-user's messages are asked: a system prompt of the row may ask for another form of reply.
+user's messages become the prompt: a system prompt of the row may require another form of reply.
 """
 
 from __future__ import annotations

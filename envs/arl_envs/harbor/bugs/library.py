@@ -19,7 +19,7 @@ NUM_SHOWN, NUM_HIDDEN = 3, 7
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library: what it is for, how cases of each part are drawn, and what may be renamed."""
+    """A library: its purpose, the functions that draw cases, and the names that may be changed."""
 
     name: str
     about: str

@@ -82,7 +82,7 @@ def instruction(
 
 
 def _report(program: Program, wrong: Mapping[str, str]) -> str:
-    """Return what a user tells about the first hidden case that comes out wrong."""
+    """Return a user's report of the first hidden case that fails."""
     modules = {**program.modules, **wrong}
     index = min(differing(program.modules, modules, program.hidden))
     case: Case = program.hidden[index]

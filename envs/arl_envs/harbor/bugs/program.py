@@ -45,7 +45,7 @@ class Program:
 
     library: str
     about: str
-    """What the program is for, for the README."""
+    """The purpose of the program, for the README."""
     modules: Mapping[str, str]
     """The sources by path."""
     shown: Mapping[str, Sequence[Case]]
@@ -123,7 +123,7 @@ class Running:
         self._modules: dict[str, ModuleType] = {}
 
     def outcomes(self, case: Case) -> list[dict[str, Any]]:
-        """Return what comes of each step, in the harness's words.
+        """Return the outcome of each step, in the form of the harness.
 
         Raises:
             Endless: a step takes too many turns, or too deep a recursion.

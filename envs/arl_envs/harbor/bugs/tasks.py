@@ -45,7 +45,7 @@ def bugs_of(data: Any) -> tuple[Program, tuple[Mutation, ...]]:
     """Return the program of a task, and its bugs.
 
     Raises:
-        EnvError: the data does not come from here.
+        EnvError: the data does not come from this generator.
     """
     try:
         program = program_of(data["library"], data["variant"])
@@ -121,9 +121,9 @@ def one_line(program: Program, bug: Mutation) -> bool:
 
 
 def told(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
-    """Return whether the hidden cases tell each bug alone and all together, and every case ends.
+    """Return whether the hidden cases detect each bug alone and all together, and every case ends.
 
-    The visible tests tell them too, except at level 4, where those that would are left out.
+    The visible tests detect them too, except at level 4, which leaves out the tests that would.
     """
     try:
         return _told(program, bugs, level)

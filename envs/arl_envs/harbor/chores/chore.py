@@ -18,16 +18,16 @@ ENDINGS = ("txt", "log", "cfg", "csv", "md")
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """A chore: what is asked for, what is there, what has to be there in the end."""
+    """A chore: an instruction, the files at the beginning, and the checks of the result."""
 
     instruction: str
     files: Mapping[str, bytes]
     checks: Sequence[Mapping[str, Any]]
-    """What the harness checks; doing nothing fails at least one."""
+    """The checks of the harness; doing nothing fails at least one."""
     solution: Sequence[str]
-    """Shell commands that do it."""
+    """The shell commands that do the chore."""
     commands: Sequence[str] = ()
-    """Shell commands that prepare what no file says: dates, permissions, links."""
+    """The shell commands that prepare what `files` cannot express: dates, permissions, links."""
 
 
 def in_folder(chore: Chore, folder: str) -> Chore:

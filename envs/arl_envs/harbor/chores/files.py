@@ -35,8 +35,8 @@ def _listed(
     find: str,
     commands: Sequence[str] = (),
 ) -> Chore:
-    """Return a chore: the paths of the files `asked` for below a folder, which the command `find`
-    says in any order."""
+    """Return a chore: to list the paths of files below a folder. `asked` describes the files in
+    words; the command `find` prints their paths in any order."""
     return Chore(
         f"Write the paths of all files below {top}/ {asked} to {name}: one a line, beginning with "
         f"{top}/, in the order of their bytes.",

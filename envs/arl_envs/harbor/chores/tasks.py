@@ -61,7 +61,7 @@ def chore_of(data: Any) -> Chore:
     """Return the chore of a task's data.
 
     Raises:
-        EnvError: the data does not come from here.
+        EnvError: the data does not come from this generator.
     """
     try:
         if data["level"] not in LEVELS:

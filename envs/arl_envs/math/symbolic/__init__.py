@@ -3,7 +3,7 @@
     notation.py     one spelling for the many spellings of the same thing
     tokens.py parser.py expression.py     an expression as a tree, as written
     reading.py relations.py shapes.py      an answer: number, set, interval, matrix, ...
-    missing.py      right answers that are none    functions.py      functions by other names
+    missing.py      words for a missing answer    functions.py      functions by other names
     matrices.py sets.py names.py letters.py congruences.py      answers with rules of their own
     asked.py units.py      the unit that a question asks for, and words after numbers
     leftover.py     the work that is left in it      numeric.py     its value in floats

@@ -92,7 +92,7 @@ _KINDS = re.compile(
 
 
 def may_be_unsaid(question: str, unit: str) -> bool:
-    """Return whether an answer without the right answer's `unit` still says the same."""
+    """Return whether an answer without the right answer's `unit` still means the same."""
     if unit == "percent":
         return asks_for(question, "percent")
     return not _MAGNITUDES & set(unit.split()) or asks_for(question, unit)
@@ -178,7 +178,7 @@ class _Asked:
     wanted: str
     """The last request."""
     counts: bool
-    """The flag of a request for the number of some things."""
+    """Whether the request is for the number of some things."""
     counted: frozenset[str]
     """The counted things, in every way they may be named."""
     named: frozenset[str]
@@ -212,7 +212,7 @@ def _tokens(text: str) -> list[str]:
 def _measure(words: list[str], at: int) -> tuple[str, int]:
     """Return the unit of measure that `words` name from `at` on, and the next index; "" if none.
 
-    A written-out unit in the singular is none: a dollar bill, the second week.
+    A written-out unit in the singular does not count: a dollar bill, the second week.
     """
     start = at
     if words[at : at + 1] and words[at] in ("square", "cubic", "sq", "cu"):

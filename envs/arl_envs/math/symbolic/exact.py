@@ -1,13 +1,13 @@
 """The exact comparison of the values of two expressions without variables.
 
-Floats cannot tell 10^{-50} from 10^{-51}, nor 1 from 1 - 10^{-50}, for any fixed number of
-digits. So every value is a ball: a midpoint, and a radius that always contains the true value.
-A difference whose ball excludes zero is not zero. A ball that includes zero is computed with
-more digits, until it is so small that a nonzero difference would have to be outside of it: a
-nonzero algebraic number cannot be arbitrarily small. The bound follows from the numbers in the
-expression, see Burnikel, Funke, Mehlhorn, Schirra, Schmitt: A Separation Bound for Real Algebraic
-Expressions, 2001 (doi:10.1007/3-540-44676-1_21), whose u and l are `up` and `down` here (as
-logarithms to base 2).
+Floats cannot distinguish 10^{-50} from 10^{-51}, nor 1 from 1 - 10^{-50}, for any fixed number of
+digits. So every value is a ball: a midpoint, and a radius that always contains the true value. A
+difference whose ball excludes zero is not zero. A ball that includes zero is computed with more
+digits, until it is so small that a nonzero difference would have to be outside of it: a nonzero
+algebraic number cannot be arbitrarily small. The bound follows from the numbers in the expression,
+see Burnikel, Funke, Mehlhorn, Schirra, Schmitt: A Separation Bound for Real Algebraic Expressions,
+2001 (doi:10.1007/3-540-44676-1_21), whose u and l are `up` and `down` here (as logarithms to base
+2).
 
 Logarithms, angles, pi and e have no such bound. The code treats them as if they had one, with
 three times as many digits and 600 more: no answer of a thousand characters comes so close by
@@ -99,7 +99,7 @@ def agree(one: Node, other: Node) -> bool:
     """Return whether both have the same value at some points with positive variables.
 
     Some points are whole and some are not, as a factorial has no value in between. The result is
-    False, too, if no value can be told at all.
+    False, too, if no value can be determined at all.
     """
     names = sorted(symbols(one) | symbols(other))
     decided = 0
@@ -285,7 +285,7 @@ class _Value:
         return _Ball(mid, _more(rad), up, down)
 
     def _keep_off_the_cut(self, a: _Ball) -> None:
-        """Ask for more bits if `a` may be on either side of the negative real axis."""
+        """Request more bits if `a` may be on either side of the negative real axis."""
         if not a.is_real and a.mid.real < 0 and abs(a.mid.imag) <= a.rad and a.rad > 0:
             raise _Wider
 

@@ -26,7 +26,7 @@ class Node:
     name: str = ""
     value: Fraction | None = None
     decimal: bool = field(default=False, compare=False)
-    """The flag of a number that is written with a decimal point."""
+    """Whether the number is written with a decimal point."""
 
 
 def number(value: int | Fraction) -> Node:
@@ -53,7 +53,7 @@ class Numeral:
 
     value: Fraction
     proper: bool
-    """The flag of a finished number: a fraction is in lowest terms, its denominator above 1."""
+    """Whether the number is finished: a fraction is in lowest terms, its denominator above 1."""
 
 
 def numeral(node: Node) -> Numeral | None:

@@ -1,4 +1,4 @@
-"""The decision whether an answer says the same as the right one, without algebra."""
+"""The decision whether an answer means the same as the right one, without algebra."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def literal_leaf(gold: Node, answer: Node) -> bool:
 
 
 def literal_relation(gold: Relation, answer: Relation) -> bool:
-    """Return what `literal_leaf` does, for equations and inequalities.
+    """Do the same as `literal_leaf` for equations and inequalities.
 
     Raises:
         Undecided: both have the same variables, and are not spelled alike.

@@ -249,7 +249,7 @@ class Matcher:
         return same_text(listed.get(ours, ""), text) or self.match(value, said)
 
     def _letter(self, gold: Shape) -> str:
-        """Return the letter of a right answer that is a choice; "" if it is none."""
+        """Return the letter of a right answer that is a choice; "" if it is not a choice."""
         letter = _letter(gold)
         known = isinstance(gold, Choice) or (letter and is_choice(letter, self._question))
         return letter.upper() if known else ""

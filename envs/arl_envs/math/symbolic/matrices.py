@@ -1,7 +1,7 @@
 r"""Matrices: rows in any environment, a number before or after them, and systems in braces.
 
 pmatrix, bmatrix, smallmatrix, array in brackets, \pmatrix{...} of plain TeX are all read. A factor
-such as \frac{1}{2} stays in `Matrix.scale`, since no question asks to multiply it in.
+such as \frac{1}{2} stays in `Matrix.scale`, since no question requires a product.
 """
 
 from __future__ import annotations

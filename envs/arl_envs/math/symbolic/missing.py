@@ -1,7 +1,7 @@
-"""Right answers that are none: the words by which a data set says that it has no answer.
+"""Right answers that are missing: the words with which a data set marks a row without an answer.
 
 NuminaMath-1.5 has "proof" for every problem that asks for a proof, and "notfound" where its authors
-found no answer: 143,300 of its 896,215 rows. A reply with these words would be paid.
+found no answer: 143,300 of its 896,215 rows. A reply with these words would get a reward.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALWAYS = """
     证明题 證明題 见解析 見解析 见证明 无答案 無答案 暂无 暫無
     доказательство нетответа beweis siehelösung demostración preuve démonstration
 """
-"""The answers that are none, as letters in lower case."""
+"""The words that are never an answer, as letters in lower case."""
 _UNLESS_OFFERED = """
     none null unknown empty blank void invalid proven proved verified shown trivial
     error image picture figure diagram graph demostrado bewiesen démontré
@@ -58,7 +58,7 @@ _NOTE = re.compile(r"\([^()]*\)[\s.]*$")
 
 
 def says_nothing(answer: str, question: str = "") -> bool:
-    r"""Return whether `answer` says that there is no answer: "proof", "N/A", "see solution".
+    r"""Return whether `answer` means that there is no answer: "proof", "N/A", "see solution".
 
     `\text{none}` is the empty set, and so is "none" if the question offers it; a bare "none" is an
     empty field. "n/a" is a quotient if the question has these variables.

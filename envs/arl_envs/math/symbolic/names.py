@@ -58,7 +58,7 @@ _BETWEEN = ", "
 
 
 def name_of(text: str) -> str:
-    """Return the name that `text` is, in the one spelling; "" if it is none."""
+    """Return the name that `text` is, in the one spelling; "" if it is not a name."""
     if text in _NO_NAME:
         return ""
     if _LIST.fullmatch(text):

@@ -63,7 +63,7 @@ _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 def read(text: str, question: str = "", gold: str = "") -> Shape:
     """Return the shape of an answer as it is written in its box.
 
-    `question`, and the right answer `gold`, tell bare units from variables.
+    `question` and the right answer `gold` serve to distinguish bare units from variables.
 
     Raises:
         Unreadable: `text` is no answer that is understood.

@@ -77,7 +77,7 @@ class Matrix:
     rows: tuple[tuple[Shape, ...], ...]
     scale: Node | None = None
     is_turned: bool = False
-    """The flag of a matrix that was written as a row or column with a T for its transpose."""
+    """Whether the matrix was written as a row or column with a T for its transpose."""
 
 
 @dataclass(frozen=True, slots=True)

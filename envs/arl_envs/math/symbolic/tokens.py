@@ -27,7 +27,7 @@ class Token(NamedTuple):
     text: str
     value: Fraction | None = None
     whole: bool = False
-    """The flag of a number that consists of digits alone."""
+    """Whether the number consists of digits alone."""
 
 
 END = Token("end", "")

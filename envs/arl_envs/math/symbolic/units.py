@@ -104,7 +104,7 @@ def _one(word: str) -> str:
 
 
 def known(word: str) -> str:
-    """Return the measure that `word` is a spelling of; "" if it is none."""
+    """Return the measure that `word` is a spelling of; "" if it is not a measure."""
     lower = word.lower()
     if len(lower) == 1:
         return _CANONICAL.get(lower, "") if word in ONE_LETTER else ""
@@ -192,7 +192,7 @@ def _is_price(match: re.Match[str]) -> bool:
 def marked(text: str, question: str = "", gold: str = "") -> str:
     r"""Return `text`, which is in the one spelling, with \text{} around its bare units.
 
-    `question` and `gold`, the right answer, tell units from variables.
+    `question` and `gold`, the right answer, serve to distinguish units from variables.
     """
     if not re.search(r"[A-Za-z]", text):
         return text

@@ -74,7 +74,7 @@ _PLAYS: dict[str, Play] = {}
 
 
 def has_read(source: dict[str, Any]) -> bool:
-    """Return whether the taskset has been read, so that asking for it is quick."""
+    """Return whether the taskset has been read, so that a request for it is quick."""
     return _key(source) in _PLAYED
 
 
@@ -141,7 +141,7 @@ async def act(
     episode: str | None,
     reply: Event,
 ) -> Event:
-    """Return the next event after the reply of the seat that was asked."""
+    """Return the next event after the reply of the seat whose turn it was."""
     if episode is None:
         play, _ = await read(source).play(index, group)
     elif episode in _PLAYS:

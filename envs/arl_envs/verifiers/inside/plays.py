@@ -1,8 +1,8 @@
 """An episode of verifiers whose agents are in the other process; runs in the Python with verifiers.
 
 verifiers' own environment code runs the episode: its `run`, `finalize` and scoring. Each of its
-agents is a `Seat`, which asks the other process for each reply instead of a model. Tools run in
-this process, without the server that verifiers would start for each rollout.
+agents is a `Seat`, which requests each reply from the other process instead of a model. Tools run
+in this process, without the server that verifiers would start for each rollout.
 """
 
 # pyright: reportMissingImports=false
@@ -38,7 +38,7 @@ class Refused(Exception):
 class Play:
     """An episode in progress: it runs until it needs a reply, and continues with the reply.
 
-    An environment may ask several agents at once; their replies are taken one after the other.
+    An environment may wait for several agents at once; their replies are taken one after the other.
     """
 
     def __init__(self, env: Any, task: Any, shared: Shared) -> None:
@@ -164,7 +164,7 @@ class Seat:
         return await self.replies.get()
 
     def result(self) -> Event:
-        """Return what the episode has paid to the seat: nothing if it was never asked."""
+        """Return the reward, metrics and end of the seat; no reward if it never had a turn."""
         trace = self.trace
         if trace is None:
             return {"reward": 0.0, "rewards": {}, "metrics": {}, "stop": None, "truncated": False}
@@ -321,7 +321,8 @@ def seats_of(env: Any) -> list[str]:
     """Return the names of the environment's agents.
 
     Raises:
-        Refused: it says who plays an agent, or limits one by tokens, which are not counted here.
+        Refused: it names the player of an agent, or limits an agent by tokens, which are not
+            counted here.
     """
     limits = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
     hints = dict.fromkeys(limits, "set rollout.max_tokens instead")

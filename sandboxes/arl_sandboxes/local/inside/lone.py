@@ -164,7 +164,8 @@ class Lone:
             os.close(box)
 
     def _beside(self, work) -> None:
-        """Run `work` in a separate process without waiting for it, as the removal may take long."""
+        """Run `work` in a separate process without waiting for its end, as a removal may take
+        long."""
         self._remover = os.fork()
         if self._remover == 0:
             status = 1

@@ -161,7 +161,7 @@ def _fill(top: str, read_only: list[tuple[str, str]], unseen: list[str], empty: 
         kernel.mount(source, top + target, "", MS_BIND | MS_REC)
         kernel.make_read_only(top + target)
     for source, target in read_only:
-        if source == target:  # what is shown elsewhere was asked for by name
+        if source == target:  # what is shown elsewhere was requested by name
             _hide(unseen, os.path.realpath(source), top + target, empty)
     for name in _DEVICES:
         place = f"{top}/dev/{name}"
