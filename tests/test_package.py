@@ -22,6 +22,7 @@ import agentgym_rl
 from agentgym_rl.core.extensions import PREFIX, entry_points_of
 from agentgym_rl.gym import registry
 from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.runtime.log import OURS
 from tests.docs.test_english import ODD
 from tests.kit.cases import cases
 
@@ -146,6 +147,11 @@ def test_entry_points_are_installed(group, name):
     assert entry_points_of(short)[name].value == POINTS[group, name]
     if kind := KINDS.get(group):
         assert registry.spec(name, kind=kind).id == name
+
+
+def test_the_logs_show_every_package_of_ours():
+    packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert {path.rpartition("/")[2] for path in packages} == set(OURS)
 
 
 def test_version_is_said_once():

@@ -7,28 +7,21 @@ engines and trainer start ─► evaluation (version 0) ─► rollout ║ train
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.cluster.health import LOOK_EVERY_S
-from agentgym_rl.config import ENGINES, Config, EndpointConfig, ModelConfig
-from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.evaluate.command import serving_model
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.extensions import extension_names, load_extension
 from agentgym_rl.evaluate.during_training import Evaluator
 from agentgym_rl.evaluate.evaluate import EvalResult
-from agentgym_rl.evaluate.folder import Asked
-from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.curriculum import Draws
-from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
@@ -43,10 +36,10 @@ from .parts import producer_kind
 from .result import Played, TrainResult
 from .training import TrainingRun
 
-log = logging.getLogger(__name__)
-
-LEAGUE = "league"
-"""The player of seats that is a past version of the policy."""
+OPPONENTS = "opponents"
+OpponentsOf = Callable[[TrainingRun], AbstractAsyncContextManager[Mapping[str, Player]]]
+"""A member of the group `agentgym_rl.opponents`: serves models beside the policy while a run plays,
+by player; none if the run has none."""
 
 
 async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
@@ -84,25 +77,6 @@ async def play_and_train(
         _PlayedRun, config, progress, tasks=tasks, resume=resume, server=server
     ) as run:
         return await run.run()
-
-
-_AT_URL = "openai"
-"""The kind of engine of a player at a URL."""
-
-
-def _key_name() -> str:
-    """Return the variable with the key of models served elsewhere; "" if it is not set."""
-    name = str(ENGINES[_AT_URL].section.model_fields["api_key_env"].default)
-    return name if os.environ.get(name, "").strip() else ""
-
-
-def _advice(who: str) -> str:
-    """Return what to check if a model served elsewhere refuses to play a seat."""
-    key = "in OPENAI_API_KEY" if _key_name() else "(OPENAI_API_KEY is not set)"
-    return (
-        f"check the URL and the model's name of the player {who} (rollout.seats), and the key "
-        f"{key}; requests have `temperature` and `max_tokens`, and no other limits"
-    )
 
 
 class _PlayedRun(TrainingRun):
@@ -145,78 +119,22 @@ class _PlayedRun(TrainingRun):
 
     @asynccontextmanager
     async def _opponents(self) -> AsyncIterator[dict[str, Player]]:
-        """Serve the models beside the policy that play seats (`rollout.seats`), by player."""
+        """Serve the models beside the policy (`rollout.seats`), by player.
+
+        Raises:
+            ConfigError: a player is not served by any installed package.
+        """
         found: dict[str, Player] = {}
-        index = self.config.own_engine.num_servers + self.config.eval.scheduled
         async with AsyncExitStack() as stack:
-            for who in self.config.rollout.other_models:
-                config = self._config_of(who)
-                if isinstance(config.engine, EndpointConfig):
-                    endpoint = endpoint_kind(config.engine)
-                    serving = endpoint.serving(config, config.engine, advice=_advice(who))
-                    found[who] = await stack.enter_async_context(serving)
-                    continue
-                serving = serving_model(
-                    Asked(config),
-                    self.progress,
-                    first_index=index,
-                    logs=self.run_dir / "logs",
-                    forks=self.processes.forks,
+            for name in extension_names(OPPONENTS):
+                serve: OpponentsOf = load_extension(OPPONENTS, name)
+                found |= await stack.enter_async_context(serve(self))
+            if missing := set(self.config.rollout.other_models) - found.keys():
+                raise ConfigError(
+                    f"rollout.seats: no installed package serves {', '.join(sorted(missing))} (the "
+                    f"group of entry points agentgym_rl.{OPPONENTS})"
                 )
-                fleet, found[who] = await stack.enter_async_context(serving)
-                index += 1
-                if who == LEAGUE:
-                    await stack.enter_async_context(self._drawing(fleet))
             yield found
-
-    def _config_of(self, who: str) -> Config:
-        """Return the configuration in which a model beside the policy is served."""
-        config = self.config
-        gateway = config.gateway.model_copy(update={"port": 0})
-        config = config.model_copy(update={"gateway": gateway})
-        kind, _, place = who.partition(":")
-        if kind == "url":
-            url, _, name = place.partition("#")
-            keys = {"base_url": url, "api_key_env": _key_name()}
-            engine = ENGINES[_AT_URL].section.model_validate(keys)
-            return config.model_copy(update={"engine": engine, "model": ModelConfig(path=name)})
-        engine = config.own_engine.model_copy(update={"num_servers": 1})
-        model = config.model if kind == LEAGUE else ModelConfig(path=place)
-        return config.model_copy(update={"engine": engine, "model": model})
-
-    @asynccontextmanager
-    async def _drawing(self, league: Fleet) -> AsyncIterator[None]:
-        """Let the league draw its versions while the context is open."""
-        async with asyncio.TaskGroup() as tasks:
-            drawing = tasks.create_task(self._draw(league), name="league")
-            yield
-            drawing.cancel()
-
-    async def _draw(self, league: Fleet) -> None:
-        """Give the league a past version, drawn uniformly, again and again: fictitious self-play,
-        Heinrich et al. 2015 (https://proceedings.mlr.press/v37/heinrich15.html)."""
-        last = -1
-        while True:
-            due = self.controller.version // self.config.rollout.league_every
-            if due != last and await self._take_past(league, due):
-                last = due
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    async def _take_past(self, league: Fleet, due: int) -> bool:
-        """Give the league one of the versions 0 to `due` times `league_every`; return whether it
-        has one."""
-        every, folder = self.config.rollout.league_every, self.run_dir / "weights"
-        past = [n * every for n in range(due + 1) if (folder / f"v-{n * every}").exists()]
-        if not past:
-            return False
-        version = random.Random(f"{self.config.seed}/league/{due}").choice(past)
-        try:
-            await league.take(version, folder / f"v-{version}")
-        except (EngineError, WeightsError, TimeoutError) as error:
-            log.warning("the league does not get version %d: %s", version, error)
-            return False
-        self.controller.rollout_metrics["league/version"] = float(version)
-        return True
 
     async def _before(self, player: Player, evaluator: Evaluator) -> EvalResult | None:
         """Return the evaluation of version 0; a resumed run returns the one it has kept."""

@@ -13,6 +13,12 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 SAY_EVERY_S = 2.0
+OURS = (
+    *("agentgym_rl", "arl_isolation", "arl_envs", "arl_agents", "arl_sandboxes"),
+    *("arl_audit", "arl_check", "arl_endpoints", "arl_inspect", "arl_plan", "arl_scale"),
+    *("arl_selfplay", "arl_serve", "arl_warmup"),
+)
+"""The packages of this distribution."""
 FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 
 
@@ -21,7 +27,7 @@ def setup(level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT, datefmt="%H:%M:%S"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in ("agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes"):
+    for name in OURS:
         logging.getLogger(name).setLevel(level.upper())
 
 

@@ -61,6 +61,7 @@ _PARTS = {
     "processes": "cluster",
     "producers": "producer",
     "players": "player",
+    "opponents": "opponents",
     "engines": "engine",
     "preparations": "preparation",
     "turns": "turns",
