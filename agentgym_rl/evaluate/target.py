@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, EndpointConfig, OwnEngineConfig, load_config
+from agentgym_rl.config import Config, EndpointConfig, ServerEngineConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.storage.run_folder import config_of
 
@@ -52,8 +52,8 @@ def first_engines(asked: Sequence[Asked]) -> list[int]:
     found, taken = list[int](), Counter[tuple[int, ...]]()
     for each in asked:
         engine, first = each.config.engine, 0
-        if isinstance(engine, OwnEngineConfig):
-            gpus, width = engine.chosen_gpus, engine.gpus_per_server
+        if isinstance(engine, ServerEngineConfig):
+            gpus, width = engine.gpus, engine.gpus_per_server
             first = math.ceil(taken[gpus] / width)
             taken[gpus] = (first + engine.num_servers) * width
             if gpus and taken[gpus] > len(gpus):

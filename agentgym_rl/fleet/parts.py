@@ -107,7 +107,7 @@ def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineCo
     """Return the maker of the turns of a run, from the registered one that makes some.
 
     Raises:
-        ConfigError: several registered kinds of turns do.
+        ConfigError: several registered kinds of turns do, or none does and devices are shared.
     """
     found: dict[str, MakeTurns] = {}
     for name in extension_names(GROUP):
@@ -118,6 +118,11 @@ def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineCo
         raise ConfigError(
             f"{' and '.join(found)} (agentgym_rl.{GROUP}) both decide on the turns of this run's "
             "devices, and one alone can: leave out the keys of the others"
+        )
+    if not found and cluster.colocated:
+        raise ConfigError(
+            "cluster.colocated: no installed package shares devices between engines and ranks (the "
+            f"group of entry points agentgym_rl.{GROUP}); install it, or leave the key out"
         )
     return next(iter(found.values()), Turns)
 

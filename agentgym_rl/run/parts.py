@@ -84,7 +84,7 @@ def producer_kind(config: Config) -> ProducerKind:
     """Return the registered kind that takes this configuration, or else that of this process.
 
     Raises:
-        ConfigError: several kinds take it.
+        ConfigError: several kinds take it, or none takes rollout workers that it asks for.
     """
     kinds: dict[str, ProducerKind] = {}
     for name in extension_names(PRODUCERS):
@@ -95,6 +95,11 @@ def producer_kind(config: Config) -> ProducerKind:
         raise ConfigError(
             f"{' and '.join(kinds)} (agentgym_rl.{PRODUCERS}) would both produce the groups of "
             "this run, and one alone can: leave out the keys of the others"
+        )
+    if not kinds and config.rollout.workers:
+        raise ConfigError(
+            f"rollout.workers {config.rollout.workers}: no installed package plays in workers (the "
+            f"group of entry points agentgym_rl.{PRODUCERS}); install it, or leave the key out"
         )
     return next(iter(kinds.values()), _InThisProcess())
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.config import EndpointConfig, EngineConfig, TrainerConfig, may_use_gpu
+from agentgym_rl.config import EngineConfig, OwnEngineConfig, TrainerConfig, may_use_gpu
 
 _IMPORTS = ("agentgym_rl.trainer.main", "torch._dynamo")  # optimizers import the latter
 
@@ -74,7 +74,8 @@ def trial_process(config: TrainerConfig, config_file: Path, answer: Path) -> Pro
 def warm_up_trainer(trainer: TrainerConfig, engine: EngineConfig) -> TrainerConfig:
     """Return the settings of a warm-up's ranks. No engine runs beside them, so they share its CPU
     threads, as far as this machine has cores."""
-    idle = 0 if isinstance(engine, EndpointConfig) else engine.num_servers * engine.num_threads
+    is_own = isinstance(engine, OwnEngineConfig)
+    idle = engine.num_servers * engine.num_threads if is_own else 0
     cores = len(os.sched_getaffinity(0))
     threads = min(trainer.num_threads + idle // trainer.num_ranks, cores // trainer.num_ranks)
     return trainer.model_copy(update={"num_threads": max(trainer.num_threads, threads)})

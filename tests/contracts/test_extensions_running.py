@@ -16,10 +16,12 @@ from agentgym_rl.core import extensions
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import register_extension
 from agentgym_rl.engines.router.router import Router
+from agentgym_rl.fleet import parts as fleet_parts
 from agentgym_rl.fleet.parts import Turns, turns_of
 from agentgym_rl.gym.registry import spec
 from agentgym_rl.rollout.players import PlayerKind, check_alone, player_kind
 from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.run import parts as run_parts
 from agentgym_rl.run.parts import ProducerKind, producer_kind
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from tests.kit.extension import install
@@ -206,4 +208,14 @@ def test_turns_on_devices_come_from_whoever_shares_them(registered):
     assert not asyncio.run(turns.to_ranks(lead=True, wanted=lambda: True))
     config = load_config(overrides={"cluster.colocated": True})
     with pytest.raises(ConfigError, match="colocated and mine"):
+        turns_of(config.cluster, config.trainer, config.own_engine)
+
+
+def test_keys_that_no_installed_package_serves_are_refused(monkeypatch):
+    monkeypatch.setattr(run_parts, "PRODUCERS", "producers_of_nobody")
+    monkeypatch.setattr(fleet_parts, "GROUP", "turns_of_nobody")
+    with pytest.raises(ConfigError, match=r"rollout\.workers 2: no installed package"):
+        producer_kind(load_config(overrides={"rollout.workers": 2}))
+    config = load_config(overrides={"cluster.colocated": True})
+    with pytest.raises(ConfigError, match=r"cluster\.colocated: no installed package"):
         turns_of(config.cluster, config.trainer, config.own_engine)
