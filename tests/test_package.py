@@ -353,7 +353,7 @@ MOST_LINES = {
     "plan": 3_800,
     "report": 1_000,
     "rollout": 3_250,
-    "run": 3_050,
+    "run": 3_100,
     "runtime": 2_600,
     "serve": 750,
     "storage": 2_900,
