@@ -357,7 +357,7 @@ MOST_LINES = {
     "runtime": 2_600,
     "serve": 750,
     "storage": 2_900,
-    "trainer": 5_800,
+    "trainer": 5_850,
     "weights": 3_500,
     "workers": 1_200,
 }

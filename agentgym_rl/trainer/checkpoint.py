@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -34,6 +35,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future as Written
 
 from agentgym_rl.config import FORMAT, Config, dump_toml
 from agentgym_rl.core.errors import TrainerError
@@ -54,6 +57,29 @@ _log = logging.getLogger(__name__)
 
 _LIBRARIES = ("agentgym-rl", "torch", "transformers")
 _WRITE_ERRORS = (OSError, CheckpointException, RuntimeError)
+
+
+class _Writer(FileSystemWriter):
+    """A writer whose failures are those of the disk: an error of torch that follows one, while it
+    closes the file, names a position in the file, which no user could act on."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Written[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            found: BaseException | None = error
+            while found is not None and not isinstance(found, OSError):
+                found = found.__cause__ or found.__context__
+            raise found or error from None
+
+
+def _cause(error: BaseException) -> str:
+    """Return the error of the disk that stopped a checkpoint, with its rank, without the traces of
+    all ranks; the text of `error` if there is none."""
+    failures = error.failures if isinstance(error, CheckpointException) else {}
+    of_disk = ((rank, it) for rank, (it, _) in failures.items() if isinstance(it, OSError))
+    rank, found = next(of_disk, (None, None))
+    return str(error) if found is None else f"rank {rank}: {type(found).__name__}: {found}"
 
 
 def config_hash(config: Config) -> str:
@@ -131,7 +157,7 @@ class Checkpoints:
             world.barrier()
             written = self._write(part)
         except _WRITE_ERRORS as error:
-            raise TrainerError(f"cannot write checkpoint {path}: {error}") from error
+            raise TrainerError(f"cannot write checkpoint {path}: {_cause(error)}") from error
         self._writing = _Writing(manifest, written)
         if world.rank == 0:
             self._writing.done = self._thread.submit(self._complete, self._writing, part, path)
@@ -140,10 +166,10 @@ class Checkpoints:
         """Write this rank's files into `part`, on a GPU after the return (collective)."""
         state = _state(self.policy, self.optimizer, self.critic, self.reference)
         if self.policy.world.device.type == "cuda":
-            written = async_save(state, checkpoint_id=part, process_group=self._group)
+            written = async_save(state, storage_writer=_Writer(part), process_group=self._group)
             assert isinstance(written, Future)  # its staging is done
             return written
-        writer = FileSystemWriter(part, sync_files=False)  # `put` syncs them
+        writer = _Writer(part, sync_files=False)  # `put` syncs them
         done: Future[Any] = Future()
         done.set_result(save(state, storage_writer=writer, process_group=self._group))
         return done
@@ -173,7 +199,7 @@ class Checkpoints:
                 "(trainer.finish_timeout_s)"
             ) from error
         except _WRITE_ERRORS as error:
-            raise TrainerError(f"cannot write checkpoint {path}: {error}") from error
+            raise TrainerError(f"cannot write checkpoint {path}: {_cause(error)}") from error
 
     def close(self) -> None:
         """Abandon the checkpoint that is not complete; idempotent."""

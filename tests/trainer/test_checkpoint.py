@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -302,6 +303,19 @@ def test_a_checkpoint_that_cannot_be_written_says_so(tiny_model, world, tmp_path
     (tmp_path / "file").touch()
     with pytest.raises(TrainerError, match="cannot write checkpoint"):
         save(tmp_path / "file", make_stepper(tiny_model, world), 1)
+
+
+@pytest.mark.parametrize("size", [1, 5_000])
+def test_a_full_disk_is_the_cause_that_a_checkpoint_names(tiny_model, world, tmp_path, size):
+    """And not what torch says when it then closes the file, which no user could act on."""
+    stepper = make_stepper(tiny_model, world)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(TrainerError, match=r"rank 0: OSError: .*File too large"):
+            save(tmp_path, stepper, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_the_configuration_has_a_hash():
