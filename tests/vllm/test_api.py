@@ -38,7 +38,7 @@ ROOT = Path(agentgym_rl.__file__).parent
 API = Path(__file__).parent / "api"
 VERSIONS = ["0.32", "0.33"]
 ASKING = ["core/engine.py", "engines/protocol.py", "engines/client/client.py"]
-ASKING += ["weights/engine_routes.py", "weights/vllm_native.py", "engines/checks.py"]
+ASKING += ["weights/engine_routes.py", "weights/vllm_native.py", "engines/vllm/checks.py"]
 OURS_ALONE = {"decode_times"}
 """The fields of a reply that only the embedded engine has."""
 
@@ -107,7 +107,7 @@ def test_requests_and_replies_have_its_fields(api):
 
 
 def test_the_configuration_that_checks_read_is_there(api):
-    text = (ROOT / "engines/checks.py").read_text()
+    text = (ROOT / "engines/vllm/checks.py").read_text()
     parts = {"model": ("model", "Model"), "cache": ("cache", "Cache")}
     for name, (module, kind) in parts.items():
         used = set(re.findall(rf'\b{name}(?:\["|\.get\(")(\w+)"', text))
