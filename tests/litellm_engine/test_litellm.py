@@ -28,7 +28,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 INSTALLED = importlib.util.find_spec("litellm") is not None
 PYTHON = os.environ.get("ARL_LITELLM_PYTHON") or (sys.executable if INSTALLED else "")
-TREE = os.pathsep.join(str(ROOT / name) for name in ("", "envs", "agents", "sandboxes"))
+TREE = os.pathsep.join(
+    str(ROOT / name) for name in ("", "envs", "agents", "sandboxes", "extensions")
+)
 IN_TREE = os.environ | {"PYTHONPATH": TREE, "ANTHROPIC_API_KEY": KEY}
 slow = pytest.mark.slow  # LiteLLM takes seconds to import
 
