@@ -86,7 +86,7 @@ def engine_process(config: Config, *flags: str) -> Iterator[tuple[str, int]]:
         file, log = Path(folder) / "config.toml", Path(folder) / "engine.log"
         file.write_text(dump_toml(config))
         command = [sys.executable, "-m", "agentgym_rl", "engine", f"--config={file}"]
-        threads = str(config.engine.num_threads)
+        threads = str(config.own_engine.num_threads)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, f"--port={port}", *flags],
@@ -96,7 +96,7 @@ def engine_process(config: Config, *flags: str) -> Iterator[tuple[str, int]]:
                 start_new_session=True,
             )
         try:
-            _wait_ready(process, url, log, config.engine.start_timeout_s)
+            _wait_ready(process, url, log, config.own_engine.start_timeout_s)
             yield url, process.pid
         finally:
             end(process)

@@ -232,7 +232,7 @@ def publication(setting: Setting) -> list[dict[str, Any]]:
         engine_server(model_config(folder, overrides)) as url,
         WeightsFolder(f"bench-gpu-{folder.name}", need_bytes=4 * num_bytes) as shared,
     ):
-        case = _Case("embedded", url, "recompute", shared, base)
+        case = _Case("embedded", url, "recompute", shared, base, folder)
         published = asyncio.run(case.play(1 if setting.toy else 3))
     rows = [
         {

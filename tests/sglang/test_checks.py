@@ -78,7 +78,7 @@ def test_a_fleet_makes_the_client_of_the_server_that_it_finds(sglang_server, tmp
             Fleet(setup, tmp_path / "config.toml", processes, model_dir=BUNDLED).running() as fleet,
         ):
             info = await fleet.ready()
-            server = next(iter(fleet._servers.values()))
+            server = next(iter(fleet.servers.values()))
             return info, server.engine, server.seed
 
     info, engine, seed = asyncio.run(start())
