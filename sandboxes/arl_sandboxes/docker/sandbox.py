@@ -21,7 +21,7 @@ from .container import Container
 class DockerSandbox(RunnerSandbox):
     """A sandbox in a container, made by `DockerBackend.create`."""
 
-    answer_s = 15.0
+    answer_s = 30.0  # its programs may take every core of the machine
 
     def __init__(
         self,
