@@ -169,6 +169,10 @@ class ServerKind(OwnKind):
     identity: ClassVar[str]
     """The route by whose answer a server of this kind is recognized."""
     polls_staging: ClassVar[bool] = True
+    dimensions: ClassVar[str] = "dt"
+    no_dimensions: ClassVar[dict[str, str]] = {
+        "p": "pipeline stages of servers are not offered: use d and t"
+    }
 
     @abstractmethod
     def is_own(self, status: int, answer: Any) -> bool:

@@ -84,10 +84,6 @@ class SglangKind(ServerKind):
     order: ClassVar[int] = 2
     title: ClassVar[str] = "SGLang"
     identity: ClassVar[str] = "/server_info"
-    dimensions: ClassVar[str] = "dt"
-    no_dimensions: ClassVar[dict[str, str]] = {
-        "p": "pipeline stages of servers are not offered: use d and t"
-    }
 
     def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
         from .command import server_command

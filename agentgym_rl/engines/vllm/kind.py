@@ -47,10 +47,6 @@ class VllmKind(ServerKind):
     order: ClassVar[int] = 1
     title: ClassVar[str] = "vLLM"
     identity: ClassVar[str] = "/version"
-    dimensions: ClassVar[str] = "dt"
-    no_dimensions: ClassVar[dict[str, str]] = {
-        "p": "pipeline stages of servers are not offered: use d and t"
-    }
 
     def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
         from .command import server_command
