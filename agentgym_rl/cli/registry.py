@@ -45,13 +45,7 @@ def load_command(name: str) -> Command:
     Raises:
         ConfigError: it cannot be imported, or is no `Command`.
     """
-    found = load_extension(GROUP, name)
-    if not isinstance(found, Command):
-        raise ConfigError(
-            f"{GROUP}: {name!r} is {found!r}; expected an instance of agentgym_rl.cli.command."
-            "Command"
-        )
-    return found
+    return load_extension(GROUP, name, of=Command)
 
 
 def all_commands() -> list[Listed]:

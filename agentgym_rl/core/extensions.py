@@ -10,7 +10,7 @@ import difflib
 import logging
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
@@ -82,6 +82,29 @@ def load_extensions(group: str, *, of: type[T]) -> dict[str, T]:
                 log.warning("left out: %s", error)
             _left_out.add((group, name))
     return found
+
+
+def only_one(group: str, takers: Mapping[str, T], *, would: str) -> T | None:
+    """Return the member that takes a run, of the `takers` in a group; None: there is none. `would`
+    says what all of them do, for the error.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if len(takers) > 1:
+        raise ConfigError(
+            f"{' and '.join(takers)} ({PREFIX}{group}) {would}, and one alone can: leave out the "
+            "keys of the others"
+        )
+    return next(iter(takers.values()), None)
+
+
+def not_installed(group: str, key: str, does: str) -> ConfigError:
+    """Return the error of a `key` that no member of a group acts on; `does` says what one does."""
+    return ConfigError(
+        f"{key}: no installed package {does} (the group of entry points {PREFIX}{group}); install "
+        "it, or leave the key out"
+    )
 
 
 def _found(group: str, name: str) -> Any:

@@ -16,8 +16,12 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Protocol
 
 from agentgym_rl.config import ClusterConfig, OwnEngineConfig, TrainerConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.core.extensions import (
+    extension_names,
+    load_extension,
+    not_installed,
+    only_one,
+)
 from agentgym_rl.core.messages import Used
 from agentgym_rl.engines.router.router import Router
 
@@ -114,17 +118,11 @@ def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineCo
         of: TurnsOf = load_extension(GROUP, name)
         if (make := of(cluster, trainer, engine)) is not None:
             found[name] = make
-    if len(found) > 1:
-        raise ConfigError(
-            f"{' and '.join(found)} (agentgym_rl.{GROUP}) both decide on the turns of this run's "
-            "devices, and one alone can: leave out the keys of the others"
-        )
-    if not found and cluster.colocated:
-        raise ConfigError(
-            "cluster.colocated: no installed package shares devices between engines and ranks (the "
-            f"group of entry points agentgym_rl.{GROUP}); install it, or leave the key out"
-        )
-    return next(iter(found.values()), Turns)
+    made = only_one(GROUP, found, would="both decide on the turns of this run's devices")
+    if made is None and cluster.colocated:
+        does = "shares devices between engines and ranks"
+        raise not_installed(GROUP, "cluster.colocated", does)
+    return Turns if made is None else made
 
 
 class Mirror(ABC):

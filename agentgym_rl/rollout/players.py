@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.core.extensions import extension_names, load_extension, only_one
 from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.specs import EnvSpec
 
@@ -85,12 +84,8 @@ def player_kind(rollout: RolloutConfig, spec: EnvSpec) -> PlayerKind:
         ConfigError: several kinds would.
     """
     kinds = {name: kind for name, kind in player_kinds() if kind.takes(rollout, spec)}
-    if len(kinds) > 1:
-        raise ConfigError(
-            f"{' and '.join(kinds)} (agentgym_rl.{PLAYERS}) would both play the episodes of this "
-            "run, and one alone can: leave out the keys of the others"
-        )
-    return next(iter(kinds.values()), _Episodes())
+    found = only_one(PLAYERS, kinds, would="would both play the episodes of this run")
+    return _Episodes() if found is None else found
 
 
 def check_alone(spec: EnvSpec, env: Env) -> None:

@@ -23,7 +23,7 @@ from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.core.extensions import extension_names, load_extension, not_installed
 from agentgym_rl.core.task import TaskSource
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.queue import EvalQueue
@@ -153,10 +153,7 @@ async def _prepared(opened: Opened, progress: Progress) -> Opened:
             model_dir = model_folder(config.model, config.env.id)
             opened = replace(opened, config=config, model_dir=model_dir)
     if (method := opened.config.init.method) != "none":
-        raise ConfigError(
-            f"init.method {method!r}: no installed package prepares a run like that (the group of "
-            f"entry points agentgym_rl.{PREPARATIONS}); install it, or leave the key out"
-        )
+        raise not_installed(PREPARATIONS, f"init.method {method!r}", "prepares a run like that")
     return opened
 
 

@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING
 from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.core.extensions import (
+    extension_names,
+    load_extension,
+    not_installed,
+    only_one,
+)
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
     from agentgym_rl.report.progress import Progress
@@ -91,17 +95,11 @@ def producer_kind(config: Config) -> ProducerKind:
         kind: ProducerKind = load_extension(PRODUCERS, name)
         if kind.takes(config):
             kinds[name] = kind
-    if len(kinds) > 1:
-        raise ConfigError(
-            f"{' and '.join(kinds)} (agentgym_rl.{PRODUCERS}) would both produce the groups of "
-            "this run, and one alone can: leave out the keys of the others"
-        )
-    if not kinds and config.rollout.workers:
-        raise ConfigError(
-            f"rollout.workers {config.rollout.workers}: no installed package plays in workers (the "
-            f"group of entry points agentgym_rl.{PRODUCERS}); install it, or leave the key out"
-        )
-    return next(iter(kinds.values()), _InThisProcess())
+    found = only_one(PRODUCERS, kinds, would="would both produce the groups of this run")
+    if found is None and config.rollout.workers:
+        key = f"rollout.workers {config.rollout.workers}"
+        raise not_installed(PRODUCERS, key, "plays in workers")
+    return _InThisProcess() if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
