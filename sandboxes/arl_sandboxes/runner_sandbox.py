@@ -30,8 +30,9 @@ from .runner_words import Refused, b64, pack, result_of
 class RunnerSandbox(Sandbox):
     """A sandbox whose runner does everything except its beginning, its reset and its end."""
 
-    answer_s: ClassVar[float]
-    """The time beyond a time limit after which a runner without an answer counts as lost."""
+    answer_s: ClassVar[float] = 30.0
+    """The time beyond a time limit after which a runner without an answer counts as lost: the
+    network and files take their time, and programs may take every core of a machine."""
 
     def __init__(
         self,

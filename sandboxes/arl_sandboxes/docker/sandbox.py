@@ -21,8 +21,6 @@ from .container import Container
 class DockerSandbox(RunnerSandbox):
     """A sandbox in a container, made by `DockerBackend.create`."""
 
-    answer_s = 30.0  # its programs may take every core of the machine
-
     def __init__(
         self,
         container: Container,

@@ -23,8 +23,6 @@ _FIELDS = ("wall_s", "cpu_s", "memory_mb", "processes", "file_mb", "open_files",
 class E2BSandbox(RunnerSandbox):
     """A sandbox in a machine, made by `E2BBackend.create`."""
 
-    answer_s = 30.0  # the network and files take their time
-
     def __init__(
         self,
         machine: Machine,
