@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl import check_env, make
-from agentgym_rl.gym.check import Outcome
+from agentgym_rl.gym.check.report import Outcome
 from agentgym_rl.gym.registry import listing
 
 from .sandboxes import working

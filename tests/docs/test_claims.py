@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.gym.check import CRITERIA
+from agentgym_rl.gym.check.criteria import CRITERIA
 from tests.docs.blocks import ROOT
 from tests.kit.cases import cases
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 
 import pytest
 
-from agentgym_rl.gym.check import CRITERIA
+from agentgym_rl.gym.check.criteria import CRITERIA
 from tests.docs.blocks import ROOT
 from tests.docs.rows import Line, doubtful, kind_of, lines, prose, read
 from tests.kit.cases import cases
