@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from arl_plan.clock import run_virtual
 
 from agentgym_rl.engines.client.http import HttpPool, _Channel
 from agentgym_rl.engines.embedded.admission import Refused
@@ -14,7 +15,6 @@ from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.plan.clock import run_virtual
 from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE, AwakeTime
 from tests.kit.cases import cases
 

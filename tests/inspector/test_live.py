@@ -14,8 +14,8 @@ import pytest
 
 from agentgym_rl.cli.main import _main
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.inspector.serve import inspect_live
 from agentgym_rl.inspector.export import write_page
+from agentgym_rl.inspector.serve import inspect_live
 from tests.kit.cases import cases
 
 
