@@ -7,7 +7,9 @@ import pytest
 
 from agentgym_rl import EnvSpec, check_env
 from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.gym.check import CRITERIA, Outcome, Report, support
+from agentgym_rl.gym.check import support
+from agentgym_rl.gym.check.criteria import CRITERIA
+from agentgym_rl.gym.check.report import Outcome, Report
 from tests.kit.cases import cases
 
 PLANTED = {

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from agentgym_rl.cli.command import Command, json_flag, run_argument
 
-from .members_commands import change_members
+from .members import change_members
 
 _HELP = """\
 Show the rollout workers of a running run, and add or remove workers.

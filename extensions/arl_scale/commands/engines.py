@@ -7,7 +7,7 @@ from typing import Any
 
 from agentgym_rl.cli.command import Command, json_flag, run_argument
 
-from .members_commands import change_members
+from .members import change_members
 
 _HELP = """\
 Show the engines of a running run, and add or remove engines while it trains.
