@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from arl_audit.logprobs import audit
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.packing import micro_batches
-from agentgym_rl.audit.logprobs import audit
 from agentgym_rl.config import Config, LoraConfig, dump_toml
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.engine import Delta, SamplingParams

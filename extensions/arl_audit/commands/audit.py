@@ -45,8 +45,8 @@ def _flags(parser: ArgumentParser) -> None:
 
 def audit(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.audit.logprobs import audit
-    from agentgym_rl.report.audit import audit_text
+    from arl_audit.logprobs import audit
+    from arl_audit.recorded import audit_text
 
     report = audit(
         args.run, threshold=args.threshold, untrained=args.all, on_progress=counting("audited")

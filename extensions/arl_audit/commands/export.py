@@ -131,7 +131,7 @@ def export(args: Namespace) -> int:
     if args.json:
         print_json(report)
         return 0
-    from agentgym_rl.report.audit import export_lines
+    from arl_audit.recorded import export_lines
 
     print("\n".join(export_lines(report)))
     return 0
@@ -173,7 +173,7 @@ def _check_oracle(args: Namespace) -> None:
 
 
 def _export_recorded(args: Namespace) -> dict[str, Any]:
-    from agentgym_rl.export.sft import Wanted, export_sft
+    from arl_audit.sft import Wanted, export_sft
 
     given = {name: getattr(args, name) for name in ("most", "margin")}
     wanted = Wanted(
@@ -192,9 +192,9 @@ def _export_oracle(args: Namespace) -> dict[str, Any]:
     Raises:
         ConfigError: no oracle, too few tasks, no episode to write, or a file that exists.
     """
-    from agentgym_rl.export.sft import Wanted, export_solutions
-    from agentgym_rl.rollout.oracle import paid_in_full, play_solutions
     from agentgym_rl.runtime.signals import run_interruptible
+    from arl_audit.oracle import paid_in_full, play_solutions
+    from arl_audit.sft import Wanted, export_solutions
 
     config = load_configuration(args)
     log.setup(config.logging.level)

@@ -31,9 +31,9 @@ def _flags(parser: ArgumentParser) -> None:
 
 def ledger(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.audit.exactly_once import audit_ledger
-    from agentgym_rl.report.audit import ledger_text
     from agentgym_rl.storage.run_folder import config_of
+    from arl_audit.exactly_once import audit_ledger
+    from arl_audit.recorded import ledger_text
 
     config_of(args.run, f"arl ledger {args.run}")
     report = audit_ledger(args.run)

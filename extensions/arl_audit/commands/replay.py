@@ -34,8 +34,8 @@ def _flags(parser: ArgumentParser) -> None:
 
 def replay(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.audit.replay_batch import replay
-    from agentgym_rl.report.audit import replay_text
+    from arl_audit.recorded import replay_text
+    from arl_audit.replay_batch import replay
 
     report = replay(args.run, step=args.step, on_batch=counting("trained", "batches"))
     if args.json:

@@ -43,8 +43,8 @@ def reverify(args: Namespace) -> int:
     from agentgym_rl.runtime.signals import run_interruptible
 
     log.setup()
-    from agentgym_rl.audit.reverify import reverify
-    from agentgym_rl.report.audit import reverify_text
+    from arl_audit.recorded import reverify_text
+    from arl_audit.reverify import reverify
 
     reading = counting("played again", "episodes")
     report = run_interruptible(
