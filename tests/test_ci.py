@@ -34,7 +34,7 @@ def chosen(*changed: str) -> set[str]:
         "tests/envs/math/test_judge.py": "envs",
         "agentgym_rl/algo/kl.py": "peers",
         "agentgym_rl/trainer/step.py": "",
-        "agentgym_rl/inspector/serve.py": "",
+        "extensions/arl_inspect/serve.py": "",
         "agentgym_rl/__init__.py": "",
         "envs/arl_envs/math/env.py": "envs",
         "requirements/gem.txt": "",

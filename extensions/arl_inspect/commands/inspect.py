@@ -60,7 +60,7 @@ def inspect(args: Namespace) -> int:
 
 
 def _write(args: Namespace, places: list[Path]) -> int:
-    from agentgym_rl.inspector.export import write_page
+    from arl_inspect.export import write_page
 
     episodes = 200 if args.episodes is None else args.episodes
     report = write_page(
@@ -82,8 +82,8 @@ def _runs(count: int) -> str:
 
 
 def _serve(args: Namespace, places: list[Path]) -> int:
-    from agentgym_rl.inspector.serve import inspect_live
     from agentgym_rl.runtime.signals import run_interruptible
+    from arl_inspect.serve import inspect_live
 
     def ready(url: str, num_runs: int) -> None:
         if args.json:

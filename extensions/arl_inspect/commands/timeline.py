@@ -32,7 +32,7 @@ def _flags(parser: ArgumentParser) -> None:
 
 def timeline(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.inspector.timeline import write_timeline
+    from arl_inspect.timeline import write_timeline
 
     out = args.out or args.run / "timeline.json"
     report = write_timeline(args.run, out, on_progress=counting("read", "episodes"))
