@@ -19,7 +19,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "agentgym_rl.gym.specs",
         "agentgym_rl.gym.registry",
         "agentgym_rl.gym.wrappers.wrapper",
-        "agentgym_rl.gym.check.run",
+        "arl_check.run",
         "agentgym_rl.gym.services",
         "agentgym_rl.gym.verifier.pool",
     ),

@@ -4,12 +4,12 @@ import asyncio
 
 import defects  # type: ignore[import-not-found]
 import pytest
+from arl_check import support
+from arl_check.criteria import CRITERIA
+from arl_check.report import Outcome, Report
 
 from agentgym_rl import EnvSpec, check_env
 from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.gym.check import support
-from agentgym_rl.gym.check.criteria import CRITERIA
-from agentgym_rl.gym.check.report import Outcome, Report
 from tests.kit.cases import cases
 
 PLANTED = {

@@ -9,12 +9,11 @@ import sys
 from collections.abc import Generator
 from typing import Any
 
-from agentgym_rl.gym.check.elsewhere import SEEDS, first_messages
-from agentgym_rl.gym.check.policies import BAD_ANSWERS, CALL_EVERYTHING, ORACLE
-from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
-from agentgym_rl.gym.check.subject import Play, Subject
-from agentgym_rl.gym.check.support import task_text
-
+from ..elsewhere import SEEDS, first_messages
+from ..policies import BAD_ANSWERS, CALL_EVERYTHING, ORACLE
+from ..report import NotJudged, Violation, criterion
+from ..subject import Play, Subject
+from ..support import task_text
 from .tasks import is_one_game
 
 

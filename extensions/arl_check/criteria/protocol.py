@@ -11,11 +11,12 @@ import pickle
 from typing import Any
 
 from agentgym_rl.core.chat import is_dict, is_list, is_mapping, is_tuple
-from agentgym_rl.gym.check.report import Violation, criterion
-from agentgym_rl.gym.check.subject import Subject
 from agentgym_rl.gym.env import RESERVED_INFO
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.gym.sync_env import SyncEnv
+
+from ..report import Violation, criterion
+from ..subject import Subject
 
 
 @criterion(

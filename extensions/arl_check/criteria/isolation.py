@@ -13,20 +13,12 @@ from collections.abc import Awaitable
 from typing import Any, NoReturn, Self
 
 from agentgym_rl.core.task import Task
-from agentgym_rl.gym.check import support
-from agentgym_rl.gym.check.policies import (
-    BAD_ANSWERS,
-    CALL_EVERYTHING,
-    ECHO,
-    NO_OP,
-    ORACLE,
-    Policy,
-    hostile,
-)
-from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
-from agentgym_rl.gym.check.subject import Play, Subject
-from agentgym_rl.gym.check.support import grown, leftovers
 
+from .. import support
+from ..policies import BAD_ANSWERS, CALL_EVERYTHING, ECHO, NO_OP, ORACLE, Policy, hostile
+from ..report import NotJudged, Violation, criterion
+from ..subject import Play, Subject
+from ..support import grown, leftovers
 from .seeds import difference
 
 NUM_TOGETHER = 64

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from agentgym_rl.core.chat import is_list, is_mapping
-from agentgym_rl.gym.check.report import NotJudged, Violation, criterion
-from agentgym_rl.gym.check.subject import Play, Subject
+
+from ..report import NotJudged, Violation, criterion
+from ..subject import Play, Subject
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _PARTS = {"text": "text", "image_url": "image_url", "input_audio": "input_audio", "file": "file"}

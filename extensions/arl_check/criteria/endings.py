@@ -8,11 +8,12 @@ from typing import Any
 
 from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import Task
-from agentgym_rl.gym.check import support
-from agentgym_rl.gym.check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
-from agentgym_rl.gym.check.report import Violation, criterion
-from agentgym_rl.gym.check.subject import MAX_TURNS, Subject
 from agentgym_rl.gym.env import Env, Step
+
+from .. import support
+from ..policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
+from ..report import Violation, criterion
+from ..subject import MAX_TURNS, Subject
 
 
 @criterion(

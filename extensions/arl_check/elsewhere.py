@@ -58,7 +58,7 @@ async def look_elsewhere(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONHASHSEED": "12345"}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "agentgym_rl.gym.check.elsewhere"),
+        *("-m", "arl_check.elsewhere"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -1,16 +1,7 @@
 """The criteria, a file per subject, in the order in which they are judged."""
 
-from agentgym_rl.gym.check.report import Criterion
-
-from . import (
-    endings,
-    isolation,
-    messages,
-    protocol,
-    rewards,
-    seeds,
-    tasks,
-)
+from ..report import Criterion
+from . import endings, isolation, messages, protocol, rewards, seeds, tasks
 
 CRITERIA: tuple[Criterion, ...] = (
     protocol.signature,
