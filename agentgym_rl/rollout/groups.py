@@ -7,7 +7,7 @@ to the buffer, or dropped with its budget back. All members are trained, or none
 cannot be trained (after retries of infrastructure failures) drops its group.
 
 `producer.py` plays groups in this process, `workers/leases.py` leases them to worker processes, and
-`serve/desk.py` has them played by other programs.
+`extensions/arl_serve/desk.py` has them played by other programs.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from arl_serve.run import serve
 
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, RolloutConfig
@@ -19,7 +20,6 @@ from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
-from agentgym_rl.serve.run import serve
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.workers import workers as module
 from agentgym_rl.workers.client import LeasesClient, RunEnding
