@@ -51,7 +51,7 @@ def test_ranks_are_forked_beside_an_engine_that_is_not():
 def test_workers_are_forked_where_nothing_else_is():
     modules = imports_of(**{"engine.device": "cuda", "trainer.device": "cuda"} | WORKERS)
     assert modules is not None
-    assert "agentgym_rl.workers.process" in modules
+    assert "arl_scale.workers.process" in modules
     assert not any("trainer" in name or "engines" in name for name in modules)
 
 

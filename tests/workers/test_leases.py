@@ -17,6 +17,8 @@ from unittest.mock import patch
 
 import pytest
 from arl_plan.clock import VirtualTimeLoop
+from arl_scale.workers import leases as module
+from arl_scale.workers.leases import Busy, Leases, NotYours, Refused, WorkerLife
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -36,8 +38,6 @@ from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import Recovered
-from agentgym_rl.workers import leases as module
-from agentgym_rl.workers.leases import Busy, Leases, NotYours, Refused, WorkerLife
 from tests.exhaustive import EXHAUSTIVE
 from tests.kit.groups import make_row
 

@@ -34,7 +34,7 @@ def rollout(args: Namespace) -> int:
     if args.folder and args.folder.is_dir():  # another machine may not have this folder
         os.chdir(args.folder)
         sys.path.insert(0, str(args.folder))
-    from agentgym_rl.workers.process import work
+    from arl_scale.workers.process import work
 
     run_interruptible(
         lambda: work(config, controller_url=args.controller, token=token, index=args.index),

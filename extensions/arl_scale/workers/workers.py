@@ -20,11 +20,11 @@ from agentgym_rl.cluster.restarts import Supervisor
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ProcessDied
-from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.rollout.producer import Producer
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.runtime.tasks import first_of
 
+from ..mirrors import Followers
 from . import IMPORTS
 from .api import LeasesApi
 from .leases import Leases, WorkerLife, WorkerSlot, worker_name

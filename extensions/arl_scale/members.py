@@ -9,10 +9,10 @@ import msgspec
 
 from agentgym_rl.core.chat import is_url
 from agentgym_rl.core.errors import ArlError, ConfigError
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.loads import requests_of
 
 from .elastic import Elastic
-from .fleet import Fleet
-from .loads import requests_of
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 from agentgym_rl.core.messages import FleetView, NumberedView, ReplicaView, Told, Used
 from agentgym_rl.engines.router.router import Router
-
-from .fleet import Fleet
-from .parts import Mirror, shortest
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.parts import Mirror, shortest
 
 log = logging.getLogger(__name__)
 

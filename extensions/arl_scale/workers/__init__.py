@@ -5,5 +5,5 @@ leases.py     the groups that they play; api.py: over HTTP
 process.py    the worker itself; client.py: its connection
 """
 
-IMPORTS = ("agentgym_rl.workers.process", "agentgym_rl.gateway.client", "openai.types.chat")
+IMPORTS = ("arl_scale.workers.process", "agentgym_rl.gateway.client", "openai.types.chat")
 """The modules that workers may be forked from."""

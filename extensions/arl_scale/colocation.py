@@ -23,10 +23,9 @@ from agentgym_rl.config import ClusterConfig, OwnEngineConfig, TrainerConfig
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.router.router import Router
+from agentgym_rl.fleet.parts import Answering, GiveUp, Interval, MakeTurns, Turns
+from agentgym_rl.fleet.servers import Server
 from agentgym_rl.runtime.waiting import Changes
-
-from .parts import Answering, GiveUp, Interval, MakeTurns, Turns
-from .servers import Server
 
 log = logging.getLogger(__name__)
 

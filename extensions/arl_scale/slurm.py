@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentgym_rl.cluster.resources import Demand
 from agentgym_rl.config import ClusterConfig
 from agentgym_rl.core.errors import ConfigError
 
 from .demand import Node, check
-from .resources import Demand
 
 CONFIG = "slurm.toml"
 """The configuration of the run that the job does, in the run's folder."""
