@@ -26,9 +26,8 @@ from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.seats import MultiSeatEnv, SeatEnv, Table
 from agentgym_rl.gym.specs import EnvSpec, wrapped
 from agentgym_rl.models.resolve import model_folder
-
-from .episode import EpisodeEnv, Player
-from .players import PlayerKind
+from agentgym_rl.rollout.episode import EpisodeEnv, Player
+from agentgym_rl.rollout.players import PlayerKind
 
 OWN = "env:"
 """The prefix of a seat that a player of the game itself takes."""
