@@ -19,13 +19,12 @@ from agentgym_rl.algo.balance import balance
 from agentgym_rl.config import Config, InitConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
-
-from .export import export_model
-from .launch import warm_up_trainer
-from .optim import learning_rate, make_optimizer, set_learning_rate, take_step
-from .policy import Policy
-from .shard_tensors import MicroBatch, accumulate
-from .world import join_world
+from agentgym_rl.trainer.export import export_model
+from agentgym_rl.trainer.launch import warm_up_trainer
+from agentgym_rl.trainer.optim import learning_rate, make_optimizer, set_learning_rate, take_step
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.shard_tensors import MicroBatch, accumulate
+from agentgym_rl.trainer.world import join_world
 
 _NOWHERE = torch.zeros(0, dtype=torch.int64)
 """The places in a batch's flat arrays, which a warm-up does not have."""
@@ -93,7 +92,7 @@ def learn(
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file written by `agentgym_rl.run.warmup`.
+    """Return the rows of a file written by `arl_warmup.method`.
 
     Raises:
         TrainerError: it is no such file.

@@ -33,13 +33,13 @@ from agentgym_rl.gateway.parsers import ParserFactory, readers_of
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import model_name
 from agentgym_rl.report.progress import Progress
+from agentgym_rl.run.parts import Opened
 from agentgym_rl.storage.checkpoints import checksums
 from agentgym_rl.storage.run_folder import WARMED_UP
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
 from .demonstrations import LeftOut, Notes, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
-from .parts import Opened
 from .written import TokenRow, note_unread_calls, rows_of
 
 _log = logging.getLogger(__name__)
