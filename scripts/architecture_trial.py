@@ -16,6 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from arl_audit.logprobs import audit
+from arl_embedded.app import App
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.model import LoadedModel, load_model
+from arl_embedded.section import EmbeddedEngineConfig
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
@@ -29,10 +33,6 @@ from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.engines.embedded.app import App
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.model import LoadedModel, load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.trainer.export import export_model

@@ -15,6 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from arl_embedded.section import EmbeddedEngineConfig
+
 from agentgym_rl.config import (
     AlgoConfig,
     ClusterConfig,
@@ -32,7 +34,6 @@ from agentgym_rl.config import (
 from agentgym_rl.core.errors import ConfigError, EpisodeError
 from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.core.task import Task
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.models.fitted import fitted

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from arl_embedded.decoder import Decoder, Segment
+from arl_embedded.model import load_model
+from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl import __version__
 from agentgym_rl.config import TrainerConfig, dump_toml
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
-from agentgym_rl.engines.embedded.decoder import Decoder, Segment
-from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.trainer.step import Stepper

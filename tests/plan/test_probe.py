@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from arl_embedded.section import EmbeddedEngineConfig
 from arl_plan import probe as module
 from arl_plan.probe import Probe, _fitted, _shard
 from arl_plan.rates import load_rates
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

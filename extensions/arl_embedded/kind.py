@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentgym_rl.engines.client.client import EngineClient
 
 _IMPORTS = (
-    "agentgym_rl.engines.embedded.main",
+    "arl_embedded.main",
     "transformers.activations",  # this and the next: imports of any model of transformers
     "transformers.modeling_layers",
     "transformers.masking_utils",
