@@ -74,7 +74,7 @@ def chosen(*changed: str) -> set[str]:
         "scripts/peers/cases.py": "programs peers",
         "tests/litellm_engine/test_litellm.py": "peers",
         "agentgym_rl/weights/transport.py": "vllm sglang",
-        "agentgym_rl/engines/vllm/plugin.py": "vllm",
+        "extensions/arl_vllm/plugin.py": "vllm",
         "agentgym_rl/engines/client/client.py": "vllm sglang",
         "requirements/vllm-cpu.txt": "vllm",
         "examples/vllm.toml": "vllm",

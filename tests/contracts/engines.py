@@ -175,8 +175,9 @@ async def _scripted(_: str, **options: Any) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def _vllm(url: str) -> AsyncIterator[Engine]:
+    from arl_vllm.command import MAX_LOGPROBS
+
     from agentgym_rl.engines.client.client import HttpEngine
-    from agentgym_rl.engines.vllm.command import MAX_LOGPROBS
 
     options: dict[str, Any] = {"timeout_s": 120, "polls_staging": True}
     client = HttpEngine(url, send_seed=False, num_alternatives=MAX_LOGPROBS, **options)

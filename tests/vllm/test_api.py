@@ -19,18 +19,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from arl_vllm.command import VllmBuild, check_version, reports_spans, server_command
+from arl_vllm.kind import VllmEngineConfig
+from arl_vllm.native import FleetClient, weight_source
 
 import agentgym_rl
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.deltas import PausedError, answered
-from agentgym_rl.engines.vllm.command import (
-    VllmBuild,
-    check_version,
-    reports_spans,
-    server_command,
-)
-from agentgym_rl.engines.vllm.kind import VllmEngineConfig
-from agentgym_rl.weights.vllm_native import FleetClient, weight_source
 
 from .api.describe import TOKENS, TRANSFER
 

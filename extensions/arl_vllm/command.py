@@ -143,7 +143,7 @@ def _probed(python: str) -> VllmBuild:
 
 BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": "ipc"}
 """The backend of vLLM's --weight-transfer-config by weights.transport."""
-EXTENSION = "agentgym_rl.engines.vllm.transfer.StagingExtension"
+EXTENSION = "arl_vllm.transfer.StagingExtension"
 
 MAX_LOGPROBS = 256
 """The maximum number of log-probs per token; with more, a reply would be mostly these."""

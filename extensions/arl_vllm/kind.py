@@ -117,7 +117,7 @@ class VllmKind(ServerKind):
         self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
     ) -> Transport:
         """Return vLLM's own transport, nccl or ipc."""
-        from agentgym_rl.weights.vllm_native import NativeTransport
+        from .native import NativeTransport
 
         assert weights.transport in ("nccl", "ipc")
         return NativeTransport(weights.transport, num_ranks=num_ranks)

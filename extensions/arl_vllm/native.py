@@ -33,10 +33,9 @@ from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_LABEL
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
-
-from .engine_routes import Pause, Refused, RemoteEngine
-from .files import Kind, kinds_of
-from .transport import Publication, Transport, own_address, rank_offsets
+from agentgym_rl.weights.engine_routes import Pause, Refused, RemoteEngine
+from agentgym_rl.weights.files import Kind, kinds_of
+from agentgym_rl.weights.transport import Publication, Transport, own_address, rank_offsets
 
 
 class FleetClient:
