@@ -78,7 +78,7 @@ def chosen(*changed: str) -> set[str]:
         "agentgym_rl/engines/client/client.py": "vllm sglang",
         "requirements/vllm-cpu.txt": "vllm",
         "examples/vllm.toml": "vllm",
-        "agentgym_rl/engines/sglang/server.py": "sglang",
+        "extensions/arl_sglang/server.py": "sglang",
         "requirements/sglang-cpu.txt": "sglang",
         "requirements/sglang-cpu/sgl_kernel/__init__.py": "sglang",
         "examples/sglang.toml": "sglang",

@@ -190,7 +190,8 @@ async def _vllm(url: str) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def _sglang(url: str) -> AsyncIterator[Engine]:
-    from agentgym_rl.engines.sglang.client import SglangEngine
+    from arl_sglang.client import SglangEngine
+
     from agentgym_rl.models.resolve import BUNDLED
 
     client = SglangEngine(url, model_dir=BUNDLED, timeout_s=120)

@@ -32,11 +32,17 @@ from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, UNKNOWN_LABEL, Interrupt
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER
-
-from .adapter import WholeVersion
-from .broadcast import BroadcastGroup, buckets
-from .engine_routes import RESUME_TIMEOUT_S, OutOfTime, Pause, Refused, RemoteEngine, Way
-from .files import bytes_of, kinds_of
+from agentgym_rl.weights.adapter import WholeVersion
+from agentgym_rl.weights.broadcast import BroadcastGroup, buckets
+from agentgym_rl.weights.engine_routes import (
+    RESUME_TIMEOUT_S,
+    OutOfTime,
+    Pause,
+    Refused,
+    RemoteEngine,
+    Way,
+)
+from agentgym_rl.weights.files import bytes_of, kinds_of
 
 _log = logging.getLogger(__name__)
 

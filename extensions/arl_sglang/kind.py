@@ -144,7 +144,7 @@ class SglangKind(ServerKind):
         return probe_server(self.title, lambda: find_build(python))
 
     def recognized(self, engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
-        from agentgym_rl.weights.sglang_routes import recognized
+        from .weight_routes import recognized
 
         return recognized(engine, deadline=deadline)
 
