@@ -1,4 +1,5 @@
-"""The embedded engine: a transformers model behind the engine protocol, on CPU or one GPU.
+"""The extension of the embedded engine: a transformers model behind the engine
+protocol, on CPU or one GPU.
 
     app (HTTP) -> engine -> admission -> loop (a thread) -> batch -> decoder, sampler
 

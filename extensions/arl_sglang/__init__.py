@@ -1,4 +1,4 @@
-"""SGLang as the engine: its start and its client.
+"""The extension of SGLang as the engine: its start, its client and its weight routes.
 
 command.py   the SGLang of an interpreter, checked; the command line and environment of a server
 server.py    the program that becomes the server, in the interpreter that has SGLang

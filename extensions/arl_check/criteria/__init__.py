@@ -1,6 +1,7 @@
 """The criteria, a file per subject, in the order in which they are judged."""
 
-from ..report import Criterion
+from arl_check.report import Criterion
+
 from . import endings, isolation, messages, protocol, rewards, seeds, tasks
 
 CRITERIA: tuple[Criterion, ...] = (

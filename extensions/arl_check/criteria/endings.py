@@ -9,11 +9,10 @@ from typing import Any
 from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Env, Step
-
-from .. import support
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
-from ..report import Violation, criterion
-from ..subject import MAX_TURNS, Subject
+from arl_check import support
+from arl_check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
+from arl_check.report import Violation, criterion
+from arl_check.subject import MAX_TURNS, Subject
 
 
 @criterion(

@@ -13,12 +13,12 @@ from collections.abc import Awaitable
 from typing import Any, NoReturn, Self
 
 from agentgym_rl.core.task import Task
+from arl_check import support
+from arl_check.policies import BAD_ANSWERS, CALL_EVERYTHING, ECHO, NO_OP, ORACLE, Policy, hostile
+from arl_check.report import NotJudged, Violation, criterion
+from arl_check.subject import Play, Subject
+from arl_check.support import grown, leftovers
 
-from .. import support
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, ECHO, NO_OP, ORACLE, Policy, hostile
-from ..report import NotJudged, Violation, criterion
-from ..subject import Play, Subject
-from ..support import grown, leftovers
 from .seeds import difference
 
 NUM_TOGETHER = 64

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from agentgym_rl.core.chat import is_list, is_mapping
-
-from ..report import NotJudged, Violation, criterion
-from ..subject import Play, Subject
+from arl_check.report import NotJudged, Violation, criterion
+from arl_check.subject import Play, Subject
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _PARTS = {"text": "text", "image_url": "image_url", "input_audio": "input_audio", "file": "file"}

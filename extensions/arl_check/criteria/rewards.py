@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentgym_rl.gym.tool_env import text_of
-
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, ECHO, GUESSES, NO_OP, ORACLE, REPEAT, Policy
-from ..report import NotJudged, Violation, criterion
-from ..subject import Play, Subject
+from arl_check.policies import (
+    BAD_ANSWERS,
+    CALL_EVERYTHING,
+    ECHO,
+    GUESSES,
+    NO_OP,
+    ORACLE,
+    REPEAT,
+    Policy,
+)
+from arl_check.report import NotJudged, Violation, criterion
+from arl_check.subject import Play, Subject
 
 TOLERANCE = 1e-9
 LUCK = 0.75

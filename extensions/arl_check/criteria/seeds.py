@@ -9,11 +9,12 @@ import sys
 from collections.abc import Generator
 from typing import Any
 
-from ..elsewhere import SEEDS, first_messages
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, ORACLE
-from ..report import NotJudged, Violation, criterion
-from ..subject import Play, Subject
-from ..support import task_text
+from arl_check.elsewhere import SEEDS, first_messages
+from arl_check.policies import BAD_ANSWERS, CALL_EVERYTHING, ORACLE
+from arl_check.report import NotJudged, Violation, criterion
+from arl_check.subject import Play, Subject
+from arl_check.support import task_text
+
 from .tasks import is_one_game
 
 

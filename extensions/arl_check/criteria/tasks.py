@@ -9,10 +9,10 @@ from typing import Any, get_args
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Split, Task, TaskSource, length_of
 from agentgym_rl.gym.seats import MultiSeatEnv
+from arl_check.report import NotJudged, Violation, criterion
+from arl_check.subject import Subject
+from arl_check.support import task_text
 
-from ..report import NotJudged, Violation, criterion
-from ..subject import Subject
-from ..support import task_text
 from .messages import json_problem
 
 NUM_PURE = 32

@@ -20,7 +20,7 @@ def change_members(
 ) -> int:
     """Add members to a run, or remove the one that `args` names; print the current members, and
     return the exit code. `what` is engine or worker; `columns` are those of the table."""
-    from .admin_api import FILE  # slow imports
+    from arl_scale.admin_api import FILE  # slow imports
 
     if add and args.remove is not None:
         raise ConfigError("--add and --remove: give one of them")

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from agentgym_rl.core.messages import Told
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.http_server import MSGPACK, Api, BodyTooLarge, bearer, read_body
+from arl_scale.mirrors import Followers
 
-from ..mirrors import Followers
 from .leases import Busy, Leases, NotYours, Refused
 
 MAX_MEMBER_BYTES = 512_000_000

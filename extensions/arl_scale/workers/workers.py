@@ -23,8 +23,8 @@ from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.rollout.producer import Producer
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.runtime.tasks import first_of
+from arl_scale.mirrors import Followers
 
-from ..mirrors import Followers
 from . import IMPORTS
 from .api import LeasesApi
 from .leases import Leases, WorkerLife, WorkerSlot, worker_name
