@@ -229,15 +229,14 @@ def test_the_product_imports_each_of_its_dependencies():
 
 def test_what_runs_inside_vllm_needs_only_what_vllm_has():
     """Its worker imports these, and a publication of its own transport; it has few of our needs."""
-    inside = PACKAGE / "engines" / "vllm"
-    found = {
-        str(node.module).removeprefix("agentgym_rl.")
+    inside = ROOT / "extensions" / "arl_vllm"
+    names = {
+        str(node.module)
         for name in ("transfer", "staging", "swap")
         for node in ast.walk(ast.parse((inside / f"{name}.py").read_text()))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("agentgym_rl.")
     }
-    found |= {"engines.vllm.staging", "weights.publish", "weights.vllm_native"}
-    names = {f"agentgym_rl.{name}" for name in found}
+    names |= {"arl_vllm.staging", "agentgym_rl.weights.publish", "arl_vllm.native"}
     assert len(names) > 4
     listed = {re.split(r"[^\w-]", line)[0] for line in PYPROJECT["project"]["dependencies"]}
     ours = {name.replace("-", "_") for name in listed}
@@ -272,7 +271,7 @@ def test_every_file_that_the_code_names_is_there():
         for name in named_files(file)
         if not any(
             (base / name).exists()
-            for base in (file.parent, ROOT, *(ROOT / folder for folder in FOLDERS))
+            for base in (file.parent, ROOT, ROOT / "extensions", *(ROOT / f for f in FOLDERS))
         )
     ]
     assert missing == []
@@ -367,8 +366,9 @@ MOST_LINES = {
     "trainer": 5_700,
     "weights": 2_700,
 }
-"""The lines that each package of `agentgym_rl` and each extension may have ("." has the other files):
-what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it would be today."""
+"""The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
+have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it
+would be today."""
 
 
 def lines_by_package() -> dict[str, int]:

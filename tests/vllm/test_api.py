@@ -29,7 +29,7 @@ from agentgym_rl.engines.client.deltas import PausedError, answered
 
 from .api.describe import TOKENS, TRANSFER
 
-ROOT = Path(agentgym_rl.__file__).parent
+ROOT = Path(agentgym_rl.__file__).parents[1]
 API = Path(__file__).parent / "api"
 VERSIONS = ["0.32", "0.33"]
 ASKING = ["core/engine.py", "engines/protocol.py", "engines/client/client.py"]
@@ -102,7 +102,7 @@ def test_requests_and_replies_have_its_fields(api):
 
 
 def test_the_configuration_that_checks_read_is_there(api):
-    text = (ROOT / "engines/vllm/checks.py").read_text()
+    text = (ROOT / "extensions/arl_vllm/checks.py").read_text()
     parts = {"model": ("model", "Model"), "cache": ("cache", "Cache")}
     for name, (module, kind) in parts.items():
         used = set(re.findall(rf'\b{name}(?:\["|\.get\(")(\w+)"', text))
@@ -151,7 +151,7 @@ def test_functions_take_what_they_get(api):
 
 def test_our_backends_are_transfer_engines(api):
     engine = api["classes"][f"{TRANSFER}.base:WeightTransferEngine"]
-    tree = ast.parse((ROOT / "engines/vllm/transfer.py").read_text())
+    tree = ast.parse((ROOT / "extensions/arl_vllm/transfer.py").read_text())
     [staged] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "StagedTransfer"]
     ours = {n.name: n for n in staged.body if isinstance(n, ast.FunctionDef)}
     assert set(engine["abstract"]) <= ours.keys()
