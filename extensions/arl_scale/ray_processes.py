@@ -1,4 +1,5 @@
-"""The child processes of a run on the nodes of a Ray cluster, as `local.py` on one machine.
+"""The child processes of a run on the nodes of a Ray cluster, as `cluster/local.py` on
+one machine.
 
 Ray reserves and places; the processes are the same. Each has an actor, its host, which is its
 parent on the node and watches it as on one machine. Ray notices a dead node only after tens of

@@ -32,8 +32,11 @@ from .api.describe import TOKENS, TRANSFER
 ROOT = Path(agentgym_rl.__file__).parents[1]
 API = Path(__file__).parent / "api"
 VERSIONS = ["0.32", "0.33"]
-ASKING = ["core/engine.py", "engines/protocol.py", "engines/client/client.py"]
-ASKING += ["weights/engine_routes.py", "weights/vllm_native.py", "engines/vllm/checks.py"]
+_KERNEL = ("core/engine", "engines/protocol", "engines/client/client", "weights/engine_routes")
+ASKING = [
+    *(f"agentgym_rl/{name}.py" for name in _KERNEL),
+    *("extensions/arl_vllm/native.py", "extensions/arl_vllm/checks.py"),
+]
 OURS_ALONE = {"decode_times"}
 """The fields of a reply that only the embedded engine has."""
 
