@@ -57,7 +57,7 @@ class Plan:
             trainer.checkpoint_every, trainer.checkpoint_every_minutes, clock=clock
         )
         self._evaluations = Schedule(evaluation.every, evaluation.every_minutes, clock=clock)
-        self._steps = steps
+        self.steps = steps
         self._saves_evaluated = trainer.keeps_best_evaluated
 
     def after(self, done: int, *, owed: bool = False) -> Due:
@@ -66,6 +66,6 @@ class Plan:
         `owed`: an evaluation of that version is still missing because of a crash.
         """
         saved, evaluated = self._checkpoints.due(done), self._evaluations.due(done) or owed
-        if done >= self._steps:
+        if done >= self.steps:
             return Due(checkpoint=True, evaluation=False)
         return Due(checkpoint=saved or (evaluated and self._saves_evaluated), evaluation=evaluated)

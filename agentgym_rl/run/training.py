@@ -36,6 +36,7 @@ from agentgym_rl.storage.checkpoints import Retention, prune
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import Recovered
 
+from .loop import Loop
 from .result import Played, TrainResult, summarize_training
 from .trainer_ranks import TrainerGroup
 
@@ -125,6 +126,7 @@ class TrainingRun(ABC):
             watches = [
                 tasks.create_task(self.controller.watch(), name="watch controller"),
                 tasks.create_task(self.trainer.watch(), name="watch trainer"),
+                tasks.create_task(Loop(self.controller).run(), name="training loop"),
                 tasks.create_task(self._count_tokens(), name="count tokens"),
             ]
             played = await self.play()

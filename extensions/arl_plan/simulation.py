@@ -23,6 +23,7 @@ from agentgym_rl.gym.sandbox import SandboxStats
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import Rollout, TaskCursor
+from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import COMPUTE_PHASES, MetricsFile, PhasesFile, StepPhases
 
@@ -340,6 +341,7 @@ async def _until_trained(
     try:
         async with asyncio.TaskGroup() as tasks:
             others = [
+                tasks.create_task(Loop(trainer.controller).run(), name="training loop"),
                 tasks.create_task(rollout.run(), name="rollout"),
                 tasks.create_task(adapting, name="concurrency"),
             ]

@@ -192,6 +192,7 @@ def test_stale_groups_are_dropped_at_the_lease_and_counted(tmp_path, group, monk
         async with served(tmp_path) as s:
             await s.add(group("old", [0]))
             await s.add(group("new", [2]))
+            s.controller.history += [{}, {}]
             s.controller.buffer.publish(2)
             assert (await s.http.get("/batch/2?rank=0")).status == 204
             await s.add(group("newer", [2]))
@@ -220,6 +221,7 @@ def test_a_stale_group_that_ends_while_another_is_dropped_is_dropped_too(
             monkeypatch.setattr(EpisodeLog, "drop", drop_slowly)
             for name, version in (("old", 0), ("new", 2), ("newer", 2)):
                 await s.add(group(name, [version]))
+            s.controller.history += [{}, {}]
             s.controller.buffer.publish(2)
             shard = BatchShard.unpack(await (await s.http.get("/batch/2?rank=0")).read())
             assert set(shard.group_ids) == {"new", "newer"}

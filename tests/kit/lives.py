@@ -20,6 +20,7 @@ from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.rollout.curriculum import Draws
 from agentgym_rl.rollout.groups import FinishedGroups
 from agentgym_rl.rollout.producer import TaskCursor
+from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.checkpoints import (
     Manifest,
     lineage_after,
@@ -151,6 +152,8 @@ class Life:
             on_step=lambda *_: None,
             recovered=self.found,
         )
+        training = asyncio.create_task(Loop(self.controller).run())
+        stack.callback(training.cancel)
         draws = Draws.of(settings.rollout, log, seed=settings.seed, recovered=self.found)
         self.finished = FinishedGroups(
             settings.rollout, buffer=self.buffer, episodes=log, draws=draws

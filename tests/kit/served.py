@@ -1,5 +1,6 @@
 """A controller with a buffer and a log, over real HTTP."""
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -10,6 +11,7 @@ from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller, Devices
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.task import Task
+from agentgym_rl.run.loop import Loop
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
@@ -52,11 +54,13 @@ async def served(
         token="secret",
         on_step=lambda *_: None,
     )
+    loop = asyncio.create_task(Loop(controller).run())
     api = ControllerApi(controller, num_ranks=2)
     async with serving(api, host="127.0.0.1", port=0) as url:
         headers = {"authorization": "Bearer secret"}
         async with aiohttp.ClientSession(url, headers=headers) as http:
             yield Served(controller, http, log)
+    loop.cancel()
     log.close()
     metrics.close()
     phases.close()

@@ -31,6 +31,7 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.episode import Deadlines, InputLimit, Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.producer import Rollout, TaskCursor, drawn
+from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, Recovered
@@ -200,6 +201,7 @@ async def played(
             token="secret",
             on_step=lambda *_: None,
         )
+        stack.callback(asyncio.create_task(Loop(controller).run()).cancel)
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))
         longest = config.rollout.max_input_tokens
