@@ -203,7 +203,7 @@ def test_a_session_holds_what_is_said_once(stage, spell, words):
 def test_other_routes_say_what_there_is(scene):
     answer = asyncio.run(scene.request("GET", "/v1/answers/resp_1"))
     assert answer.status == 404
-    assert "there are POST /v1/chat/completions, POST /v1/responses" in answer.error["message"]
+    assert "there are POST /v1/chat/completions, POST /v1/completions" in answer.error["message"]
     assert asyncio.run(scene.request("GET", "/v1/responses/resp_1")).status == 401
 
 
