@@ -1,4 +1,4 @@
-"""What a session keeps for clients that name earlier replies: responses, conversations, threads.
+"""The responses, conversations and threads that a session keeps, for clients that name them.
 
 A message, an item or a list of tools that stands in several of them is stored once: memory grows
 with what is new, also where every request sends the complete conversation. Parts that are no text

@@ -1,5 +1,5 @@
 """The models that are served elsewhere, with the API of OpenAI or through LiteLLM: the check of
-their configuration, and their player behind the relay (gateway/relay/app.py)."""
+their configuration, and their player behind the relay (relay.py)."""
 
 from __future__ import annotations
 

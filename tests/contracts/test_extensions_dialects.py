@@ -1,18 +1,19 @@
-"""Wire formats of other packages: the gateway serves, records and refuses their requests as ours."""
+"""Wire formats of other packages: the gateway serves and records their turns like its own."""
 
 import asyncio
 import json
 import sys
 
+import msgspec
 import pytest
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core import extensions
 from agentgym_rl.core.errors import ConfigError
 from tests.kit.extension import install
-from tests.kit.stage import ANSWER, END, chat, check_exact, stage
+from tests.kit.stage import ANSWER, END, chat, check_exact, spell, stage
 
-__all__ = ["chat", "stage"]
+__all__ = ["chat", "spell", "stage"]
 
 PARROT = '''
 import msgspec
@@ -88,9 +89,14 @@ def parrot(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def scene(parrot, stage):
+def reply(spell):
+    return spell.canonical(ANSWER + END)
+
+
+@pytest.fixture
+def scene(parrot, stage, reply):
     parrot(parrot="theirs_parrot:FORMAT")
-    return stage([ANSWER + END] * 2)
+    return stage([reply] * 2)
 
 
 def _send(scene, headers, path="/v1/parrot", method="POST", **fields):
@@ -103,7 +109,8 @@ def test_its_turn_is_answered_and_recorded_exactly(scene, stream):
     session = scene.open()
     answer = _send(scene, {"parrot-key": session.key}, text="What is 3*4?", stream=stream)
     assert answer.status == 200
-    assert answer.data.decode() == (f"<{ANSWER}>" if stream else json.dumps({"squawk": ANSWER}))
+    expected = f"<{ANSWER}>".encode() if stream else msgspec.json.encode({"squawk": ANSWER})
+    assert answer.data == expected
     record = scene.gateway.close_session(session)
     check_exact(record.rows, scene.engine.journal)
 
@@ -139,17 +146,16 @@ def test_it_is_listed(parrot, capsys):
 
 def test_a_path_has_one_owner(parrot, stage):
     parrot(taker="theirs_parrot:TAKER")
-    with pytest.raises(ConfigError, match="completions and taker .* both serve /v1/chat/comp"):
+    with pytest.raises(ConfigError, match=r"completions and taker .* both serve /v1/chat/comp"):
         stage([])
 
 
-def test_a_package_that_cannot_be_imported_is_no_obstacle(parrot, stage, caplog):
+def test_a_package_that_cannot_be_imported_is_no_obstacle(parrot, stage, reply, caplog):
     parrot(broken="theirs_broken:FORMAT")
-    scene = stage([ANSWER + END])
+    scene = stage([reply])
     assert "'broken' (theirs_broken:FORMAT) cannot be imported" in caplog.text
-    assert asyncio.run(
-        scene.post(scene.open(), messages=[{"role": "user", "content": "?"}])
-    ).message
+    answer = scene.post(scene.open(), messages=[{"role": "user", "content": "?"}])
+    assert asyncio.run(answer).message["content"] == ANSWER
 
 
 @pytest.fixture
@@ -171,13 +177,14 @@ def test_what_is_not_installed_is_named(alone, stage, path):
     assert answer.status == 404
     assert answer.error["code"] == "not_found"
     assert answer.error["message"].endswith(
-        "Not installed, with the package of each: messages (arl_dialects), responses (arl_dialects)."
+        "Not installed, with the package of each: messages (arl_dialects), "
+        "responses (arl_dialects)."
     )
 
 
-def test_chat_completions_need_no_extension(alone, stage):
-    scene = stage([ANSWER + END])
+def test_chat_completions_need_no_extension(alone, stage, reply):
+    scene = stage([reply])
     session = scene.open()
-    scene_answer = scene.post(session, messages=[{"role": "user", "content": "What is 3*4?"}])
-    assert asyncio.run(scene_answer).message["content"] == ANSWER
+    answer = scene.post(session, messages=[{"role": "user", "content": "What is 3*4?"}])
+    assert asyncio.run(answer).message["content"] == ANSWER
     check_exact(scene.gateway.close_session(session).rows, scene.engine.journal)
