@@ -353,7 +353,7 @@ MOST_LINES = {
     "config": 3_600,
     "controller": 1_500,
     "core": 2_700,
-    "engines": 3_350,
+    "engines": 3_550,
     "evaluate": 1_800,
     "fleet": 1_100,
     "gateway": 14_400,
@@ -365,7 +365,7 @@ MOST_LINES = {
     "runtime": 2_600,
     "storage": 2_900,
     "trainer": 5_700,
-    "weights": 2_700,
+    "weights": 2_750,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it
