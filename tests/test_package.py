@@ -108,7 +108,7 @@ def test_the_rollout_side_is_torch_free(module):
 
 def test_the_verifiers_processes_import_no_numpy():
     """Each pool waits for these imports, and each new zygote makes them again."""
-    inside = "agentgym_rl.gym.verifier.inside"
+    inside = "arl_verifier.inside"
     assert "numpy" not in imported_by(f"import {inside}.zygote")
 
 
@@ -346,6 +346,7 @@ MOST_LINES = {
     "arl_selfplay": 450,
     "arl_serve": 850,
     "arl_sglang": 1_500,
+    "arl_verifier": 1_750,
     "arl_vllm": 1_550,
     "arl_warmup": 1_450,
     "cli": 2_250,
@@ -357,7 +358,7 @@ MOST_LINES = {
     "evaluate": 1_800,
     "fleet": 1_100,
     "gateway": 11_300,
-    "gym": 7_250,
+    "gym": 5_600,
     "models": 650,
     "report": 750,
     "rollout": 2_650,
