@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from routed import PROMPT, STOP, STORY, begin, heard, routed, some, tells
+from .routed import PROMPT, STOP, STORY, begin, heard, routed, some, tells
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ConfigError, ContextLengthError, EngineError, RequestRefused

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from routed import PROMPT, STORY, begin, heard, heard_while, routed, tells
+from .routed import PROMPT, STORY, begin, heard, heard_while, routed, tells
 
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases

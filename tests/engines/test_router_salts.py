@@ -2,7 +2,7 @@
 
 import asyncio
 
-from routed import STORY, begin, heard, routed, tells
+from .routed import STORY, begin, heard, routed, tells
 
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 

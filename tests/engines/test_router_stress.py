@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from routed import heard
+from .routed import heard
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import EngineError

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from routed import PROMPT, STORY, begin, heard, heard_while, routed, some, tells
+from .routed import PROMPT, STORY, begin, heard, heard_while, routed, some, tells
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION
 from agentgym_rl.core.errors import EngineError
