@@ -2,7 +2,7 @@
 
     python scripts/ci_suites.py     # prints lines of: SUITE SECONDS REASON
 
-`lint`, `docs` and `test` (the kernel and the contracts) run at every change. Each further suite runs
+`lint`, `docs` and `test` (kernel and contracts) run at every change. Each further suite runs
 when a file changed that it rests on (RESTS_ON), or one that decides for all (FOR_ALL). A change is
 the difference to the merge base with ARL_CI_BASE (a commit; a CI knows which one it last tested),
 or else with origin/main.
