@@ -43,7 +43,8 @@ class _FakeServer(ABC):
 
         app = web.Application(middlewares=[note])
         for route, handle in self._routes().items():
-            app.router.add_route(*route.split(), handle)
+            method, path = route.split()
+            app.router.add_route(method, path, handle)
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
