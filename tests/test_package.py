@@ -337,8 +337,9 @@ MOST_LINES = {
     "algo": 2_700,
     "arl_audit": 2_900,
     "arl_check": 2_900,
+    "arl_dialects": 2_200,
     "arl_embedded": 4_500,
-    "arl_endpoints": 200,
+    "arl_endpoints": 1_300,
     "arl_inspect": 1_900,
     "arl_plan": 3_950,
     "arl_scale": 3_450,
@@ -352,10 +353,10 @@ MOST_LINES = {
     "config": 3_600,
     "controller": 1_500,
     "core": 2_700,
-    "engines": 3_350,
+    "engines": 3_550,
     "evaluate": 1_800,
     "fleet": 1_100,
-    "gateway": 14_400,
+    "gateway": 11_300,
     "gym": 7_250,
     "models": 650,
     "report": 750,
@@ -364,7 +365,7 @@ MOST_LINES = {
     "runtime": 2_600,
     "storage": 2_900,
     "trainer": 5_700,
-    "weights": 2_700,
+    "weights": 2_750,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it

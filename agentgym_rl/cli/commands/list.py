@@ -68,6 +68,7 @@ _PARTS = {
     "live_parts": "live part",
     "objectives": "term",
     "trackers": "tracker",
+    "dialects": "dialect",
 }
 """The groups of parts of a run, and the kind of their members."""
 
@@ -94,5 +95,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=list_parts,
+    examples=("arl list                                   environments, agents, sandboxes",),
     order=130,
 )
