@@ -153,6 +153,7 @@ def test_log_probs_of_a_long_reply_are_written_beside_the_loop(stage, spell, wor
     assert ticks.longest_s < 0.05
 
 
+@pytest.mark.slow
 def test_a_refused_request_waits_for_no_garbage_collector(stage):
     """What the collector has to look at keeps all others waiting."""
     scene = stage([], max_model_len=CONTEXT)

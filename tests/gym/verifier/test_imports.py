@@ -53,6 +53,7 @@ async def both(pool, name):
     ],
     ids=["hanging", "crashing", "leaving", "killed"],
 )
+@pytest.mark.slow
 def test_an_import_ends_alone(name, blame, said):
     async def main():
         async with ProcessPool(1, load_timeout_s=1) as pool:
