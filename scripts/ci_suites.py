@@ -2,9 +2,10 @@
 
     python scripts/ci_suites.py     # prints lines of: SUITE SECONDS REASON
 
-`lint`, `docs` and `test` run at every change. Each further suite runs when a file changed that it
-rests on (RESTS_ON), or one that decides for all (FOR_ALL). A change is the difference to the merge
-base with ARL_CI_BASE (a commit; a CI knows which one it last tested), or else with origin/main.
+`lint`, `docs` and `test` (kernel and contracts) run at every change. Each further suite runs
+when a file changed that it rests on (RESTS_ON), or one that decides for all (FOR_ALL). A change is
+the difference to the merge base with ARL_CI_BASE (a commit; a CI knows which one it last tested),
+or else with origin/main.
 
 A fresh clone of main is at origin/main itself, and tells no change: its last commit may be one of
 many that came at once, and no tag says that all passed there. Then, and where there is no git or no
@@ -36,6 +37,65 @@ _ENGINE_CONTRACT = (
     "tests/contracts/test_engine",
 )
 RESTS_ON: Mapping[str, tuple[str, ...]] = {
+    "test-extensions": (
+        "agentgym_rl/",
+        "agents/",
+        "arl_isolation/",
+        "benchmarks/",
+        "envs/",
+        "examples/",
+        "extensions/",
+        "sandboxes/",
+        "tests/e2e/conftest.py",
+        "tests/e2e/forked.py",
+        "tests/engines/conftest.py",
+        "tests/fleet/fleets.py",
+        "tests/agents/",
+        "tests/audit/",
+        "tests/benchmarks/",
+        "tests/cluster/test_demand.py",
+        "tests/cluster/test_ray.py",
+        "tests/cluster/test_ray_network.py",
+        "tests/cluster/test_ray_train.py",
+        "tests/cluster/test_slurm.py",
+        "tests/e2e/test_audit.py",
+        "tests/e2e/test_colocated.py",
+        "tests/e2e/test_elastic.py",
+        "tests/e2e/test_forced.py",
+        "tests/e2e/test_inspected.py",
+        "tests/e2e/test_judged.py",
+        "tests/e2e/test_moe.py",
+        "tests/e2e/test_reverify.py",
+        "tests/e2e/test_seats.py",
+        "tests/e2e/test_serve.py",
+        "tests/e2e/test_teacher.py",
+        "tests/e2e/test_workers.py",
+        "tests/engines/embedded/",
+        "tests/engines/sglang/",
+        "tests/engines/vllm/",
+        "tests/export/",
+        "tests/fleet/test_colocation.py",
+        "tests/fleet/test_elastic.py",
+        "tests/fleet/test_mirrors.py",
+        "tests/inspector/",
+        "tests/litellm_engine/",
+        "tests/models/test_architectures.py",
+        "tests/plan/",
+        "tests/rollout/test_game.py",
+        "tests/rollout/test_oracle.py",
+        "tests/run/test_demonstrations.py",
+        "tests/run/test_warmup.py",
+        "tests/serve/",
+        "tests/sglang/",
+        "tests/test_examples.py",
+        "tests/trainer/test_memory.py",
+        "tests/trainer/test_warmup.py",
+        "tests/vllm/",
+        "tests/weights/test_publish_embedded.py",
+        "tests/weights/test_publish_sglang.py",
+        "tests/weights/test_vllm_client.py",
+        "tests/workers/",
+    ),
     "test-envs": (
         *_CONTRACTS,
         "agentgym_rl/cli/",
@@ -50,6 +110,9 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/forked.py",
         "tests/envs/",
         "tests/gym/check/",
+        "tests/gym/test_env_process.py",
+        "tests/gym/test_scaffold.py",
+        "tests/gym/verifier/",
         "tests/sandboxes/",
         "tests/security/",
     ),
@@ -157,7 +220,9 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "examples/loop.py",
         "extensions/",
         "scripts/",
+        "tests/models/test_tiny_model.py",
         "tests/programs/",
+        "tests/test_mutants.py",
     ),
 }
 """What each further suite rests on: beginnings of paths. Cheap suites are first; last is the one of
@@ -175,7 +240,8 @@ FOR_ALL = (
 NEEDS_S = {
     "lint": 120,
     "docs": 120,
-    "test": 900,
+    "test": 600,
+    "test-extensions": 600,
     "test-envs": 1200,
     "test-docker": 1200,
     "test-agents": 1500,

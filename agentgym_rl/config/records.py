@@ -36,6 +36,7 @@ THEN: Mapping[str, Any] = {
     "algo.advantage_options": {},
     "algo.behavior_clip": 1.0,
     "engine.prefix_cache": "off",
+    "engine.replies": ["The answer is 42."],
     "engine.routing_replay": "off",
     "gateway.date": "",
     "trainer.optimizer_options": {},

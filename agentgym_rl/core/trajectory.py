@@ -339,6 +339,8 @@ def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:
             rows.append(unpack_row(blocks))
             continue
         index, count = map(int, blocks["shared"])
+        if not 0 <= count <= len(rows[index]):  # before memory is taken for as many
+            raise ValueError(f"{count} tokens in common with a row of {len(rows[index])}")
         tail = unpack_row({name: of for name, of in blocks.items() if name not in _EXTRAS})
         head = rows[index].head(count)
         mask = np.unpackbits(np.frombuffer(blocks["head_mask"], np.uint8), count=count)

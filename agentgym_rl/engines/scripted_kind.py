@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class ScriptedEngineConfig(OwnEngineConfig):
-    """An engine that samples nothing: each reply is one of the given texts. A run on it tries an
-    environment and an agent, and teaches nothing."""
+    """An engine without a model: its replies are given texts, to try environments and agents."""
 
     type: Literal["scripted"] = "scripted"
     replies: tuple[str, ...] = Field(default=("The answer is 42.",), min_length=1)

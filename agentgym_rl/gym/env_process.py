@@ -27,8 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.errors import ArlError, ConfigError, EnvError
-from agentgym_rl.gym.verifier.inside.zygote import describe
+from agentgym_rl.core.errors import ArlError, ConfigError, EnvError, describe
 from arl_isolation import locks
 
 if TYPE_CHECKING:

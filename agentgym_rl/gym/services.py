@@ -13,7 +13,7 @@ from .env import Env
 from .registry import make_sandbox
 from .sandbox import SandboxBackend, SandboxStats
 from .step_clock import OffTheClock
-from .verifier import Called, VerifierPool
+from .verifier import Called, VerifierPool, make_pool
 
 if TYPE_CHECKING:  # a verifier's handle needs no configuration
     from agentgym_rl.config import SandboxConfig, VerifierConfig
@@ -23,7 +23,7 @@ class Verifier:
     """A handle to the given pool, or to an own pool of one worker, started at the first call.
 
     The own pool is ended by `close`; a given pool stays its owner's. `options` are those of
-    `VerifierPool`, for the own pool.
+    its class, such as `arl_verifier.pool.ProcessPool`.
     """
 
     def __init__(self, pool: VerifierPool | None = None, **options: Any) -> None:
@@ -57,8 +57,9 @@ class Verifier:
     async def _started(self) -> VerifierPool:
         async with self._starting:
             if self._own is None:
-                pool = VerifierPool(**self._options)
-                self._own = await pool.__aenter__()
+                pool = make_pool(**self._options)
+                await pool.start()
+                self._own = pool
             return self._own
 
 
@@ -102,7 +103,7 @@ async def running_services(
             backend = make_sandbox(sandbox.id, **sandbox.options)
             await stack.enter_async_context(backend)
         if env.uses_verifier:
-            pool = VerifierPool(
+            pool = make_pool(
                 verifier.num_workers, timeout_s=verifier.timeout_s, memory_mb=verifier.memory_mb
             )
             await stack.enter_async_context(pool)

@@ -178,6 +178,7 @@ def test_codex_makes_no_sandbox_in_ours():
         assert f'sandbox_mode = "{mode}"' in launch.files[".codex/config.toml"]
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_is_the_agents_failure(chat):
     with pytest.raises(AgentError, match=r"exit code 3 .*; it said: oh"):
         play(chat, Command(argv=["sh", "-c", "echo oh >&2; exit 3"], inside=True))

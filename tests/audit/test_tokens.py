@@ -26,6 +26,7 @@ def relabelled(row: Row, shift: int) -> Row:
 
 
 # ---------------------------------------------------------------- what passes
+@pytest.mark.slow
 def test_a_right_run_passes(run, rows, arl_audit):
     done = arl_audit(run(rows), "--json")
     assert done.code == 0
@@ -65,6 +66,7 @@ def test_only_trained_groups_count(run, rows, arl_audit):
     assert arl_audit(folder, "--all").code == 1
 
 
+@pytest.mark.slow
 def test_a_live_run_is_audited_and_goes_on(run, rows, arl_audit):
     folder = run(rows)
     with contextlib.closing(EpisodeLog(folder / "episodes.db")) as log:

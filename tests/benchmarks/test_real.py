@@ -20,11 +20,9 @@ def folder(tmp_path_factory):
     shutil.rmtree(made)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "most"),
-    [("float32", 3.0), pytest.param("bfloat16", 2.3, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 3.0), ("bfloat16", 2.3)])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_an_engine_loads_and_updates_within_three_times_its_weights(folder: Path, dtype, most):
     tensors = load_file(folder / "model.safetensors")
     weights = sum(tensor.nbytes for tensor in tensors.values())

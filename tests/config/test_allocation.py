@@ -51,9 +51,13 @@ def test_without_gpus():
     [
         ("vllm:d4", "no trainer: expected one, such as fsdp:d1", 7),
         ("fsdp:d4", "no engine", 7),
-        ("", "expected a backend, vllm, sglang, embedded, fsdp", 0),
+        ("", "expected a backend, vllm, sglang, embedded, scripted, fsdp", 0),
         ("vllm.d4+fsdp:d4", "expected ':'", 4),
-        ("other:d4+fsdp:d4", "no backend 'other'; allowed: vllm, sglang, embedded, fsdp", 0),
+        (
+            "other:d4+fsdp:d4",
+            "no backend 'other'; allowed: vllm, sglang, embedded, scripted, fsdp",
+            0,
+        ),
         ("vllm:d04+fsdp:d4", "expected how many, as in d4", 6),
         ("vllm:d0+fsdp:d4", "expected how many", 6),
         ("vllm:d+fsdp:d4", "expected how many", 6),

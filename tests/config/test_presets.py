@@ -88,6 +88,7 @@ OFF = [
 
 
 @cases("name", NAMES)
+@pytest.mark.slow
 def test_what_a_preset_says_in_vain_beside_a_users_choice_is_left_out(name):
     preset = {"preset": name, "steps": 99}
     usual = load_config(None, preset)

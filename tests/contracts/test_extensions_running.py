@@ -18,7 +18,9 @@ from agentgym_rl.core.extensions import register_extension
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet import parts as fleet_parts
 from agentgym_rl.fleet.parts import Turns, turns_of
+from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.gym.registry import spec
+from agentgym_rl.gym.services import Verifier, running_services
 from agentgym_rl.rollout.players import PlayerKind, check_alone, player_kind
 from agentgym_rl.rollout.producer import Rollout
 from agentgym_rl.run import parts as run_parts
@@ -209,6 +211,70 @@ def test_turns_on_devices_come_from_whoever_shares_them(registered):
     config = load_config(overrides={"cluster.colocated": True})
     with pytest.raises(ConfigError, match="colocated and mine"):
         turns_of(config.cluster, config.trainer, config.own_engine)
+
+
+POOL = '''
+"""A pool that calls functions in this process, for functions that a laboratory trusts."""
+import importlib
+
+from agentgym_rl.gym.verifier import Called, VerifierPool, VerifierStats
+
+class Trusting(VerifierPool):
+    def __init__(self, num_workers, *, timeout_s=5.0, memory_mb=64):
+        self._stats = VerifierStats(workers=num_workers)
+    async def start(self):
+        self._functions = {}
+    async def close(self):
+        del self._functions
+    async def call(self, target, *args, timeout_s=None, fresh=False):
+        module, _, name = target.partition(":")
+        self._stats.calls += 1
+        return Called("done", getattr(importlib.import_module(module), name)(*args))
+    @property
+    def isolation(self):
+        return frozenset()
+    def require(self, *words):
+        pass
+    def stats(self):
+        return self._stats
+'''
+
+
+def test_a_pool_of_another_package_comes_before_ours(tmp_path, monkeypatch):
+    points = {"verifiers": {"trusting": "trusting:Trusting"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "trust", {"trusting": POOL}, points))
+
+    async def pids():
+        own = Verifier()
+        found = [(await own.call("os:getpid")).value]
+        await own.close()
+        config = Config()
+        async with running_services(Verified(), config.sandbox, config.verifier) as services:
+            assert services.verifier is not None
+            found.append((await services.verifier.call("os:getpid")).value)
+            return found, services.verifier.stats()
+
+    found, stats = asyncio.run(pids())
+    assert set(found) == {os.getpid()}
+    assert (stats.calls, stats.workers) == (1, Config().verifier.num_workers)
+
+
+class Verified(MathEnv):
+    def __init__(self):
+        super().__init__()
+        self.uses_verifier = True
+
+
+def test_pools_that_cannot_be_chosen_are_refused(registered, monkeypatch):
+    registered("verifiers", "no_pool", dict)
+    with pytest.raises(ConfigError, match="expected a subclass of"):
+        verifiers.make_pool(1)
+    registered("verifiers", "another", dict)
+    with pytest.raises(ConfigError, match="another and no_pool"):
+        verifiers.make_pool(1)
+    monkeypatch.setattr(verifiers, "VERIFIERS", "verifiers_of_nobody")
+    with pytest.raises(ConfigError, match="no installed package has a pool"):
+        verifiers.make_pool(1)
 
 
 def test_keys_that_no_installed_package_serves_are_refused(monkeypatch):

@@ -11,8 +11,17 @@ from tests.kit.cases import cases
 
 PAGE = (ROOT / "docs" / "claims.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-ENVS_TESTS = re.findall(r"tests/\S+", MAKEFILE.partition("ENVS_TESTS :=")[2].partition(" :=")[0])
-"""The tests of `make test-envs`, which `make test` leaves out."""
+
+
+def listed(name: str) -> list[str]:
+    """Return the paths in a variable of the Makefile."""
+    text = re.search(rf"^{name} := ((?:.*\\\n)*.*)", MAKEFILE, re.MULTILINE)
+    assert text is not None
+    return re.findall(r"tests/\S+", text[1])
+
+
+SUITES = {name: listed(name) for name in ("ENVS_TESTS", "EXTENSIONS_TESTS", "PROGRAMS_TESTS")}
+"""The tests of further suites, which `make test` leaves out."""
 HEAD = "| claim | figure | shown by | command |"
 
 
@@ -31,11 +40,13 @@ def recipe(target: str) -> str:
 
 
 def runs(command: str, path: str) -> bool:
-    """Return whether a command runs a test: make test all but those of the environments."""
-    of_envs = any(Path(path).is_relative_to(suite) for suite in ENVS_TESTS)
+    """Return whether a command runs a test: make test all but those of the further suites."""
     if command == "make test":
-        return not of_envs
-    text = recipe(command.removeprefix("make ")).replace("$(ENVS_TESTS)", " ".join(ENVS_TESTS))
+        further = [one for suite in SUITES.values() for one in suite]
+        return not any(Path(path).is_relative_to(one) for one in further)
+    text = recipe(command.removeprefix("make "))
+    for name, paths in SUITES.items():
+        text = text.replace(f"$({name})", " ".join(paths))
     return any(Path(path).is_relative_to(word) for word in text.split())
 
 

@@ -19,7 +19,7 @@ from tests.docs.blocks import Block, blocks
 from tests.kit.cases import cases
 
 # Blocks with these words ask a server: tests/gateway/test_lineages.py has a session of the gateway,
-# tests/engines/test_embedded_completions.py an engine.
+# tests/engines/embedded/test_completions.py an engine.
 ELSEWHERE = ("session.reward(", "client.completions.create(")
 BLOCKS = [block for block in blocks("python") if not any(it in block.text for it in ELSEWHERE)]
 

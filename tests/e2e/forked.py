@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -190,6 +191,20 @@ def run(
         process.kill()
     assert process.returncode is not None
     return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def run_all(script: Path, *arguments: Sequence[object]) -> None:
+    """Run a script, once with each of these arguments, all at the same time."""
+    path = os.pathsep.join([str(script.parent), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path}
+    running = [Forked(script.stem, *map(str, words), env=env) for words in arguments]
+    try:
+        for process in running:
+            _, err = process.communicate(timeout=300)
+            assert process.returncode == 0, err
+    finally:
+        for process in running:
+            process.kill()
 
 
 def arl(

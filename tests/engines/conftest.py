@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import json
 import shutil
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -16,6 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 import torch
+from arl_embedded.app import App
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.journal import Journal
+from arl_embedded.model import load_model
+from arl_embedded.section import EmbeddedEngineConfig
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -31,14 +35,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-
-sys.path.insert(0, str(Path(__file__).parent))  # for vllm_routes
-
-from arl_embedded.app import App
-from arl_embedded.engine import EmbeddedEngine
-from arl_embedded.journal import Journal
-from arl_embedded.model import load_model
-from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED

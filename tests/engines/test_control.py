@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from vllm_routes import VllmServer
 
 from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.engines.client.client import HttpEngine
 from tests.kit.cases import cases
+from tests.kit.fake_servers import VllmServer
 
 SWAP = [PAUSE_PATHS["recompute"], "/finish_weight_update", "/resume"]
 STAGE = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"]

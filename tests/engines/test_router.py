@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from routed import PROMPT, STOP, STORY, begin, heard, routed, some, tells
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ConfigError, ContextLengthError, EngineError, RequestRefused
@@ -12,6 +11,8 @@ from agentgym_rl.engines.router.engine_choice import Replica, Replicas
 from agentgym_rl.engines.router.router import COUNTERS
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
+
+from .routed import PROMPT, STOP, STORY, begin, heard, routed, some, tells
 
 
 # ---------------------------------------------------------------------- one engine, and where to

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from routed import PROMPT, STORY, begin, heard, heard_while, routed, tells
-
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
+
+from .routed import PROMPT, STORY, begin, heard, heard_while, routed, tells
 
 GRAMMAR = 'start: "a"'
 

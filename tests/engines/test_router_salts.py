@@ -2,9 +2,9 @@
 
 import asyncio
 
-from routed import STORY, begin, heard, routed, tells
-
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
+
+from .routed import STORY, begin, heard, routed, tells
 
 
 def test_requests_share_kv_with_their_own_version_only():

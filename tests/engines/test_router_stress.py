@@ -7,13 +7,14 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from routed import heard
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
+
+from .routed import heard
 
 pytestmark = pytest.mark.slow
 

@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from routed import PROMPT, STORY, begin, heard, heard_while, routed, some, tells
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
+
+from .routed import PROMPT, STORY, begin, heard, heard_while, routed, some, tells
 
 
 # ---------------------------------------------------------------------- versions nobody reported

@@ -40,6 +40,7 @@ TRUNCATED = b'{"choices": [{"index": 0, "mess'
     ],
 )
 @cases("agent", ["react", "Deaf"])
+@pytest.mark.slow
 def test_a_failing_endpoint_is_no_reward(say, said, agent):
     name = agent if agent == "react" else f"tests.kit.someones_eval:{agent}"
     with pytest.raises(InfraError, match=said):

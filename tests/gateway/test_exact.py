@@ -110,6 +110,7 @@ TEXTS = st.text(max_size=20)
 
 @settings(max_examples=60, deadline=None)
 @given(turns=st.lists(st.tuples(TOKENS, st.booleans(), TEXTS), min_size=1, max_size=4))
+@pytest.mark.slow
 def test_any_tokens_at_all_are_recorded_exactly(chat, words, turns):
     stops = set(chat.stop_token_ids)
     says = []

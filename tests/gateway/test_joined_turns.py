@@ -71,6 +71,7 @@ def play(stage, spell, words):
 
 @cases("name", TALKS)
 @cases("between", ["", " ", "\n\n"])
+@pytest.mark.slow
 def test_joined_turns_are_the_turns_that_were_recorded(play, name, between):
     record = play(TALKS[name], lambda replies: _joined(replies, between))
     assert (len(record.rows), record.counters["forks"]) == (1, 0)

@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
+from arl_dialects.stored import Responses
 
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.request.body import check_values, num_values
-from agentgym_rl.gateway.request.request_cache import Responses
 from agentgym_rl.gateway.session.tree import Place, Walk, Walks
 from agentgym_rl.gateway.template.chat_format import TooLong
 from tests.kit.cases import cases
@@ -153,6 +153,7 @@ def test_log_probs_of_a_long_reply_are_written_beside_the_loop(stage, spell, wor
     assert ticks.longest_s < 0.05
 
 
+@pytest.mark.slow
 def test_a_refused_request_waits_for_no_garbage_collector(stage):
     """What the collector has to look at keeps all others waiting."""
     scene = stage([], max_model_len=CONTEXT)

@@ -263,6 +263,7 @@ def test_ten_times_the_text_is_about_ten_times_the_work(counted, family, text):
 
 @cases("family", FAMILIES)
 @cases("text", ["words", "spaces", "half_tags", "quotes", "unended", "values"])
+@pytest.mark.slow
 def test_so_it_is_in_single_characters(counted, family, text):
     short, long = ((HOSTILE[text] * size)[:size] for size in (300, 3_000))
     first = work(counted, family, short, by_character=True)

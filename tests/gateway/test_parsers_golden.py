@@ -27,6 +27,7 @@ def test_a_text_is_read_as_vllm_does_or_for_a_reason_not(answers, number):
 
 
 @cases("name", ORACLES)
+@pytest.mark.slow
 def test_a_text_may_be_cut_anywhere(name):
     for case in CASES:
         if case.name == name:

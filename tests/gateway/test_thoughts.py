@@ -91,6 +91,7 @@ PIECES = ("<think>", "</think>", "</th", "\n", " ", "hi", "<", "<tool_call>", "<
     opened=st.booleans(),
     inner=st.sampled_from([HERMES, LLAMA, TextParser]),
 )
+@pytest.mark.slow
 def test_streaming_changes_nothing(text, cuts, opened, inner):
     check_cuts(lambda: ThinkParser(inner(), opened=opened), text, cuts)
 

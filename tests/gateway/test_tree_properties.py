@@ -1,5 +1,6 @@
 """Whatever clients do to a conversation, every sampled token trains in exactly one row."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import REPLY, STEP, SYSTEMS, World
@@ -12,6 +13,7 @@ from worlds import REPLY, STEP, SYSTEMS, World
     thinking=st.sampled_from(["as_generated", "template"]),
     edited=st.sampled_from(["fork", "trust"]),
 )
+@pytest.mark.slow
 def test_every_sampled_token_trains_in_exactly_one_row(
     words, chat, spell, replies, steps, thinking, edited
 ):

@@ -335,6 +335,7 @@ OFF = "<think>\n\n</think>\n\n"
     ids=range(7),
 )
 @cases("key, imposed", [(None, None), (True, False), (False, True)], ids=["free", "on", "off"])
+@pytest.mark.slow
 def test_thoughts_are_switched_by_the_request_or_by_the_key(
     words, source, asked, off, key, imposed
 ):

@@ -130,6 +130,7 @@ def test_a_failure_is_the_environments_and_named(deed, said):
 
 
 @cases("deed", ["hang", "stop"])
+@pytest.mark.slow
 def test_a_step_that_is_cancelled_ends_its_process(deed):
     assert isinstance(asyncio.run(played(deed, limit_s=0.3)), TimeoutError)
 

@@ -169,6 +169,7 @@ DRIPS = [
 
 @cases("first, again", DRIPS, ids=["body", "headers", "status", "chunks"])
 @cases("client", [pooled, synchronous])
+@pytest.mark.slow
 def test_an_answer_that_drips_ends_at_its_deadline(client, first, again):
     with pytest.raises((TimeoutError, ConnectionError)):
         asked(client, first, again, pause_s=0.05, timeout_s=0.4)

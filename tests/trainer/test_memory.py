@@ -81,6 +81,7 @@ def train(stepper: Stepper) -> None:
     stepper.train(shard, Phases())
 
 
+@pytest.mark.slow
 def test_a_step_takes_six_times_the_weights_at_most(model_dir, world, monkeypatch):
     """Parameters and Adam's state take three times, gradients one; the rest is for activations."""
     monkeypatch.setattr(packed, "_ROOM", 0)  # small models may use more: it is little
@@ -108,6 +109,7 @@ TAUGHT = {"algo.teacher.models": ["bundled/math", "bundled/agents", "http://ther
         {"lora.rank": 4, "lora.target_modules": "q_proj,v_proj", "engine.dtype": "bfloat16"},
     ],
 )
+@pytest.mark.slow
 def test_arl_plan_counts_the_bytes_of_a_trainer(world, keys):
     """Weights, optimizer state and other models: to the last byte, but for steps (one number)."""
     config = load_config(None, keys | {"trainer.learning_rate": 1e-5})
@@ -155,6 +157,7 @@ def test_arl_plan_counts_the_matrices_of_a_mixture_as_the_optimizer_does(world, 
     assert plan.optimizer == sum(t.nbytes for its in states for name, t in its if name != "step")
 
 
+@pytest.mark.slow
 def test_a_version_or_a_checkpoint_is_no_second_copy(model_dir, world, tmp_path):
     stepper, size = stepper_of(model_dir, world)
     train(stepper)
@@ -171,6 +174,7 @@ def test_a_version_or_a_checkpoint_is_no_second_copy(model_dir, world, tmp_path)
     assert (tmp_path / "checkpoints" / "step-1").is_dir()
 
 
+@pytest.mark.slow
 def test_what_saves_memory_changes_no_gradient(model_dir, world, monkeypatch):
     """Smaller micro-batches, light blocks, a chunked head and freed memory, beside none of them."""
     found, sizes, given_back = [], [], []
@@ -203,6 +207,7 @@ def test_the_default_chunk_follows_from_the_size_of_the_logits(vocab, tokens, ch
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 30])
+@pytest.mark.slow
 def test_log_probs_kept_or_computed_again_give_the_same_gradient(
     model_dir, world, monkeypatch, kept
 ):

@@ -198,6 +198,7 @@ def test_long_pieces_and_many_copies_are_computed_in_parts(tiny_model, world, mo
     "preset, lora",
     [("grpo", LoraConfig(rank=4, alpha=8)), ("ppo-critic", None), ("gspo", None)],
 )
+@pytest.mark.slow
 def test_a_step_is_that_of_separate_rows(tiny_model, world, preset, lora):
     keys = {"preset": preset, "algo.entropy_coef": 0.01, "algo.kl.coef": 0.1}
     algo = load_config(None, {**keys, "algo.kl.reference": "initial"}).algo

@@ -28,6 +28,7 @@ from trainer_samples import save_recurrent_model
 from agentgym_rl.config import LoraConfig, preset_names
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
+from tests.e2e.forked import run_all
 from tests.kit.moe import save_moe
 
 CHILD = Path(__file__).with_name("rank_child.py")
@@ -43,14 +44,7 @@ def two_ranks(tiny_model, tmp_path_factory) -> Path:
 
 
 def run_two(model_dir: Path, out: Path, *more: str) -> None:
-    argv = [sys.executable, str(CHILD), str(model_dir), str(out)]
-    children = [subprocess.Popen([*argv, str(rank), *more]) for rank in (0, 1)]
-    try:
-        assert [child.wait(timeout=600) for child in children] == [0, 0]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    run_all(CHILD, *((model_dir, out, rank, *more) for rank in (0, 1)))
 
 
 @pytest.mark.slow

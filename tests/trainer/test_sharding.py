@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.trainer.policy import Policy
+from tests.e2e.forked import run_all
 
 GATHER = Path(__file__).parent / "gather_child.py"
 SMALL: dict[str, Any] = {
@@ -46,17 +45,10 @@ def test_checkpointing_keeps_fewer_activations_and_the_same_gradient(tiny_model,
 
 
 @pytest.mark.parametrize(("size", "replicas"), [(1, 1), (3, 1), (4, 2)])
+@pytest.mark.slow
 def test_a_parameter_reaches_its_owner_alone_and_whole(tmp_path, size, replicas):
     told = [f"file://{tmp_path}/meet", str(size), str(replicas)]
-    children = [
-        subprocess.Popen([sys.executable, GATHER, told[0], str(rank), *told[1:]])
-        for rank in range(size)
-    ]
-    try:
-        assert [child.wait(300) for child in children] == [0] * size
-    finally:
-        for child in children:
-            child.kill()
+    run_all(GATHER, *((told[0], rank, *told[1:]) for rank in range(size)))
 
 
 def test_in_bfloat16_linear_layers_are_and_norms_and_head_are_not(tiny_model, world):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,23 +15,15 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.versions_out import VersionFiles
 from agentgym_rl.weights.files import StoredVersion, read_version
+from tests.e2e.forked import run_all
 
 CHILD = Path(__file__).parent / "versions_child.py"
-DEADLINE_S = 300
 
 
 def written(folder: Path, size: int, dtype: str) -> list[list[str]]:
     """What each of `size` ranks says."""
     (folder / "shm").mkdir(parents=True)
-    children = [
-        subprocess.Popen([sys.executable, CHILD, BUNDLED, folder, str(rank), str(size), dtype])
-        for rank in range(size)
-    ]
-    try:
-        assert [child.wait(DEADLINE_S) for child in children] == [0] * size
-    finally:
-        for child in children:
-            child.kill()
+    run_all(CHILD, *((BUNDLED, folder, rank, size, dtype) for rank in range(size)))
     return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(size)]
 
 

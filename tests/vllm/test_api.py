@@ -133,6 +133,7 @@ def imported() -> list[Imported]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_there(api):
     known = [*api["classes"], *api["functions"]]
     assert len(imported()) > 10

@@ -227,6 +227,7 @@ BREAKS = [
 
 @cases("step", BREAKS)
 @cases("how", ["fail", "die"])
+@pytest.mark.slow
 def test_a_server_that_fails_while_it_is_written_to_is_not_resumed(model_dir, step, how):
     """Its label says that it has no version; the others serve the new one."""
     way, path, nth = step

@@ -232,6 +232,7 @@ def states(workers: ElasticWorkers) -> dict[str, str]:
     return {member.name: member.state for member in workers.all()}
 
 
+@pytest.mark.slow
 def test_one_joins_and_is_like_the_others_and_one_leaves(tmp_path):
     async def play() -> None:
         async with running(tmp_path) as (workers, processes, hub, playing):
@@ -251,6 +252,7 @@ def test_one_joins_and_is_like_the_others_and_one_leaves(tmp_path):
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_one_that_leaves_may_play_for_as_long_as_an_episode_takes(tmp_path):
     async def play() -> None:
         async with running(tmp_path) as (workers, _, hub, _):

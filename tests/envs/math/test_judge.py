@@ -8,9 +8,10 @@ import pytest
 from arl_envs.math.answers import final_answer
 from arl_envs.math.judge import Judgement, Quiz, judge, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl.core.errors import EnvError, InfraError
-from agentgym_rl.gym.verifier import Called, Status, VerifierPool
+from agentgym_rl.gym.verifier import Called, Status
 from tests.conftest import shared_data
 from tests.kit.cases import cases
 
@@ -53,7 +54,7 @@ def test_a_broken_verifier_is_no_verdict(status: Status) -> None:
 
 def test_a_pool_that_does_not_run_is_no_verdict() -> None:
     with pytest.raises(InfraError):
-        asyncio.run(judge(*NEEDS_ALGEBRA, VerifierPool(), timeout_s=1))
+        asyncio.run(judge(*NEEDS_ALGEBRA, ProcessPool(), timeout_s=1))
 
 
 def test_a_gold_answer_that_cannot_be_read_is_the_tasks_fault() -> None:
@@ -125,7 +126,7 @@ def test_gsm8k_is_paid_by_its_own_answers_and_by_no_others() -> None:
 @pytest.mark.slow
 def test_an_answer_that_hangs_is_stopped_and_the_next_one_judged() -> None:
     async def both() -> list[str]:
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             hung = await judge(*HANGS, pool, timeout_s=0.5)
             return [hung.verdict, (await judge(*NEEDS_ALGEBRA, pool, timeout_s=20)).verdict]
 

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 from arl_envs.math.judge import COMPARE, judge, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided
+from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.gym.verifier import VerifierPool
 from tests.envs.math.cases import Case, labelled
 from tests.exhaustive import EXHAUSTIVE
 
@@ -21,7 +21,7 @@ LEAST_F1 = 0.985
 
 
 async def _verdicts() -> list[str]:
-    async with VerifierPool(2, preload=[COMPARE]) as pool:
+    async with ProcessPool(2, preload=[COMPARE]) as pool:
         judged = [await judge(case.text, case.quiz, pool, timeout_s=20) for case in JUDGED]
     return [one.verdict for one in judged]
 

@@ -11,11 +11,11 @@ from arl_envs.reasoning_gym import SPEC
 from arl_envs.reasoning_gym.extract import MAX_CHARS, final_answer
 from arl_envs.reasoning_gym.inside import holds
 from arl_envs.reasoning_gym.screen import EVALUATED, may_be_scored
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.verifier import VerifierPool
 from tests.kit.cases import cases
 
 pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
@@ -41,7 +41,7 @@ ATTACKS = [
 class World:
     """An event loop and a pool on it."""
 
-    def __init__(self, runner: asyncio.Runner, pool: VerifierPool) -> None:
+    def __init__(self, runner: asyncio.Runner, pool: ProcessPool) -> None:
         self._runner = runner
         self.pool = pool
 
@@ -61,7 +61,7 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with asyncio.Runner() as runner:
-        pool = runner.run(VerifierPool(memory_mb=1024, load_timeout_s=120).__aenter__())
+        pool = runner.run(ProcessPool(memory_mb=1024, load_timeout_s=120).__aenter__())
         yield World(runner, pool)
         runner.run(pool.close())
 
@@ -132,7 +132,7 @@ def test_puzzle24_takes_no_other_numbers(world):
 @pytest.mark.slow
 def test_an_exact_answer_needs_no_pool(world):
     async def closed_before_the_answer() -> Step:
-        async with VerifierPool(num_workers=1) as pool:
+        async with ProcessPool(num_workers=1) as pool:
             env = SPEC.make(dataset="chain_sum")
             await env.reset(seed=5, options={"verifier": pool})
         return await env.step(env.solve()[0])
@@ -202,7 +202,7 @@ def test_what_hangs_is_paid_nothing_and_counted(world):
     assert "2 attempts" in step.info["verifier_detail"]
 
 
-class Crashing(VerifierPool):
+class Crashing(ProcessPool):
     """Its scorers end their process."""
 
     async def call(self, target: str, *args: Any, **options: Any) -> Any:

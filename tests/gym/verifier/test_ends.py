@@ -10,9 +10,10 @@ import time
 
 import pytest
 import uvloop
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl.core.errors import VerifierError
-from agentgym_rl.gym.verifier import VerifierPool, VerifierStats
+from agentgym_rl.gym.verifier import VerifierStats
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_hang_is_killed_in_time_and_tried_once_more(runner):
     async def main():
-        async with VerifierPool(1, timeout_s=0.5) as pool:
+        async with ProcessPool(1, timeout_s=0.5) as pool:
             await pool.call("judges:pid")
             start = time.monotonic()
             called = await pool.call("judges:hang")
@@ -37,7 +38,7 @@ def test_a_hang_is_killed_in_time_and_tried_once_more(runner):
 
 def test_a_call_can_have_a_deadline_of_its_own():
     async def main():
-        async with VerifierPool(1, timeout_s=60) as pool:
+        async with ProcessPool(1, timeout_s=60) as pool:
             return await pool.call("judges:sleep", 60, timeout_s=0.1)
 
     assert asyncio.run(main()).error == "no answer in 0.1 s"
@@ -45,7 +46,7 @@ def test_a_call_can_have_a_deadline_of_its_own():
 
 def test_a_second_attempt_can_succeed(tmp_path):
     async def main():
-        async with VerifierPool(1, timeout_s=1.0, isolated=False) as pool:
+        async with ProcessPool(1, timeout_s=1.0, isolated=False) as pool:
             return await pool.call("judges:hang_the_first_time", str(tmp_path / "been"))
 
     called = asyncio.run(main())
@@ -55,7 +56,7 @@ def test_a_second_attempt_can_succeed(tmp_path):
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_an_answer_in_time_counts_though_the_loop_comes_late(runner):
     async def main():
-        async with VerifierPool(1, timeout_s=0.3) as pool:
+        async with ProcessPool(1, timeout_s=0.3) as pool:
             await pool.call("judges:pid")
             async with asyncio.TaskGroup() as tasks:
                 call = tasks.create_task(pool.call("judges:big", 300_000))
@@ -84,7 +85,7 @@ CRASHES = {
 @cases("call, said", CRASHES.values(), ids=CRASHES)
 def test_a_worker_that_dies_or_lies_is_a_crash(call, said):
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             name, *args = call
             return await pool.call(f"judges:{name}", *args), await pool.call("judges:add", 1, 2)
 
@@ -96,7 +97,7 @@ def test_a_worker_that_dies_or_lies_is_a_crash(call, said):
 
 def test_memory_is_bounded():
     async def main():
-        async with VerifierPool(1, memory_mb=256) as pool:
+        async with ProcessPool(1, memory_mb=256) as pool:
             return [await pool.call("judges:fill_memory", mb) for mb in (64, 1024, 64)]
 
     fits, too_much, again = asyncio.run(main())
@@ -106,7 +107,7 @@ def test_memory_is_bounded():
 
 def test_an_alarm_left_behind_harms_nobody():
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             first = await pool.call("judges:leaves_an_alarm")
             await asyncio.sleep(0.2)
             return first.value, (await pool.call("judges:pid")).value
@@ -117,7 +118,7 @@ def test_an_alarm_left_behind_harms_nobody():
 
 def test_a_dead_zygote_is_replaced_and_counts_against_no_call():
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             pid = (await pool.call("judges:pid")).value
             async with asyncio.TaskGroup() as tasks:
                 call = tasks.create_task(pool.call("judges:sleep", 0.5))
@@ -131,7 +132,7 @@ def test_a_dead_zygote_is_replaced_and_counts_against_no_call():
 
 def test_a_frozen_zygote_is_replaced_before_anybody_needs_it(caplog):
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             zygote = _parent((await pool.call("judges:pid")).value)
             start = time.monotonic()
             os.kill(zygote, signal.SIGSTOP)
@@ -147,7 +148,7 @@ def test_a_frozen_zygote_is_replaced_before_anybody_needs_it(caplog):
 
 def test_a_frozen_worker_is_replaced_and_its_call_tried_again(caplog):
     async def main():
-        async with VerifierPool(1, timeout_s=60.0) as pool:
+        async with ProcessPool(1, timeout_s=60.0) as pool:
             pid = (await pool.call("judges:pid")).value
             async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
                 call = tasks.create_task(pool.call("judges:sleep", 0.5))
@@ -162,7 +163,7 @@ def test_a_frozen_worker_is_replaced_and_its_call_tried_again(caplog):
 
 def test_zygotes_that_keep_dying_are_an_error():
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             await pool.call("judges:pid")
             for _ in range(100):
                 pool._crew._zygote._process.kill()
@@ -198,7 +199,7 @@ def handles() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def cancel_at_random(pool: VerifierPool, count: int, seed: int) -> list[str]:
+async def cancel_at_random(pool: ProcessPool, count: int, seed: int) -> list[str]:
     """`count` calls, half of them cancelled at some point; those that were answered wrongly."""
     luck, wrong = random.Random(seed), []
 
@@ -221,7 +222,7 @@ async def cancel_at_random(pool: VerifierPool, count: int, seed: int) -> list[st
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_random_cancellations_leave_nothing(runner):
     async def main() -> tuple[list[str], VerifierStats, int]:
-        async with VerifierPool(2) as pool:
+        async with ProcessPool(2) as pool:
             wrong = await cancel_at_random(pool, 20, seed=0)
             open_before = handles()
             wrong += await cancel_at_random(pool, 2000, seed=1)
@@ -239,7 +240,7 @@ def test_random_cancellations_leave_nothing(runner):
 
 def test_a_caller_that_goes_takes_its_worker_along():
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             await pool.call("judges:pid")
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
@@ -254,7 +255,7 @@ def test_a_caller_that_goes_takes_its_worker_along():
 @pytest.mark.parametrize(("isolated", "function"), [(True, "hang"), (False, "hang_with_a_child")])
 def test_closing_leaves_nothing(isolated, function):
     async def main():
-        async with VerifierPool(2, isolated=isolated) as pool, asyncio.timeout(30):
+        async with ProcessPool(2, isolated=isolated) as pool, asyncio.timeout(30):
             await pool.call("judges:pid")
             task = asyncio.ensure_future(pool.call(f"judges:{function}"))
             await asyncio.sleep(0.5)
@@ -279,10 +280,10 @@ def _settled(before: set[int]) -> bool:
 
 PARENT = """
 import asyncio, sys
-from agentgym_rl.gym.verifier import VerifierPool
+from arl_verifier.pool import ProcessPool
 
 async def main():
-    async with VerifierPool(2) as pool, asyncio.TaskGroup() as tasks:
+    async with ProcessPool(2) as pool, asyncio.TaskGroup() as tasks:
         pids = [(await pool.call("judges:pid")).value]
         for _ in range(2):
             tasks.create_task(pool.call("judges:hang", timeout_s=600))

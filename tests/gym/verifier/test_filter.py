@@ -9,9 +9,9 @@ from tests.kit.cases import cases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "security"))  # where bpf.py is
 
+from arl_verifier.inside import seccomp
 from bpf import ALLOWED, KILLED, evaluate
 
-from agentgym_rl.gym.verifier.inside import seccomp
 from arl_isolation.bpf import MACHINES, NUMBERS
 
 PID = 4711

@@ -3,17 +3,17 @@
 import asyncio
 
 import pytest
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl import Env, Step, SyncEnv, make
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.services import Verifier
 from agentgym_rl.gym.sync_env import to_async
-from agentgym_rl.gym.verifier import VerifierPool
 
 
 def test_a_pool_that_is_given_stays_its_owner_s():
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             handle = Verifier(pool)
             first = await handle.call("judges:pid")
             await handle.close()

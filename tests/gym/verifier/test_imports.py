@@ -7,9 +7,9 @@ import signal
 from contextlib import contextmanager
 
 import pytest
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.verifier import VerifierPool
 from tests.kit.cases import cases
 
 MODULES = {
@@ -53,9 +53,10 @@ async def both(pool, name):
     ],
     ids=["hanging", "crashing", "leaving", "killed"],
 )
+@pytest.mark.slow
 def test_an_import_ends_alone(name, blame, said):
     async def main():
-        async with VerifierPool(1, load_timeout_s=1) as pool:
+        async with ProcessPool(1, load_timeout_s=1) as pool:
             return await both(pool, name)
 
     error, innocent = asyncio.run(main())
@@ -67,7 +68,7 @@ def test_an_import_ends_alone(name, blame, said):
 @pytest.mark.slow
 def test_closing_ends_who_waits_for_an_import():
     async def main():
-        async with asyncio.TaskGroup() as tasks, VerifierPool(1) as pool:
+        async with asyncio.TaskGroup() as tasks, ProcessPool(1) as pool:
             call = tasks.create_task(told(pool, "hanging_module:f"))
             await asyncio.sleep(0.1)
         return call.result()
@@ -78,7 +79,7 @@ def test_closing_ends_who_waits_for_an_import():
 
 def test_an_import_that_is_killed_at_the_start_is_infrastructure():
     async def main():
-        async with VerifierPool(1, preload=["killed_module:f"]):
+        async with ProcessPool(1, preload=["killed_module:f"]):
             raise AssertionError
 
     with pytest.raises(VerifierError, match="is there enough memory"):
@@ -103,7 +104,7 @@ async def kill_zygote(pool):
 
 def test_a_zygote_that_cannot_be_started_is_tried_again():
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             await pool.call("judges:pid")
             async with asyncio.TaskGroup() as tasks:
                 with no_room():
@@ -121,7 +122,7 @@ def test_a_zygote_that_cannot_be_started_is_tried_again():
 @pytest.mark.slow
 def test_a_zygote_that_can_never_be_started_is_an_error():
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             await pool.call("judges:pid")
             with no_room():
                 await kill_zygote(pool)
@@ -138,7 +139,7 @@ def test_a_zygote_that_can_never_be_started_is_an_error():
 def test_no_room_at_the_start_is_infrastructure():
     async def main():
         with no_room():
-            await VerifierPool(1).__aenter__()
+            await ProcessPool(1).__aenter__()
 
     with pytest.raises(VerifierError, match="Too many open files"):
         asyncio.run(main())

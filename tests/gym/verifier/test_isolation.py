@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gym.verifier import VerifierPool
 
 EVERYTHING = {"network", "writes", "exec", "signals", "reads"}
 
 
 def attack(name: str, *args, **options):
     async def main():
-        async with VerifierPool(1, timeout_s=20, **options) as pool:
+        async with ProcessPool(1, timeout_s=20, **options) as pool:
             if missing := EVERYTHING - pool.isolation:
                 pytest.skip(f"this machine cannot hold back {missing}")
             return await pool.call(f"hostile:{name}", *args)
@@ -67,7 +67,7 @@ def test_without_locks_the_attacks_get_through(tmp_path):
         unix.bind(path)
         unix.listen()
         port = tcp.getsockname()[1]
-        (touched, dialled, read), paths = asyncio.run(main(VerifierPool(1, isolated=False), port))
+        (touched, dialled, read), paths = asyncio.run(main(ProcessPool(1, isolated=False), port))
     assert len(touched) >= 6
     assert {"tcp", "udp", "unix", "pair", "bind"} <= dialled
     assert set(paths) <= read
@@ -114,7 +114,7 @@ def test_a_worker_has_nothing_of_its_parent_s(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
 
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             found = [await pool.call(f"judges:{name}") for name in ("environment", "handles")]
             return [called.value for called in found]
 
@@ -127,7 +127,7 @@ def test_a_worker_has_nothing_of_its_parent_s(monkeypatch):
 @pytest.mark.parametrize(("fresh", "then"), [(False, "poisoned"), (True, "well")])
 def test_what_one_call_plants_a_fresh_one_does_not_meet(fresh, then):
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             await pool.call("hostile:poison")
             return (await pool.call("hostile:innocent", fresh=fresh)).value
 
@@ -136,7 +136,7 @@ def test_what_one_call_plants_a_fresh_one_does_not_meet(fresh, then):
 
 def test_isolation_says_what_holds():
     async def main(isolated):
-        async with VerifierPool(1, isolated=isolated) as pool:
+        async with ProcessPool(1, isolated=isolated) as pool:
             return pool.isolation
 
     assert asyncio.run(main(False)) == frozenset()
@@ -145,7 +145,7 @@ def test_isolation_says_what_holds():
 
 def test_what_is_required_and_not_there_is_refused():
     async def main():
-        async with VerifierPool(isolated=False, required=("network", "exec")):
+        async with ProcessPool(isolated=False, required=("network", "exec")):
             pass
 
     with pytest.raises(ConfigError, match="cannot hold back network, exec here") as caught:
@@ -156,9 +156,9 @@ def test_what_is_required_and_not_there_is_refused():
 NOBODY = """
 import asyncio, json, os, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-from agentgym_rl.gym.verifier import VerifierPool
+from arl_verifier.pool import ProcessPool
 async def main():
-    async with VerifierPool(1, timeout_s=20) as pool:
+    async with ProcessPool(1, timeout_s=20) as pool:
         host = os.getpid()
         found = {}
         for name, *args in (

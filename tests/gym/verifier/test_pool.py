@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 import uvloop
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.verifier import Called, VerifierPool
+from agentgym_rl.gym.verifier import Called
 from tests.kit.cases import cases
 
 
@@ -14,7 +15,7 @@ def call(target: str, *args, calls: int = 1, runner=asyncio.run, **options) -> l
     """One after the other, in a pool of one worker."""
 
     async def main():
-        async with VerifierPool(1, **options) as pool:
+        async with ProcessPool(1, **options) as pool:
             return [await pool.call(f"judges:{target}", *args) for _ in range(calls)]
 
     return runner(main())
@@ -93,7 +94,7 @@ def test_a_function_that_is_not_there_is_a_mistake(target, said, tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path)
 
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
                 await pool.call(target)
             assert (await pool.call("judges:add", 1, 1)).value == 2
@@ -106,7 +107,7 @@ def test_a_module_that_ends_the_importing_process_is_a_mistake(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
 
     async def main():
-        async with VerifierPool(1) as pool:
+        async with ProcessPool(1) as pool:
             assert (await pool.call("judges:add", 1, 1)).value == 2
             with pytest.raises(ConfigError, match="the process that forks the workers died"):
                 await pool.call("deadly_module:f")
@@ -120,7 +121,7 @@ def test_an_import_has_a_deadline(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     async def main():
-        async with VerifierPool(1, load_timeout_s=1, preload=["judges:add"]) as pool:
+        async with ProcessPool(1, load_timeout_s=1, preload=["judges:add"]) as pool:
             with pytest.raises(ConfigError, match="importing it took more than 1 s"):
                 await pool.call("slow_module:f")
             assert (await pool.call("judges:add", 1, 1)).value == 2
@@ -133,7 +134,7 @@ def test_importing_takes_nothing_of_a_call_s_deadline(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     async def main():
-        async with VerifierPool(1, timeout_s=0.5) as pool:
+        async with ProcessPool(1, timeout_s=0.5) as pool:
             return await pool.call("late_module:f")
 
     called = asyncio.run(main())
@@ -151,7 +152,7 @@ def test_threads_are_allowed():
 
 def test_two_hundred_at_once_get_their_own_answers():
     async def main():
-        async with VerifierPool(2) as pool, asyncio.TaskGroup() as tasks:
+        async with ProcessPool(2) as pool, asyncio.TaskGroup() as tasks:
             calls = [tasks.create_task(pool.call("judges:echo", n)) for n in range(200)]
         return [task.result().value for task in calls], pool.stats()
 
@@ -169,7 +170,7 @@ def test_calls_are_served_in_the_order_they_came():
             await pool.call("judges:echo", n)
             done.append(n)
 
-        async with VerifierPool(1) as pool, asyncio.TaskGroup() as tasks:
+        async with ProcessPool(1) as pool, asyncio.TaskGroup() as tasks:
             for n in range(50):
                 tasks.create_task(one(n))
         return done
@@ -180,7 +181,7 @@ def test_calls_are_served_in_the_order_they_came():
 def test_workers_work_side_by_side(tmp_path):
     async def main():
         async with (
-            VerifierPool(2, timeout_s=60, isolated=False) as pool,
+            ProcessPool(2, timeout_s=60, isolated=False) as pool,
             asyncio.TaskGroup() as tasks,
         ):
             calls = [
@@ -196,7 +197,7 @@ def test_isolated_workers_work_side_by_side():
     """One is busy for an hour while the other answers."""
 
     async def main():
-        async with VerifierPool(2, timeout_s=60) as pool, asyncio.TaskGroup() as tasks:
+        async with ProcessPool(2, timeout_s=60) as pool, asyncio.TaskGroup() as tasks:
             busy = tasks.create_task(pool.call("judges:sleep", 3600))
             pids = [await pool.call("judges:pid") for _ in range(2)]
             is_busy = not busy.done()
@@ -216,7 +217,7 @@ def test_workers_are_replaced_after_so_many_calls():
 
 def test_fresh_calls_share_no_worker():
     async def main():
-        async with VerifierPool(2) as pool:
+        async with ProcessPool(2) as pool:
             used = [await pool.call("judges:counted") for _ in range(3)]
             fresh = [await pool.call("judges:counted", fresh=True) for _ in range(5)]
             return [called.value for called in used], [called.value for called in fresh]
@@ -229,7 +230,7 @@ def test_fresh_calls_share_no_worker():
 def test_a_queue_has_a_deadline_of_its_own():
     async def main():
         preload = ["judges:sleep", "judges:pid"]
-        async with VerifierPool(1, preload=preload) as pool, asyncio.TaskGroup() as tasks:
+        async with ProcessPool(1, preload=preload) as pool, asyncio.TaskGroup() as tasks:
             await pool.call("judges:pid")
             pool._queue_timeout_s = 0.1  # the first call waited for the start of the worker
             first = tasks.create_task(pool.call("judges:sleep", 1))
@@ -242,14 +243,14 @@ def test_a_queue_has_a_deadline_of_its_own():
 
 
 def test_a_pool_that_is_not_running_says_so():
-    pool = VerifierPool()
+    pool = ProcessPool()
     with pytest.raises(VerifierError, match="is not running"):
         asyncio.run(pool.call("judges:echo"))
 
 
 def test_calls_in_flight_fail_when_the_pool_is_closed():
     async def main():
-        pool = VerifierPool(1)
+        pool = ProcessPool(1)
         async with asyncio.TaskGroup() as tasks, pool:
             await pool.call("judges:echo")
             calls = [tasks.create_task(failing(pool)) for _ in range(3)]

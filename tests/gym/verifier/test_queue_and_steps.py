@@ -4,10 +4,10 @@ import asyncio
 from collections import Counter
 
 import pytest
+from arl_verifier.pool import ProcessPool
 
 from agentgym_rl import Env, Step
 from agentgym_rl.gym.services import Verifier
-from agentgym_rl.gym.verifier import VerifierPool
 from agentgym_rl.gym.wrappers import Timeout
 
 CALL_S, STEP_S, HANGS = 0.1, 0.7, 6
@@ -37,7 +37,7 @@ async def _play(pool, content, use_step):
 @pytest.mark.slow
 def test_the_queue_takes_nothing_of_a_step_s_time():
     async def main():
-        async with VerifierPool(1, timeout_s=CALL_S, preload=["judges:hang"]) as pool:
+        async with ProcessPool(1, timeout_s=CALL_S, preload=["judges:hang"]) as pool:
             async with asyncio.TaskGroup() as tasks:
                 plays = [("hang", True)] * HANGS + [("sleep", True), ("sleep", False)] * 2
                 told = [tasks.create_task(_play(pool, *play)) for play in plays]

@@ -8,8 +8,9 @@ import random
 
 import pytest
 import uvloop
+from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.gym.verifier import Called, VerifierPool
+from agentgym_rl.gym.verifier import Called
 from tests.exhaustive import EXHAUSTIVE
 
 PARTS = 10 if EXHAUSTIVE else 3
@@ -32,7 +33,7 @@ async def storm() -> list[tuple[str, int, Called]]:
     names = [name for name, (_, _, count) in BAD.items() for _ in range(count)]
     names += ["echo"] * (CALLS - len(names))
     random.Random(1).shuffle(names)
-    async with VerifierPool(4, timeout_s=TIMEOUT_S) as pool, asyncio.TaskGroup() as tasks:
+    async with ProcessPool(4, timeout_s=TIMEOUT_S) as pool, asyncio.TaskGroup() as tasks:
         calls = [
             tasks.create_task(pool.call(f"judges:{name}", *(BAD[name][0] if name in BAD else [n])))
             for n, name in enumerate(names)

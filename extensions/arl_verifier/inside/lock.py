@@ -15,8 +15,9 @@ import traceback
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 
-from agentgym_rl.gym.verifier.inside import seccomp
 from arl_isolation import locks
+
+from . import seccomp
 
 HANDLES = 64
 _MIB = 1 << 20

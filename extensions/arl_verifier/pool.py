@@ -15,63 +15,17 @@ import logging
 import secrets
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
 from agentgym_rl.gym.step_clock import OffTheClock
-from agentgym_rl.gym.verifier import wire
+from agentgym_rl.gym.verifier import Called, Status, VerifierPool, VerifierStats
 
+from . import wire
 from .crew import Crew, CrewOptions
 from .processes import Worker
-
-Status = Literal["done", "error", "timeout", "crash", "memory"]
-"""The status of a call. `done`: the function returned. `error`: it raised. The other three, each
-seen twice: it did not return in time, its process died, or it needed more memory than allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """The result of a call."""
-
-    status: Status
-    value: Any = None
-    """The return value of the function, through msgpack: tuples have become lists."""
-    error: str = ""
-    """The problem, unless `done`; for `error` the exception and its last traceback lines."""
-    ms: float = 0.0
-    """The duration of the last attempt in milliseconds, from its dispatch to a free worker on."""
-    attempts: int = 1
-
-
-@dataclass
-class VerifierStats:
-    """The counters of a pool."""
-
-    calls: int = 0
-    """The number of calls that ended; cancelled ones are not counted."""
-    statuses: Counter[str] = field(default_factory=Counter[str])
-    """The number of calls by status."""
-    retries: int = 0
-    """The number of second attempts, in a fresh worker."""
-    cancelled: int = 0
-    workers: int = 0
-    """The number of workers started so far."""
-    queue_s: float = 0.0
-    """The total time in seconds that calls waited for a free worker."""
-    queue_max_s: float = 0.0
-
-    @property
-    def timeouts(self) -> int:
-        return self.statuses["timeout"]
-
-    @property
-    def crashes(self) -> int:
-        """Return the number of crashes, calls that hit the memory limit included."""
-        return self.statuses["crash"] + self.statuses["memory"]
-
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +65,8 @@ class _Job:
             self.timer = None
 
 
-class VerifierPool:
-    """A pool: `async with VerifierPool() as pool: called = await pool.call("module:function", …)`.
+class ProcessPool(VerifierPool):
+    """A pool: `async with ProcessPool() as pool: called = await pool.call("module:function", …)`.
 
     Args:
         num_workers: The number of processes that answer calls, each one call at a time.
@@ -163,7 +117,7 @@ class VerifierPool:
         self._warned = 0
 
     # ------------------------------------------------------------------ life
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
         if sys.platform != "linux":
             raise ConfigError(f"the verifier pool needs Linux, this is {sys.platform}")
         self._loop = asyncio.get_running_loop()
@@ -179,7 +133,6 @@ class VerifierPool:
         except BaseException:
             await self.close()
             raise
-        return self
 
     async def _start(self, crew: Crew) -> None:
         try:
@@ -200,11 +153,7 @@ class VerifierPool:
             return
         raise first
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def close(self) -> None:
-        """End every process; calls in flight raise VerifierError. Idempotent."""
         crew, self._crew = self._crew, None
         if crew is None:
             return
@@ -215,19 +164,9 @@ class VerifierPool:
     # ------------------------------------------------------------------ state and counters
     @property
     def isolation(self) -> frozenset[str]:
-        """Return the words for the accesses that the locks refused in the trial at the start.
-
-        The words: `network`, `writes` (files), `exec` (programs and processes), `signals` (to
-        others), `reads` (files outside the interpreter and its modules; other processes).
-        Empty before the start."""
         return self._crew.isolation if self._crew else frozenset()
 
     def require(self, *words: str) -> None:
-        """Raise an error if `isolation` lacks one of `words`.
-
-        Raises:
-            ConfigError: names the missing words and the features that this machine lacks.
-        """
         missing = [word for word in words if word not in self.isolation]
         if missing:
             notes = "; ".join(self._crew.notes) if self._crew else ""
@@ -239,7 +178,6 @@ class VerifierPool:
             )
 
     def stats(self) -> VerifierStats:
-        """Return the counters so far."""
         if self._crew:
             self._stats.workers = self._crew.num_started
         return self._stats
@@ -248,14 +186,9 @@ class VerifierPool:
     async def call(
         self, target: str, *args: Any, timeout_s: float | None = None, fresh: bool = False
     ) -> Called:
-        """Call `module:function` with JSON-able arguments in a worker.
-
-        fresh: Use a worker that serves this call alone: for functions that may run code of the
-            model they judge, which could stay in the worker and attack the next call.
+        """Call `module:function` in a worker, as the contract says.
 
         Raises:
-            ConfigError: there is no such function, or its module cannot be imported.
-            TypeError, ValueError: an argument is not JSON-able.
             VerifierError: the pool is not running, cannot start workers, had no free worker within
                 `queue_timeout_s`, or the process that imported the module was killed.
         """

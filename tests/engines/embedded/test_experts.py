@@ -75,6 +75,7 @@ def check(folder, prompt, output, told, *, start=0):
 
 @cases("stream", [False, True])
 @cases("kind", DECODERS)
+@pytest.mark.slow
 def test_prompt_and_reply_have_the_experts_of_a_plain_forward(moe, served, kind, stream):
     inputs = prompts(7)
 
@@ -105,6 +106,7 @@ def test_tokens_that_were_not_computed_again_have_their_experts_too(moe, served)
 
 @cases("kind", ["qwen3_moe", "gpt_oss"])
 @cases("interrupt", ["keep", "recompute"])
+@pytest.mark.slow
 def test_a_token_keeps_the_experts_of_the_version_that_computed_it(
     moe, served, perturbed, tmp_path, kind, interrupt
 ):

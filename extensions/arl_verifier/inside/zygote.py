@@ -15,17 +15,17 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-from agentgym_rl.gym.verifier import wire
+from agentgym_rl.core.errors import describe
 from arl_isolation import locks
+from arl_verifier import wire
 
 from .lock import Lock
 
-_ERROR_FRAMES, _ERROR_CHARS = 3, 2000
-_OURS = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
+_HERE = os.path.dirname(__file__)
+_ERROR_CHARS = 2000
 
 
 class Zygote:
@@ -81,7 +81,7 @@ class Zygote:
         try:
             function(target)
         except BaseException as error:  # importing runs foreign code
-            problem = describe(error)
+            problem = describe(error, without=_HERE)
         if len(sys.modules) != before:
             self._generation += 1
         gc.collect()
@@ -128,7 +128,7 @@ class Zygote:
             self._lock.enter()
             self._lock.leave_handles()
         except Exception as error:
-            os.write(fd, wire.frame(wire.READY, wire.encode(describe(error))))
+            os.write(fd, wire.frame(wire.READY, wire.encode(describe(error, without=_HERE))))
             return
         os.write(fd, wire.frame(wire.READY, wire.encode("")))
         serve(fd, self._max_answer_bytes)
@@ -207,7 +207,7 @@ def _answer(functions: dict[str, Callable[..., Any]], target: str, args: list[An
     except MemoryError:
         return ["memory", None, "MemoryError"]
     except BaseException as error:  # SystemExit too: the caller judges what it means
-        return ["error", None, describe(error)]
+        return ["error", None, describe(error, without=_HERE)]
     finally:
         signal.alarm(0)  # an alarm left by the function would end the next call
 
@@ -224,18 +224,6 @@ def _body(answer: list[Any], max_bytes: int) -> bytes:
         text = f"the function returned {len(body)} bytes, more than {max_bytes} (max_answer_bytes)"
         return wire.encode(["error", None, text])
     return body
-
-
-def describe(error: BaseException) -> str:
-    """Return the type and text of `error`, below its last foreign traceback frames."""
-    try:
-        told = traceback.TracebackException.from_exception(error, lookup_lines=False)
-        theirs = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
-        told.stack = traceback.StackSummary.from_list(theirs[-_ERROR_FRAMES:])
-        told.__cause__ = told.__context__ = None
-        return "".join(told.format()).strip()[-_ERROR_CHARS:]
-    except BaseException:  # its own __str__ is foreign code
-        return type(error).__name__
 
 
 def _read(fd: int, size: int) -> bytes:

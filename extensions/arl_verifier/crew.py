@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.verifier import wire
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 
+from . import wire
 from .processes import Imports, Worker, Zygote
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,9 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.verifier import wire
 from agentgym_rl.runtime.frozen import Vital
+
+from . import wire
 
 log = logging.getLogger(__name__)
 
@@ -354,7 +355,7 @@ def _begin(path: Sequence[str]) -> tuple[socket.socket, IO[bytes], subprocess.Po
             opened.enter_context(end)
         # Start it from this thread, not from a helper thread: the zygote dies with the thread.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agentgym_rl.gym.verifier.inside.zygote",
+            [sys.executable, "-P", "-m", "arl_verifier.inside.zygote",
              str(theirs.fileno())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
             env=kept | threads | order | {"PYTHONPATH": os.pathsep.join(path)},

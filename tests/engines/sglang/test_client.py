@@ -27,9 +27,8 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.adapter import named
 from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
+from tests.kit.fake_servers import SglangServer, chunk
 from tests.kit.versions import part_of
-
-from .sglang_routes import SglangServer, chunk
 
 STOP = {"type": "stop", "matched": 2}
 
