@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +142,14 @@ class EngineInfo:
 
 
 class Sampler(ABC):
-    """A policy that can be sampled: one engine, or several behind a router."""
+    """A policy that can be sampled: one engine, or several behind a router.
+
+    >>> import asyncio
+    >>> from agentgym_rl.engines.scripted import ScriptedEngine
+    >>> reply = asyncio.run(ScriptedEngine([[5, 6, 7]]).sample([1, 2], max_tokens=2))
+    >>> reply.token_ids, reply.versions, reply.finish_reason
+    ([5, 6], [0, 0], 'length')
+    """
 
     @abstractmethod
     def generate(
@@ -163,6 +171,40 @@ class Sampler(ABC):
         Raises EngineError when the engine fails: a stream that ends without a finish_reason
         has failed. Closing the iterator aborts the request.
         """
+
+    async def sample(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> Delta:
+        """Sample a continuation of token ids; return all of its tokens at once.
+
+        Raises:
+            EngineError: the engine fails.
+        """
+        name = f"sample-{uuid4().hex}"
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop_token_ids=tuple(stop_token_ids),
+        )
+        deltas = [
+            delta
+            async for delta in self.generate(prompt, sampling, request_id=name, session_id=name)
+        ]
+        return Delta(
+            [id for delta in deltas for id in delta.token_ids],
+            [logprob for delta in deltas for logprob in delta.logprobs],
+            [version for delta in deltas for version in delta.versions],
+            [time_s for delta in deltas for time_s in delta.times_s],
+            finish_reason=deltas[-1].finish_reason,
+            stop_reason=deltas[-1].stop_reason,
+        )
 
     def no_support(self, sampling: SamplingParams) -> str:
         """Return the reason why the sampler cannot report the set that each token was drawn from,

@@ -20,7 +20,6 @@ from agentgym_rl.fleet import parts as fleet_parts
 from agentgym_rl.fleet.parts import Turns, turns_of
 from agentgym_rl.gym.registry import spec
 from agentgym_rl.rollout.players import PlayerKind, check_alone, player_kind
-from agentgym_rl.rollout.producer import Rollout
 from agentgym_rl.run import parts as run_parts
 from agentgym_rl.run.parts import ProducerKind, producer_kind
 from agentgym_rl.storage.episode_reader import EpisodeReader
@@ -35,7 +34,7 @@ from itertools import cycle
 from agentgym_rl.cluster.processes import LocalCluster
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.players import PlayerKind
-from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.rollout.producer import LocalProducer
 from agentgym_rl.run.parts import ProducerKind
 from agentgym_rl.run.training import LivePart
 
@@ -56,7 +55,7 @@ class Curriculum(ProducerKind):
         return config.cluster.type == "lab"
     def producer(self, run, groups, cursor, player):
         mine = TwoTasks(run.tasks())
-        return Rollout(run.config.rollout, groups, mine, player, seed=run.config.seed)
+        return LocalProducer(run.config.rollout, groups, mine, player, seed=run.config.seed)
 
 @dataclass(frozen=True)
 class MarkedPlayer(Player):
