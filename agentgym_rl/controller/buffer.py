@@ -51,7 +51,7 @@ class Buffer:
     >>> with runs.temporary(overrides=overrides) as run:
     ...     buffer = Buffer(run.config.rollout, total_groups=40, log=run.log)
     ...     buffer.admit()  # one group is played
-    ...     buffer.capacity  # of the three batches that may be under way, one group less
+    ...     buffer.room  # of three batches that may be played or waiting, one group less
     11
     """
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -128,7 +128,7 @@ class Fleet(Supervisor[Server]):
 
     @classmethod
     @asynccontextmanager
-    async def started(cls, run: Run) -> AsyncIterator[Fleet]:
+    async def started(cls, run: Run) -> AsyncGenerator[Fleet]:
         """Start the engines of a run on this machine, as processes of this one, for a context. They
         are ready after `ready`, which a `Rollout` waits for.
 
@@ -138,9 +138,13 @@ class Fleet(Supervisor[Server]):
         config = run.config
         stop_timeout_s = config.cluster.stop_timeout_s
         async with LocalProcesses(run.folder / "logs", stop_timeout_s=stop_timeout_s) as processes:
-            setup = EngineSetup.of(config)
-            folders = {"model_dir": run.model_dir, "weights_dir": run.weights}
-            fleet = cls(setup, run.config_file, processes, **folders)
+            fleet = cls(
+                EngineSetup.of(config),
+                run.config_file,
+                processes,
+                model_dir=run.model_dir,
+                weights_dir=run.weights,
+            )
             async with fleet.running():
                 yield fleet
 

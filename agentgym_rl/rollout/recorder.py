@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -33,9 +33,9 @@ class Recorder:
     ...         client = recorder.client(session)
     ...         await client.chat.completions.create(model="policy", messages=messages)
     ...         (row,) = recorder.close(session).rows
-    ...         return row.tokens[row.loss_mask].tolist(), row.behavior_logprobs[-1] < 0
+    ...         return row.tokens[row.loss_mask].tolist(), row.num_trained
     >>> asyncio.run(main())
-    ([5, 6, 7], True)
+    ([5, 6, 7], 3)
     """
 
     def __init__(self, gateway: Gateway, clients: AgentClients, *, base_url: str) -> None:
@@ -54,7 +54,7 @@ class Recorder:
         model: str,
         max_model_len: int = 4096,
         gateway: GatewayConfig | None = None,
-    ) -> AsyncIterator[Recorder]:
+    ) -> AsyncGenerator[Recorder]:
         """Serve a gateway in front of an engine for a context.
 
         Args:

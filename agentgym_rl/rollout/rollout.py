@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from agentgym_rl.controller.buffer import Buffer
@@ -51,7 +51,7 @@ class Rollout:
     @asynccontextmanager
     async def started(
         cls, run: Run, fleet: Engines, *, buffer: Buffer | None = None
-    ) -> AsyncIterator[Rollout]:
+    ) -> AsyncGenerator[Rollout]:
         """Start the gateway and the services of the environment (sandboxes, verifiers) for a
         context, once the engines are ready.
 

@@ -2,15 +2,15 @@
 one's own.
 
 >>> from agentgym_rl import runs
->>> with runs.temporary(overrides={"env.id": "math"}) as run:
-...     run.config.model.path.split("/")[-1], run.config.trainer.learning_rate
-('tiny', 0.0003)
+>>> with runs.temporary(overrides={"env.id": "math", "steps": 3}) as run:
+...     run.config.steps, run.config.trainer.learning_rate  # the one that fits the model
+(3, 0.0003)
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def new(
     *,
     overrides: Mapping[str, Any] | None = None,
     kind: str = "",
-) -> Iterator[Run]:
+) -> Generator[Run]:
     """Begin a run whose loop is in this process, for a context: with its folder, its log and the
     values that fit its model. Arguments are those of `train`; `kind` begins the folder's name.
 
@@ -61,7 +61,7 @@ def temporary(
     config: Config | Mapping[str, Any] | Path | str | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
-) -> Iterator[Run]:
+) -> Generator[Run]:
     """Begin a run whose folder is removed in the end; see `new`."""
     with tempfile.TemporaryDirectory(prefix="arl-run-") as name:
         folder = Path(name) / Path(name).name  # a name of its own, for its weights folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class Run:
 
     @classmethod
     @contextmanager
-    def opened(cls, config: Config, *, model_dir: Path, kind: str = "") -> Iterator[Run]:
+    def opened(cls, config: Config, *, model_dir: Path, kind: str = "") -> Generator[Run]:
         """Open the files of a new run in `config.run`, or in `runs/KIND-TIME`, for a context.
 
         Raises:

@@ -4,7 +4,7 @@ optimizer steps one by one."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +94,7 @@ class Trainer:
 
     @classmethod
     @contextmanager
-    def started(cls, run: Run) -> Iterator[Trainer]:
+    def started(cls, run: Run) -> Generator[Trainer]:
         """Load the model for a context.
 
         Raises:

@@ -156,7 +156,7 @@ class Everything(ProducerKind):
 def test_the_kernel_plays_unless_another_does(registered):
     run = SimpleNamespace(config=Config())
     kind = producer_kind(run.config)
-    assert isinstance(kind.producer(run, None, None, None), Rollout)  # pyright: ignore
+    assert isinstance(kind.producer(run, None, None, None), LocalProducer)  # pyright: ignore
     registered("producers", "mine", mine := Everything())
     assert producer_kind(run.config) is mine
     with pytest.raises(ConfigError, match="mine and workers"):
