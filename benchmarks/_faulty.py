@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.audit.exactly_once import audit_ledger
+from arl_audit.exactly_once import audit_ledger
 
 from .crash import children_of, processes_of
 

@@ -23,6 +23,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from arl_embedded.app import App
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.model import load_model
+from arl_embedded.section import EmbeddedEngineConfig
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -31,10 +35,6 @@ from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.engine import Delta, SamplingParams
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.engines.embedded.app import App
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.weights_folder import WeightsFolder

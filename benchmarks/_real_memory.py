@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import torch
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.model import load_model
+from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl.config import load_config
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.files import stored_versions
 

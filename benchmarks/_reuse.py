@@ -15,10 +15,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.model import LoadedModel, load_model
+from arl_embedded.section import EmbeddedEngineConfig
+
 from agentgym_rl.engines import protocol
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.model import LoadedModel, load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 
 GROUPS, MEMBERS, PROMPT_TOKENS = 1, 8, 160
 CONVERSATIONS, TURNS, NEW_TOKENS = 2, 10, 24

@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from arl_check.policies import calling
 from arl_envs.harbor.env import HarborEnv
 
 from agentgym_rl import SandboxUnavailable
 from agentgym_rl.core.chat import Message
-from agentgym_rl.gym.check.policies import calling
 from agentgym_rl.gym.sandbox import SandboxBackend
 
 from ._common import hardware, say, versions

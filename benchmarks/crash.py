@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.audit.exactly_once import audit_ledger
+from arl_audit.exactly_once import audit_ledger
 
 from ._common import hardware, say, versions
 from ._toy import sized

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from arl_sglang.client import SglangEngine
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -35,7 +36,6 @@ from agentgym_rl.core.engine import Interrupt, SamplingParams
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.client.client import EngineClient, HttpEngine
 from agentgym_rl.engines.router.router import Router
-from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.weights.publish import Published, Publisher
 from agentgym_rl.weights.receivers import recognized

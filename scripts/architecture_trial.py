@@ -15,12 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from arl_audit.logprobs import audit
+from arl_embedded.app import App
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.model import LoadedModel, load_model
+from arl_embedded.section import EmbeddedEngineConfig
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.packing import micro_batches
-from agentgym_rl.audit.logprobs import audit
 from agentgym_rl.config import Config, LoraConfig, dump_toml
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.engine import Delta, SamplingParams
@@ -29,10 +33,6 @@ from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.engines.embedded.app import App
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.model import LoadedModel, load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.trainer.export import export_model

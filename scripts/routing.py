@@ -20,6 +20,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import transformers as T
+from arl_embedded.app import App
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.model import load_model
+from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import pack_rows
@@ -27,10 +31,6 @@ from agentgym_rl.core.choices import experts_of
 from agentgym_rl.core.engine import Delta, SamplingParams
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.engines.embedded.app import App
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import World, join_world

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from arl_endpoints.endpoint import LiteLLMEngineConfig, OpenAIEngineConfig
+from arl_sglang.kind import SglangEngineConfig
+from arl_vllm.kind import VllmEngineConfig
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.task import Task
-from agentgym_rl.engines.sglang.kind import SglangEngineConfig
-from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.registry import make, make_agent, spec
 from agentgym_rl.models.resolve import resolve_paths

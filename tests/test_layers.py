@@ -22,12 +22,11 @@ FLOORS = [
     "core",
     "config runtime",
     "algo cluster gateway gym models storage",
-    "controller inspector report weights",
+    "controller report weights",
     "engines trainer",
-    "export fleet rollout",
-    "audit evaluate plan workers",
+    "fleet rollout",
+    "evaluate",
     "run",
-    "serve",
     "cli",
 ]
 FOR_PLUGINS = {"config", "core", "gym", "runtime"}
@@ -39,17 +38,17 @@ CLI_FOR_EXTENSIONS = {"command", "output", "training"}
 
 ALLOWED: Mapping[str, str] = {
     "torch": (
-        "algo algo.* trainer trainer.* engines.embedded* plan.probe "
+        "algo algo.* trainer trainer.* "
         "weights.adapter weights.broadcast weights.files weights.gloo weights.parts "
-        "weights.sglang_routes weights.transport weights.publish weights.source "
-        "weights.vllm_native "
-        "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
+        "weights.transport weights.publish weights.source "
+        "arl_embedded* arl_plan.probe arl_sglang.weight_routes arl_warmup.trainer "
+        "arl_vllm.native arl_vllm.staging arl_vllm.swap arl_vllm.transfer"
     ),
-    "vllm": "engines.vllm* weights.vllm_native",
-    "ray": "cluster.ray_*",
+    "vllm": "arl_vllm*",
+    "ray": "arl_scale.ray_*",
     "transformers.utils.chat_parsing": "gateway.parsers.response_template",
 }
-"""Which modules may import a heavy package, as patterns below agentgym_rl."""
+"""Which modules may import a heavy package, as patterns: below agentgym_rl, or of an extension."""
 
 CHAT_PARSING = "transformers.utils.chat_parsing"
 """The one part of transformers that does without torch."""
@@ -141,13 +140,25 @@ def violations(root: Path) -> list[str]:
         if name not in LEVEL and name != "__main__"
     ]
     extensions = {folder.name for folder in (root / EXTENSIONS).glob("arl_*")}
+    bases = {name: _builds_on(files[name]) for name in extensions if name in files}
     for module, file in files.items():
         for line, target in imports(module, files):
+            if target.partition(".")[0] in bases.get(module.partition(".")[0], ()):
+                continue
             if problem := _problem(module, target, extensions):
                 found.append(
                     f"{file.relative_to(root)}:{line}: {module} imports {target}: {problem}"
                 )
     return found + _cycle(files)
+
+
+def _builds_on(init: Path) -> tuple[str, ...]:
+    """Return the other extensions that one builds on, as its `BUILDS_ON` declares."""
+    for node in _tree(init).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="BUILDS_ON")], value=value):
+                return ast.literal_eval(value)
+    return ()
 
 
 def _problem(module: str, target: str, extensions: Set[str]) -> str:
@@ -274,7 +285,7 @@ PLANTED = {
         "torch only in",
     ),
     "torch_plugin": ("envs/arl_envs/math.py", "import torch", "torch only in"),
-    "vllm": ("agentgym_rl/engines/embedded.py", "from vllm import LLM", "vllm only in"),
+    "vllm": ("extensions/arl_plan/probe.py", "from vllm import LLM", "vllm only in"),
     "ray": ("agentgym_rl/cluster/local.py", "import ray", "ray only in"),
 }
 

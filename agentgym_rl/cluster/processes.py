@@ -1,5 +1,5 @@
 """The processes of a run: the interface that starts and ends them, and the kinds of clusters that
-provide it. `local.py` implements it for this machine, `ray_processes.py` for a Ray cluster.
+provide it. `local.py` implements it for this machine; extensions do it for clusters.
 
 A kind is registered in the group of entry points `agentgym_rl.processes`, under the value of
 `cluster.type` that chooses it. Its module is imported whenever a configuration is read, so it

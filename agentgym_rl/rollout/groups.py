@@ -6,8 +6,8 @@ the last one finishes the group: it is rewarded (`rollout.group_reward`), judged
 to the buffer, or dropped with its budget back. All members are trained, or none: a member that
 cannot be trained (after retries of infrastructure failures) drops its group.
 
-`producer.py` plays groups in this process, `workers/leases.py` leases them to worker processes, and
-`serve/desk.py` has them played by other programs.
+`producer.py` plays groups in this process. Extensions lease them to worker processes
+(`arl_scale/workers/leases.py`), or have other programs play them (`arl_serve/desk.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The run: engines, trainer and controller, under one TaskGroup, for the configured batches.
 
 A crash anywhere ends the complete run, and its cause is named. `TrainingRun.play` produces the
-groups that train: `train.py` plays environments, `serve/run.py` waits for other programs.
+groups that train: `train.py` plays environments, `arl_serve/run.py` waits for other programs.
 """
 
 from __future__ import annotations

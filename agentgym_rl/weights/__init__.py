@@ -10,5 +10,7 @@ transport.py     the interface of a transport, the state of one publication, and
 engine_routes.py  the weight-update routes of one engine
 receivers.py     the contract of a kind of engine that gets versions: its routes and transports
 gloo.py          transport: a broadcast over sockets (broadcast.py: the group, on both sides)
-vllm_native.py   vLLM's own transports, nccl and ipc
+
+vLLM's own transports are in `arl_vllm/native.py`, the routes of SGLang in
+`arl_sglang/weight_routes.py`.
 """

@@ -1,5 +1,5 @@
 """The client of one engine in publications; the base class speaks vLLM's RL HTTP API, which the
-embedded engine has too (sglang_routes.py: SGLang's)."""
+embedded engine has too (arl_sglang/weight_routes.py: SGLang's)."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import get_args
 
 import aiohttp
+from arl_vllm.command import MAX_LOGPROBS
 from torch import Tensor
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
-from agentgym_rl.engines.vllm.command import MAX_LOGPROBS
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat

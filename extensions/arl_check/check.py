@@ -20,7 +20,7 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
 
 if TYPE_CHECKING:
-    from agentgym_rl.gym.check.report import Result
+    from arl_check.report import Result
 
 _HELP = """\
 Test whether an environment keeps the contract, criterion by criterion.
@@ -61,10 +61,10 @@ def check(args: Namespace) -> int:
     Raises:
         ConfigError: no such environment or criterion, or a number that makes no sense.
     """
-    from agentgym_rl.gym.check.report import summary_line, tally_line
-    from agentgym_rl.gym.check.run import check_env
     from agentgym_rl.rollout.player import env_spec
     from agentgym_rl.runtime.signals import run_interruptible
+    from arl_check.report import summary_line, tally_line
+    from arl_check.run import check_env
 
     if args.list:
         _list_criteria(as_json=args.json)
@@ -101,7 +101,7 @@ def check(args: Namespace) -> int:
 
 def _list_criteria(*, as_json: bool) -> None:
     """Print the criteria, one or two lines each."""
-    from agentgym_rl.gym.check.criteria import CRITERIA
+    from arl_check.criteria import CRITERIA
 
     if as_json:
         print_json({"rows": [{"id": each.id, "text": each.text} for each in CRITERIA]})
@@ -113,7 +113,7 @@ def _list_criteria(*, as_json: bool) -> None:
 
 
 def _show(result: Result) -> None:
-    from agentgym_rl.gym.check.report import result_lines
+    from arl_check.report import result_lines
 
     print("\n".join(result_lines(result)), flush=True)
 

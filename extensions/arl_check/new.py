@@ -34,7 +34,7 @@ def _flags(parser: ArgumentParser) -> None:
 
 
 def new(args: Namespace) -> int:
-    from agentgym_rl.gym.scaffold import new_env, new_task
+    from arl_check.scaffold import new_env, new_task
 
     folder = args.into or Path(args.name)
     write = new_task if args.harbor else new_env

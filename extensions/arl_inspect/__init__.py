@@ -1,1 +1,8 @@
-"""The extension of the inspector: `arl inspect` and `arl timeline`."""
+"""The extension of the inspector, a page that shows runs, live and afterwards (docs/inspect.md):
+`arl inspect` and `arl timeline`.
+
+`folders` finds runs and reads their small files; `index` keeps the summaries of episodes in memory,
+and `query` selects from them; `detail` reads a complete episode or group; `timeline` makes the
+timeline. `app` answers over HTTP and sends news of runs, `export` writes one file.
+The inspector never writes to a run; all functions that read from disk run in a thread.
+"""

@@ -1,1 +1,18 @@
-"""The extension that predicts the speed of a run: `arl plan`."""
+"""The extension that predicts a run before it is started: `arl plan`.
+
+clock.py        an event loop with virtual time, which jumps to the next event; shared processors
+rates.py        speeds of engines, trainer etc.: measured, or from a model's size and GPU
+calibration.py  rates and episodes of a recorded run
+episodes.py     lengths of episodes, drawn or recorded, and episodes in virtual time
+engine.py       engines: slots, decode steps, KV memory; chosen and updated as in real runs
+trainer.py      a trainer: micro-batches packed as real ones, passes, publications
+simulation.py   these parts around the real rollout, buffer and controller and their result
+search.py       other splits, bounds and sizes, tried one after the other
+
+The decisions about groups are not modelled: `Rollout`, `OpenGroups`, `FinishedGroups`,
+`Buffer` and `Controller` are those of `arl train`, and so are `split_batch`, `fill_bins` and
+`Replicas`.
+"""
+
+BUILDS_ON = ("arl_embedded",)
+"""The extension whose engine is measured where a model runs on this machine's CPU."""

@@ -78,7 +78,7 @@ def plan(args: Namespace) -> int:
         args.config = config_of(args.run, f"--run {args.run}")
     config = load_configuration(args)
     log.setup("warning")  # the run's own messages, of another time
-    from agentgym_rl.plan.command import Asked, plan
+    from arl_plan.command import Asked, plan
 
     planned = plan(
         config,

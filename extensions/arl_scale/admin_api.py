@@ -29,7 +29,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agentgym_rl.core.errors import ArlError, ConfigError, InfraError
-from agentgym_rl.fleet.members import Members
 from agentgym_rl.run.training import LivePart, TrainingRun
 from agentgym_rl.runtime.atomic_file import replacing
 from agentgym_rl.runtime.http_server import (
@@ -44,7 +43,8 @@ from agentgym_rl.runtime.http_server import (
     json_response,
     read_body,
 )
-from agentgym_rl.workers.elastic import ElasticWorkers
+from arl_scale.members import Members
+from arl_scale.workers.elastic import ElasticWorkers
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym_rl.cluster import slurm
-from agentgym_rl.cluster.demand import Node, check, table
 from agentgym_rl.cluster.processes import (
     Cluster,
     Job,
@@ -30,6 +28,8 @@ from agentgym_rl.config import (
     dump_record,
 )
 from agentgym_rl.core.errors import ConfigError
+from arl_scale import slurm
+from arl_scale.demand import Node, check, table
 
 if TYPE_CHECKING:  # imports that take a while
     from agentgym_rl.cluster.forking import Forks
@@ -65,7 +65,7 @@ class RayCluster(Cluster):
     async def connected(self, config: Config) -> AsyncGenerator[Places]:
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
-        from agentgym_rl.cluster.ray_nodes import connected
+        from arl_scale.ray_nodes import connected
 
         async with connected(config.cluster) as nodes:
             gpus = any(node.gpus for node in nodes)
@@ -106,7 +106,7 @@ class _Nodes(Places):
     async def processes(
         self, run_dir: Path, weights_dir: Path, *, forks: Forks | None
     ) -> AsyncGenerator[Processes]:
-        from agentgym_rl.cluster.ray_processes import RayProcesses
+        from arl_scale.ray_processes import RayProcesses
 
         async with RayProcesses(
             run_dir / "logs",

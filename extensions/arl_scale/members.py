@@ -1,106 +1,171 @@
-"""The members of a live run, engines or rollout workers: listed, added, removed."""
+"""Engines that join and leave during a run, at the user's request."""
 
 from __future__ import annotations
 
-import json
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+import asyncio
+import logging
 
-from agentgym_rl.cli.output import print_json
-from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.core.parse import parse_json
+import msgspec
 
-_LOOK_TIMEOUT_S = 30.0
+from agentgym_rl.core.chat import is_url
+from agentgym_rl.core.errors import ArlError, ConfigError
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.fleet.loads import requests_of
 
+from .elastic import Elastic
 
-def change_members(
-    args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, Any]
-) -> int:
-    """Add members to a run, or remove the one that `args` names; print the current members, and
-    return the exit code. `what` is engine or worker; `columns` are those of the table."""
-    from .admin_api import FILE  # slow imports
+log = logging.getLogger(__name__)
 
-    if add and args.remove is not None:
-        raise ConfigError("--add and --remove: give one of them")
-    run = _Run(args.run, FILE)
-    done: dict[str, Any] = {}
-    if add:
-        done = run.ask(f"/{what}s/add", add)
-    if args.remove is not None:
-        done = run.ask(f"/{what}s/remove", {what: args.remove})
-    found = done | run.ask(f"/{what}s")
-    if args.json:
-        print_json(found)
-    else:
-        print("\n".join([*_news(found), *_table(what, columns, found[f"{what}s"])]))
-    return int(any(joined["error"] for joined in done.get("joined", [])))
+MOST_AT_ONCE = 64
+"""The maximum number of engines in one request."""
 
 
-class _Run:
-    """A live run, reached at the address recorded in its folder."""
+class Member(msgspec.Struct, frozen=True):
+    """An engine of a run."""
 
-    def __init__(self, folder: Path, file: str) -> None:
-        """Read the run's address and token; raise ConfigError if it is not live or not ours."""
-        if not (folder / "config.toml").exists():
-            raise ConfigError(f"{folder} is not the folder of a run (it has no config.toml)")
-        try:
-            told = parse_json((folder / file).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(
-                f"{folder}: the run is not running, or is still starting (no {file})"
-            ) from None
-        except PermissionError:
-            raise ConfigError(f"{folder / file} can be read only by the owner of the run") from None
-        self._folder = folder
-        self._url, self._token = told["url"], told["token"]
-        self._timeout_s = float(told["timeout_s"])
+    name: str
+    url: str
+    state: str
+    """The state: serving, waiting for weights, starting, leaving or given up."""
+    version: int | None
+    """The version that the engine serves; None while it is not in service."""
+    requests: int | None
+    """The number of queued and running requests; None if the engine does not report it."""
+    restarts: int
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request to the run and return its answer.
+
+class Joined(msgspec.Struct, frozen=True):
+    """The result of an engine's attempt to join."""
+
+    name: str
+    url: str = ""
+    state: str = ""
+    error: str = ""
+    """The reason why the engine did not join; empty if it did."""
+
+
+class Members:
+    """The user's requests about the engines of a live run.
+
+    `reserved`: the number of engines, numbered after those that the run began with, that evaluate
+    on schedule or play seats.
+    """
+
+    def __init__(self, fleet: Fleet, *, reserved: int = 0) -> None:
+        self._fleet, self._elastic = fleet, Elastic(fleet)
+        self._reserved = reserved
+        self._coming: set[int] = set()
+        """The numbers of engines that are joining."""
+
+    async def all(self) -> list[Member]:
+        """Return every engine, in the order of their numbers."""
+        fleet = self._fleet
+        servers = sorted(fleet.servers.values(), key=lambda server: _number(server.name))
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(requests_of(server.engine)) for server in servers]
+        versions = {replica.name: replica.version for replica in fleet.router.replicas}
+        return [
+            Member(
+                server.name,
+                server.url,
+                self._elastic.state(server.name),
+                versions.get(server.name),
+                task.result(),
+                server.restarts,
+            )
+            for server, task in zip(servers, asked, strict=True)
+        ]
+
+    async def add(self, *, count: int = 1, url: str = "") -> list[Joined]:
+        """Start `count` engines, or attach to the server at `url`; return once each serves or has
+        failed. A failed engine does not affect the others or the run.
 
         Raises:
-            ConfigError: the run refuses the request.
-            EngineError: the run cannot do this now, or does not answer.
+            ConfigError: the request is not possible for this run.
+            InfraError: the run is starting or ending.
         """
-        from agentgym_rl.runtime.http_client import call
-
+        self._check(count, url)
+        numbers = self._free(count)
+        self._coming.update(numbers)
         try:
-            status, answer = call(
-                self._url,
-                "GET" if body is None else "POST",
-                path,
-                body=None if body is None else json.dumps(body).encode(),
-                headers={"Authorization": f"Bearer {self._token}"},
-                timeout_s=_LOOK_TIMEOUT_S if body is None else self._timeout_s,
+            async with asyncio.TaskGroup() as tasks:
+                joining = [tasks.create_task(self._join(number, url)) for number in numbers]
+        finally:
+            self._coming.difference_update(numbers)
+        return [task.result() for task in joining]
+
+    async def _join(self, number: int, url: str) -> Joined:
+        name = f"engine-{number}"
+        try:
+            server = await self._elastic.meanwhile(self._elastic.enlist(index=number, url=url))
+        except (ArlError, OSError, TimeoutError) as error:
+            log.warning("%s did not join: %s", name, error)
+            return Joined(name, url, error=str(error) or repr(error))
+        state = self._elastic.state(name)
+        log.info("%s has joined (%s): %s", name, server.url, state)
+        return Joined(name, server.url, state)
+
+    async def remove(self, engine: str) -> str:
+        """Remove an engine, by its name or URL, and return its name once it has left.
+
+        Raises:
+            ConfigError: there is no engine of that name.
+            InfraError, TimeoutError: the engine cannot leave, or not now.
+        """
+        members = self._fleet.servers
+        found = next((s for s in members.values() if engine.rstrip("/") in (s.name, s.url)), None)
+        if found is None:
+            raise ConfigError(f"no engine {engine!r}: there are {', '.join(members)}")
+        await self._elastic.meanwhile(self._elastic.dismiss(found.name))
+        log.info("%s has left (%s)", found.name, found.url)
+        return found.name
+
+    # ------------------------------------------------------------------ checks
+    def _check(self, count: int, url: str) -> None:
+        engine = self._fleet.setup.engine
+        if self._fleet.turns.shared:
+            raise ConfigError(
+                "engines of this run share their devices with the trainer's ranks "
+                "(cluster.colocated), whose number is fixed: no engine can join"
             )
-            found = parse_json(answer)
-        except (OSError, ValueError) as error:
-            raise EngineError(
-                f"{self._folder}: the run does not answer at {self._url} ({error}); if it has "
-                "died, `arl train --resume` continues it"
-            ) from None
-        if status != 200:
-            said = found.get("error", f"HTTP {status}")
-            raise (EngineError if status >= 409 else ConfigError)(said)
-        return found
+        if engine.attached and not url:
+            raise ConfigError(
+                "this run uses running servers (engine.urls) and starts none: give the URL of "
+                "one more, not a number"
+            )
+        if url and not engine.attached:
+            raise ConfigError(
+                f"this run starts its engines itself, so it cannot attach to {url}: give a number "
+                "of engines to start; servers by URL can join runs that began with engine.urls"
+            )
+        if url and not is_url(url):
+            raise ConfigError(f"{url!r} is not a URL: expected http://HOST:PORT")
+        if url and any(server.url == url.rstrip("/") for server in self._fleet.servers.values()):
+            raise ConfigError(f"{url} is an engine of this run already")
+        if not 1 <= count <= MOST_AT_ONCE:
+            raise ConfigError(f"{count} engines: between 1 and {MOST_AT_ONCE} can join at once")
+
+    def _free(self, count: int) -> list[int]:
+        """Return the smallest free engine numbers: the number of an engine selects its GPUs.
+
+        Raises:
+            ConfigError: there are not enough GPUs.
+        """
+        engine = self._fleet.setup.engine
+        taken = {_number(name) for name in self._fleet.servers} | self._coming
+        taken |= {engine.num_servers + number for number in range(self._reserved)}
+        highest = len(taken) + count
+        free = [number for number in range(highest + 1) if number not in taken][:count]
+        gpus = engine.chosen_gpus
+        if gpus and not engine.attached:
+            room = len(gpus) // engine.gpus_per_server
+            if max(free) >= room:
+                raise ConfigError(
+                    f"engine.gpus has {len(gpus)} GPUs, room for {room} engines of "
+                    f"tensor_parallel_size {engine.gpus_per_server}; {len(taken)} are taken"
+                )
+        return free
 
 
-def _news(found: dict[str, Any]) -> list[str]:
-    lines = [
-        f"{joined['name']} did not join: {joined['error']}"
-        for joined in found.get("joined", [])
-        if joined["error"]
-    ]
-    return [*lines, f"{found['removed']} has left"] if "removed" in found else lines
-
-
-def _table(what: str, columns: Sequence[str], members: Sequence[dict[str, Any]]) -> Iterator[str]:
-    rows = [[what.upper(), *(column.upper() for column in columns[1:])]]
-    for member in members:
-        rows.append(["-" if member[column] is None else str(member[column]) for column in columns])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config
 from agentgym_rl.run.parts import Forked, ProducerKind
-from agentgym_rl.workers import IMPORTS
+from arl_scale.workers import IMPORTS
 
 if TYPE_CHECKING:  # slow imports, made when a run begins
     from agentgym_rl.rollout.episode import Player
     from agentgym_rl.rollout.groups import OpenGroups
     from agentgym_rl.rollout.producer import Cursor
     from agentgym_rl.run.training import TrainingRun
-    from agentgym_rl.workers.elastic import ElasticWorkers
+    from arl_scale.workers.elastic import ElasticWorkers
 
 
 class WorkersKind(ProducerKind):
@@ -30,7 +30,7 @@ class WorkersKind(ProducerKind):
     def processes(
         self, config: Config, config_file: Path, *, controller_url: str
     ) -> list[ProcessSpec]:
-        from agentgym_rl.workers.workers import worker_process
+        from arl_scale.workers.workers import worker_process
 
         url, cpus = controller_url, config.rollout.worker_cpus
         return [
@@ -41,9 +41,9 @@ class WorkersKind(ProducerKind):
     def producer(
         self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
     ) -> ElasticWorkers:
-        from agentgym_rl.fleet.mirrors import Followers
-        from agentgym_rl.workers.elastic import ElasticWorkers
-        from agentgym_rl.workers.leases import Leases
+        from arl_scale.mirrors import Followers
+        from arl_scale.workers.elastic import ElasticWorkers
+        from arl_scale.workers.leases import Leases
 
         config = run.config
         return ElasticWorkers(

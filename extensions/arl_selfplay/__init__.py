@@ -1,2 +1,3 @@
-"""The extension for self-play: the models beside the policy that play seats of its games, and the
-league of its past versions (`rollout.seats`)."""
+"""The extension for self-play: games of several seats, the models beside the policy that play
+seats, and the league of the policy's past versions (`rollout.seats`). The contract of a game,
+`MultiSeatEnv`, is in `agentgym_rl.gym.seats`."""

@@ -43,7 +43,7 @@ def serve(args: Namespace) -> int:
     from agentgym_rl.run.launch import launch
 
     def job() -> Job:
-        from agentgym_rl.serve.run import serve
+        from arl_serve.run import serve
 
         return serve
 

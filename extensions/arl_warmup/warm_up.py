@@ -26,8 +26,8 @@ def warm_up(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
     from agentgym_rl.models.resolve import model_folder
-    from agentgym_rl.run.warmup import MODEL, ROWS, STEPS
-    from agentgym_rl.trainer.warmup import warm_up
+    from arl_warmup.method import MODEL, ROWS, STEPS
+    from arl_warmup.trainer import warm_up
 
     warm_up(
         config,

@@ -19,11 +19,11 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "agentgym_rl.gym.specs",
         "agentgym_rl.gym.registry",
         "agentgym_rl.gym.wrappers.wrapper",
-        "agentgym_rl.gym.check.run",
+        "arl_check.run",
         "agentgym_rl.gym.services",
         "agentgym_rl.gym.verifier.pool",
     ),
-    "agents": ("agentgym_rl.gym.agent", "arl_agents.bridge", "agentgym_rl.serve"),
+    "agents": ("agentgym_rl.gym.agent", "arl_agents.bridge", "arl_serve"),
     "sandboxes": ("agentgym_rl.gym.sandbox",),
     "records": (
         "agentgym_rl.core.trajectory",

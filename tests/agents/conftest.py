@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl.core.engine import Sampler
 from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.agent import Agent
 from agentgym_rl.models.resolve import BUNDLED, resolve_model
@@ -77,10 +77,11 @@ def scripted(chat: ChatFormat) -> Scripted:
 @contextlib.asynccontextmanager
 async def small_model(name: str) -> AsyncIterator[tuple[Sampler, ChatFormat]]:
     """The embedded engine, over HTTP as in a run, with a bundled model."""
+    from arl_embedded.app import App
+    from arl_embedded.engine import EmbeddedEngine
+    from arl_embedded.model import load_model
+
     from agentgym_rl.engines.client.client import HttpEngine
-    from agentgym_rl.engines.embedded.app import App
-    from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-    from agentgym_rl.engines.embedded.model import load_model
     from agentgym_rl.runtime.http_server import serving
 
     folder = resolve_model(name)

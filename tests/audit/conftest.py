@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from arl_embedded.module_decoder import cache_argument
 from transformers import AutoModelForCausalLM, DynamicCache, Llama4TextConfig
 
 from agentgym_rl.cli import main as cli
@@ -18,7 +19,6 @@ from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.weights.parts import write_version

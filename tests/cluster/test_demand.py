@@ -1,10 +1,10 @@
 """What a run needs and what there is: every process has to find a place on one node."""
 
 import pytest
+from arl_scale.demand import Node, check, table, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.cluster.demand import Node, check, table, totals
 from agentgym_rl.cluster.resources import Demand, demands
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError

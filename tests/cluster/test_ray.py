@@ -24,7 +24,7 @@ SLEEP = "import time; time.sleep(600)"
 
 @pytest.fixture
 def run(ray_cluster, tmp_path):
-    from agentgym_rl.cluster.ray_processes import RayProcesses
+    from arl_scale.ray_processes import RayProcesses
 
     def run(use, *demands, shared=()):
         async def main():
@@ -183,7 +183,7 @@ def test_ends_of_finite_children(run):
 
 
 def test_a_folder_that_a_node_does_not_see_is_named(run, tmp_path, monkeypatch):
-    from agentgym_rl.cluster.ray_processes import RayProcesses
+    from arl_scale.ray_processes import RayProcesses
 
     (tmp_path / "mine").mkdir()
 

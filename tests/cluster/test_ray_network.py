@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from agentgym_rl.audit.exactly_once import audit_ledger
+from arl_audit.exactly_once import audit_ledger
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 

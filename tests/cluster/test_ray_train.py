@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from agentgym_rl.audit.exactly_once import audit_ledger
+from arl_audit.exactly_once import audit_ledger
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.slow

@@ -138,12 +138,12 @@ class Member:
 @asynccontextmanager
 async def _embedded(_: str) -> AsyncIterator[Engine]:
     import torch
+    from arl_embedded.app import App
+    from arl_embedded.engine import EmbeddedEngine
+    from arl_embedded.model import load_model
+    from arl_embedded.section import EmbeddedEngineConfig
 
     from agentgym_rl.engines.client.client import HttpEngine
-    from agentgym_rl.engines.embedded.app import App
-    from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-    from agentgym_rl.engines.embedded.model import load_model
-    from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
     from agentgym_rl.models.resolve import BUNDLED
     from agentgym_rl.runtime.http_server import serving
 
@@ -175,8 +175,9 @@ async def _scripted(_: str, **options: Any) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def _vllm(url: str) -> AsyncIterator[Engine]:
+    from arl_vllm.command import MAX_LOGPROBS
+
     from agentgym_rl.engines.client.client import HttpEngine
-    from agentgym_rl.engines.vllm.command import MAX_LOGPROBS
 
     options: dict[str, Any] = {"timeout_s": 120, "polls_staging": True}
     client = HttpEngine(url, send_seed=False, num_alternatives=MAX_LOGPROBS, **options)
@@ -189,7 +190,8 @@ async def _vllm(url: str) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def _sglang(url: str) -> AsyncIterator[Engine]:
-    from agentgym_rl.engines.sglang.client import SglangEngine
+    from arl_sglang.client import SglangEngine
+
     from agentgym_rl.models.resolve import BUNDLED
 
     client = SglangEngine(url, model_dir=BUNDLED, timeout_s=120)

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from arl_check.report import Outcome
 
 from agentgym_rl import check_env, make
-from agentgym_rl.gym.check import Outcome
 from agentgym_rl.gym.registry import listing
 
 from .sandboxes import working

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from arl_plan.clock import run_virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from agentgym_rl.core.engine import EngineLoad
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.engines.client.deltas import read_counters
 from agentgym_rl.fleet.loads import EngineLoads
-from agentgym_rl.plan.clock import run_virtual
 from tests.kit.cases import cases
 
 B = 4

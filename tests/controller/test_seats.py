@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from arl_audit.reverify import not_replayable
+from arl_audit.sft import _recorded
+from arl_inspect.detail import _messages
 
 from agentgym_rl.algo.advantages import episode_advantages
-from agentgym_rl.audit.reverify import not_replayable
 from agentgym_rl.controller.batches import split_batch, tells_apart
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.credit import Credit
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.export.sft import _recorded
-from agentgym_rl.inspector.detail import _messages
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from tests.kit.groups import make_row

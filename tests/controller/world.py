@@ -19,8 +19,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
 
-from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.config import Config
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.task import Task

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
+from arl_serve import app
 from pydantic import BaseModel
 
 from agentgym_rl.cli.command import load_configuration
@@ -21,7 +22,6 @@ from agentgym_rl.config import Config, load_config, preset_names, section_types
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.registry import names
 from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.serve import app
 from tests.docs.blocks import FENCE, ROOT
 from tests.docs.test_blocks import keys
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from arl_check.criteria import CRITERIA
 
-from agentgym_rl.gym.check import CRITERIA
 from tests.docs.blocks import ROOT
 from tests.kit.cases import cases
 

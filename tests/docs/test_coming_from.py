@@ -12,8 +12,8 @@ import re
 from fnmatch import fnmatch
 
 import pytest
+from arl_check.criteria import CRITERIA
 
-from agentgym_rl.gym.check import CRITERIA
 from tests.docs.blocks import ROOT
 from tests.docs.rows import Line, doubtful, kind_of, lines, prose, read
 from tests.kit.cases import cases

@@ -19,7 +19,9 @@ def python(page: str, words: str) -> list[str]:
 
 
 def test_the_environment_in_the_docs_is_the_one_that_arl_new_writes():
-    template = (ROOT / "agentgym_rl" / "gym" / "scaffold" / "env" / "$name.py.tmpl").read_text()
+    template = (
+        ROOT / "extensions" / "arl_check" / "scaffold" / "env" / "$name.py.tmpl"
+    ).read_text()
     written = Template(template).substitute(name="shop", Class="Shop")
     (shown,) = python("docs/environments.md", "class Shop")
     assert written.endswith(shown)

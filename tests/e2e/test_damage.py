@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
 
-from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.cli.parse import parse
 from agentgym_rl.cli.training import training_configuration
 from agentgym_rl.core.errors import ConfigError

@@ -7,8 +7,7 @@ import signal
 import time
 
 import pytest
-
-from agentgym_rl.audit.exactly_once import audit_ledger
+from arl_audit.exactly_once import audit_ledger
 
 from .conftest import Run
 from .forked import arl

@@ -15,16 +15,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
+from arl_audit.recorded import replay_text
+from arl_audit.replay_batch import replay
+from arl_audit.sft import Wanted, export_sft
+from arl_inspect.folders import InspectedRun
 
-from agentgym_rl.audit.exactly_once import audit_ledger
-from agentgym_rl.audit.replay_batch import replay
 from agentgym_rl.config import FORMAT, load_config
 from agentgym_rl.config.records import LaterVersion
 from agentgym_rl.core.errors import ConfigError, StorageError, TrainerError
 from agentgym_rl.core.task import SeededTasks
-from agentgym_rl.export.sft import Wanted, export_sft
-from agentgym_rl.inspector.folders import InspectedRun
-from agentgym_rl.report.audit import replay_text
 from agentgym_rl.run.resume import check_kept, resumed_config
 from agentgym_rl.storage.checkpoints import read_manifest
 from agentgym_rl.storage.episode_log import EpisodeLog

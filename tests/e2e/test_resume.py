@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
+from arl_audit.replay_batch import replay
 
-from agentgym_rl.audit.exactly_once import audit_ledger
-from agentgym_rl.audit.replay_batch import replay
 from agentgym_rl.evaluate.folder import read_folder
 from agentgym_rl.trainer.export import export_trained
 

@@ -8,8 +8,8 @@ import threading
 from contextlib import closing
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
 
-from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from tests.kit.someones_model import Refusal, SomeonesModel

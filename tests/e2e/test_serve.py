@@ -12,8 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
-from agentgym_rl.audit.exactly_once import audit_ledger
+from arl_audit.exactly_once import audit_ledger
 
 from .forked import ForkedArl
 

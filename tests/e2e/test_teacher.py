@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from arl_audit.replay_batch import replay
 
-from agentgym_rl.audit.replay_batch import replay
 from agentgym_rl.storage.episode_log import EpisodeLog
 
 from .forked import ForkedArl

@@ -6,8 +6,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-
-from agentgym_rl.audit.exactly_once import audit_ledger
+from arl_audit.exactly_once import audit_ledger
 
 from .conftest import Run, descendants
 

@@ -34,12 +34,13 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).parent))  # for vllm_routes
 
+from arl_embedded.app import App
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.journal import Journal
+from arl_embedded.model import load_model
+from arl_embedded.section import EmbeddedEngineConfig
+
 from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.engines.embedded.app import App
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.journal import Journal
-from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_server import serving
 

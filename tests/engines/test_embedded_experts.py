@@ -6,12 +6,12 @@ import random
 import numpy as np
 import pytest
 import torch
+from arl_embedded.model import load_model
+from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl.algo.routing import Routers
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ConfigError, RequestRefused
-from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.source import load_whole
 from tests.kit.cases import cases

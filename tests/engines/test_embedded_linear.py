@@ -5,15 +5,15 @@ import shutil
 
 import pytest
 import torch
+from arl_embedded import linear as linear_module
+from arl_embedded import model
+from arl_embedded.fused import FusedDecoder
+from arl_embedded.linear import Linear, is_packed, native_bfloat16
+from arl_embedded.section import EmbeddedEngineConfig
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.engines.embedded import linear as linear_module
-from agentgym_rl.engines.embedded import model
-from agentgym_rl.engines.embedded.fused import FusedDecoder
-from agentgym_rl.engines.embedded.linear import Linear, is_packed, native_bfloat16
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.weights.source import multiply_in
 from tests.kit.cases import cases
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 import torch
+from arl_embedded.model import self_check
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.engines.embedded.model import self_check
 from tests.kit.cases import cases
 
 TOLERANCE = 1e-4

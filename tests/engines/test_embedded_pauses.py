@@ -4,10 +4,10 @@ import asyncio
 import time
 
 import pytest
+from arl_embedded.admission import Refused
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.embedded.admission import Refused
 
 LONG = SamplingParams(max_tokens=250)
 

@@ -4,9 +4,8 @@ import random
 
 import pytest
 import torch
-
-from agentgym_rl.engines.embedded.batch import SlotKV
-from agentgym_rl.engines.embedded.prefixes import Prefixes, common_length
+from arl_embedded.batch import SlotKV
+from arl_embedded.prefixes import Prefixes, common_length
 
 BYTES = 2 * (2 * 3 + 2 * 5) * 4  # layers, (key heads x dim + value heads x dim), float32
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 SERVE = """
 import json, sys
 from pathlib import Path
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
-from agentgym_rl.engines.embedded import fused, main, model
+from arl_embedded.section import EmbeddedEngineConfig
+from arl_embedded import fused, main, model
 options = json.loads(sys.argv[2])
 if dies_after := options.pop("dies_after", None):
     class Dying(fused.FusedDecoder):

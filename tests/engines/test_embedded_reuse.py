@@ -4,11 +4,11 @@ import asyncio
 import random
 
 import pytest
+from arl_embedded import model as loading
+from arl_embedded.module_decoder import CachedDecoder
+from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl.core.engine import PAUSE_PATHS, SamplingParams
-from agentgym_rl.engines.embedded import model as loading
-from agentgym_rl.engines.embedded.module_decoder import CachedDecoder
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from arl_embedded.batch import prefill_groups
+from arl_embedded.request import Sampling
+from arl_embedded.sampler import Sampler, drawn, random_key, restrict, uniforms
 
-from agentgym_rl.engines.embedded.batch import prefill_groups
-from agentgym_rl.engines.embedded.request import Sampling
-from agentgym_rl.engines.embedded.sampler import Sampler, drawn, random_key, restrict, uniforms
 from tests.kit.cases import cases
 
 

@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 import torch
+from arl_embedded.admission import Refused
+from arl_embedded.journal import read_journal
+from arl_embedded.module_decoder import cache_argument
 from transformers import DynamicCache
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.core.model_folder import base_checksum
-from agentgym_rl.engines.embedded.admission import Refused
-from agentgym_rl.engines.embedded.journal import read_journal
-from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.weights.adapter import merged, named, read_base
 from agentgym_rl.weights.parts import write_version
 

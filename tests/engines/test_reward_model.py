@@ -11,12 +11,12 @@ import sys
 import pytest
 import torch
 import transformers
+from arl_embedded.reward_model import Batches, Classifier, RewardModelApp
+from arl_embedded.section import EmbeddedEngineConfig
 from arl_envs.judge import RewardModel
 from transformers import BertConfig, LlamaConfig, Qwen3Config
 
 from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.engines.embedded.reward_model import Batches, Classifier, RewardModelApp
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.http_client import HttpClient
 from agentgym_rl.runtime.http_server import serving

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from arl_sglang.client import SglangEngine
 from safetensors.torch import load_file
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION, Delta, SamplingParams
@@ -21,7 +22,6 @@ from agentgym_rl.core.errors import (
     WeightsError,
 )
 from agentgym_rl.core.model_folder import base_checksum
-from agentgym_rl.engines.sglang.client import SglangEngine
 from agentgym_rl.fleet.loads import NAMES
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.adapter import named

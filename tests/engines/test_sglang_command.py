@@ -9,19 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
-
-from agentgym_rl.config import LoraConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.sglang import server
-from agentgym_rl.engines.sglang.command import (
+from arl_sglang import server
+from arl_sglang.command import (
     SglangBuild,
     check_interrupt,
     check_version,
     find_build,
     server_command,
 )
-from agentgym_rl.engines.sglang.kind import SglangEngineConfig
+from arl_sglang.kind import SglangEngineConfig
+from safetensors.numpy import load_file
+
+from agentgym_rl.config import LoraConfig
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

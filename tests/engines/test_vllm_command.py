@@ -8,13 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
-
-import agentgym_rl
-from agentgym_rl.config import LoraConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.launch import empty_adapter
-from agentgym_rl.engines.vllm.command import (
+from arl_vllm.command import (
     VllmBuild,
     adapter_flags,
     check_version,
@@ -22,7 +16,13 @@ from agentgym_rl.engines.vllm.command import (
     parse_release,
     server_command,
 )
-from agentgym_rl.engines.vllm.kind import VllmEngineConfig
+from arl_vllm.kind import VllmEngineConfig
+from safetensors.numpy import load_file
+
+import agentgym_rl
+from agentgym_rl.config import LoraConfig
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.engines.launch import empty_adapter
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 
@@ -201,7 +201,7 @@ def fake_environment(tmp_path: Path, *, plugin: bool = True, **versions: str) ->
             f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
         )
         if plugin:
-            target = "agentgym_rl.engines.vllm.plugin:register"
+            target = "arl_vllm.plugin:register"
             (folder / "entry_points.txt").write_text(f"[vllm.general_plugins]\nx = {target}\n")
     python = tmp_path / "python"
     code = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; \
@@ -242,7 +242,7 @@ def test_no_interpreter_is_a_config_error(python):
 
 def test_the_plugin_needs_nothing_but_the_standard_library():
     code = (
-        "import sys; before = set(sys.modules); import agentgym_rl.engines.vllm.plugin as p; "
+        "import sys; before = set(sys.modules); import arl_vllm.plugin as p; "
         "p.register(); p.register(); "
         "print(*{m.partition('.')[0] for m in set(sys.modules) - before})"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from arl_agents.react import React
+from arl_audit.sft import IGNORED, Wanted, export_sft
 
 from agentgym_rl import Env, Step
 from agentgym_rl.cli import main as cli
@@ -21,7 +22,6 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.evaluate.evaluate import evaluate as play
-from agentgym_rl.export.sft import IGNORED, Wanted, export_sft
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.template.chat_format import ChatFormat

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from select import select
 
+from arl_scale.members import Members
 from safetensors.torch import load_file
 
 from agentgym_rl.cluster.forking import Forks, ForkServer
@@ -19,7 +20,6 @@ from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.kind import EngineSetup, kind_of
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.members import Members
 from agentgym_rl.fleet.parts import turns_of
 from agentgym_rl.fleet.servers import OwnServer
 from agentgym_rl.models.resolve import BUNDLED

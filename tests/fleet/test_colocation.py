@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
+from arl_scale import colocation
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.fleet import colocation
 from agentgym_rl.fleet.parts import turns_of
 from agentgym_rl.fleet.servers import Server
 from agentgym_rl.runtime.pausable_clock import ENGINES

@@ -9,6 +9,9 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from arl_scale import mirrors as followers_module
+from arl_scale.mirrors import Followers
+from arl_scale.workers.process import FollowedFleet
 
 from agentgym_rl.config import Config
 from agentgym_rl.core.engine import EngineInfo
@@ -16,10 +19,7 @@ from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.messages import NumberedView, Told, Used
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.engines.router.router import Router
-from agentgym_rl.fleet import mirrors as followers_module
-from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.fleet.parts import shortest
-from agentgym_rl.workers.process import FollowedFleet
 from tests.kit.cases import cases
 
 NAMES = ["engine-0", "engine-1", "engine-2"]

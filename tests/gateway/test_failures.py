@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from arl_plan.clock import run_virtual
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ContextLengthError
-from agentgym_rl.plan.clock import run_virtual
 
 
 def _post(scene, session, words, **fields):

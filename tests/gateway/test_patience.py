@@ -5,16 +5,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from arl_embedded.admission import Refused
+from arl_embedded.engine import EmbeddedEngine
+from arl_embedded.journal import Counters
+from arl_embedded.section import EmbeddedEngineConfig
+from arl_plan.clock import run_virtual
 
 from agentgym_rl.engines.client.http import HttpPool, _Channel
-from agentgym_rl.engines.embedded.admission import Refused
-from agentgym_rl.engines.embedded.engine import EmbeddedEngine
-from agentgym_rl.engines.embedded.journal import Counters
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.plan.clock import run_virtual
 from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE, AwakeTime
 from tests.kit.cases import cases
 

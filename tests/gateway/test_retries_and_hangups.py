@@ -4,10 +4,10 @@ import asyncio
 import json
 
 import pytest
+from arl_plan.clock import run_virtual
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.retries_and_hangups import Asked, ClientGone, Exchange, Exchanges
-from agentgym_rl.plan.clock import run_virtual
 
 RETRY = {"x-stainless-retry-count": "1"}
 

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from arl_warmup.method import rows_of
 from families import FAMILIES, QWEN3, Family
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from agentgym_rl.gateway.parsers.families import detect
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.fitting import Fitting
 from agentgym_rl.gateway.template.template import ChatTemplate
-from agentgym_rl.run.warmup import rows_of
 from tests.kit.cases import cases
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "3*4"}}</tool_call>'

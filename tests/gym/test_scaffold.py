@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from arl_check.scaffold import new_env, new_task
 
 from agentgym_rl import check_env, make, spec
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gym.scaffold import new_env, new_task
 from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[2]

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from arl_plan.clock import run_virtual
 
 from agentgym_rl import Env, Step
 from agentgym_rl.gym.step_clock import OffTheClock
 from agentgym_rl.gym.wrappers import StepTimeout, Timeout
-from agentgym_rl.plan.clock import run_virtual
 
 SAY = {"role": "assistant", "content": "hello"}
 LIMIT_S, LONG_S = 0.2, 0.3

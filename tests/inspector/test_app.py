@@ -182,7 +182,7 @@ def test_a_run_that_begins_meanwhile(ask, run):
 def test_runs_of_one_name_have_ids_of_their_own(run):
     other = run.parent.parent / "elsewhere" / "first"
     shutil.copytree(run, other)
-    from agentgym_rl.inspector.folders import Runs
+    from arl_inspect.folders import Runs
 
     assert [found.id for found in Runs([run, other, run]).all()] == ["first", "first~2"]
 

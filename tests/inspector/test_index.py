@@ -4,13 +4,13 @@ import asyncio
 from contextlib import closing
 
 import pytest
+from arl_inspect import index as module
+from arl_inspect.index import EpisodeIndex
+from arl_inspect.query import Query
 from made_runs import make_episode, make_run
 
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
-from agentgym_rl.inspector import index as module
-from agentgym_rl.inspector.index import EpisodeIndex
-from agentgym_rl.inspector.query import Query
 from agentgym_rl.storage.episode_log import EpisodeLog
 
 

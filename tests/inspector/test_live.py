@@ -11,11 +11,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from arl_inspect.export import write_page
+from arl_inspect.serve import inspect_live
 
 from agentgym_rl.cli.main import _main
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.inspector import inspect_live
-from agentgym_rl.inspector.export import write_page
 from tests.kit.cases import cases
 
 

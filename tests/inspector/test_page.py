@@ -16,14 +16,14 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from arl_inspect.export import write_page
+from arl_inspect.serve import inspect_live
 from made_runs import make_episode, make_run
 
 from agentgym_rl.core.credit import Credit
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.inspector import inspect_live
-from agentgym_rl.inspector.export import write_page
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.trained_tokens import write_tokens

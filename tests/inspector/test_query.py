@@ -5,11 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
+from arl_inspect.index import EpisodeIndex
+from arl_inspect.query import SORTS, STATUSES, Query
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.inspector.index import EpisodeIndex
-from agentgym_rl.inspector.query import SORTS, STATUSES, Query
 from agentgym_rl.storage.episode_reader import Facts, GroupFacts
 
 few = st.sampled_from

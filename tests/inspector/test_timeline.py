@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from arl_inspect.timeline import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.inspector.timeline import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
 from agentgym_rl.storage.metrics import PHASES, PhasesFile, StepPhases, read_phases
 
 STEPS = [

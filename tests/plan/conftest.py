@@ -1,18 +1,11 @@
 """A small run whose rates are round numbers."""
 
 import pytest
+from arl_plan.episodes import DrawnShapes, Limits
+from arl_plan.rates import EngineRates, LengthRates, Rates, RolloutRates, TrainerRates, WeightRates
+from arl_plan.simulation import simulate
 
 from agentgym_rl.config import load_config
-from agentgym_rl.plan.episodes import DrawnShapes, Limits
-from agentgym_rl.plan.rates import (
-    EngineRates,
-    LengthRates,
-    Rates,
-    RolloutRates,
-    TrainerRates,
-    WeightRates,
-)
-from agentgym_rl.plan.simulation import simulate
 
 RATES = Rates(
     engine=EngineRates(step_s=0.01, step_s_per_request=0.001, prefill_s_per_token=1e-4),

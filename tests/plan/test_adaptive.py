@@ -1,10 +1,8 @@
 """Groups at once, adapted, against every fixed number of them, in virtual time."""
 
 import pytest
-
-from agentgym_rl.config import load_config
-from agentgym_rl.plan.episodes import DrawnShapes, Limits
-from agentgym_rl.plan.rates import (
+from arl_plan.episodes import DrawnShapes, Limits
+from arl_plan.rates import (
     EngineRates,
     LengthRates,
     Rates,
@@ -13,9 +11,11 @@ from agentgym_rl.plan.rates import (
     TrainerRates,
     WeightRates,
 )
-from agentgym_rl.plan.report import search_text
-from agentgym_rl.plan.search import search, settled
-from agentgym_rl.plan.simulation import simulate
+from arl_plan.report import search_text
+from arl_plan.search import search, settled
+from arl_plan.simulation import simulate
+
+from agentgym_rl.config import load_config
 
 ENGINE = EngineRates(step_s=0.02, step_s_per_request=0.002, step_s_per_context_token=2e-7)
 SETTINGS = {

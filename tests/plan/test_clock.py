@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from arl_plan.clock import Cores, Process, Stalled, run_virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.plan.clock import Cores, Process, Stalled, run_virtual
 from agentgym_rl.runtime.waiting import Changes
 
 seconds = st.floats(0.001, 1000.0)

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from arl_plan.clock import Cores, run_virtual
+from arl_plan.engine import Request, SimulatedEngine, SimulatedFleet
+from arl_plan.rates import EngineRates
 
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.plan.clock import Cores, run_virtual
-from agentgym_rl.plan.engine import Request, SimulatedEngine, SimulatedFleet
-from agentgym_rl.plan.rates import EngineRates
 from tests.kit.cases import cases
 
 PLAIN = EngineRates(step_s=0.01, step_s_per_request=0.001)

@@ -4,13 +4,13 @@ import statistics
 
 import numpy as np
 import pytest
+from arl_plan.decode_steps import decode_steps, engine_rates, line, turns_of
+from arl_plan.episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Turn
+from arl_plan.rates import LengthRates, TrainerRates
+from arl_plan.trainer import packed_once, packed_whole, packing_of
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.plan.decode_steps import decode_steps, engine_rates, line, turns_of
-from agentgym_rl.plan.episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Turn
-from agentgym_rl.plan.rates import LengthRates, TrainerRates
-from agentgym_rl.plan.trainer import packed_once, packed_whole, packing_of
 
 WIDE = Limits(100_000, 1_000_000)
 NOTHING = np.zeros(0, np.int32)

@@ -5,13 +5,13 @@ import json
 import re
 
 import pytest
+from arl_plan.command import Asked, plan
+from arl_plan.rates import HardwareRates, load_rates, rates_of
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gym.registry import make_sandbox
-from agentgym_rl.plan.command import Asked, plan
-from agentgym_rl.plan.rates import HardwareRates, load_rates, rates_of
 from tests.kit.cases import cases
 
 RATES = """

@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from arl_embedded.section import EmbeddedEngineConfig
+from arl_plan import probe as module
+from arl_plan.probe import Probe, _fitted, _shard
+from arl_plan.rates import load_rates
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.engines.embedded.section import EmbeddedEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.plan import probe as module
-from agentgym_rl.plan.probe import Probe, _fitted, _shard
-from agentgym_rl.plan.rates import load_rates
 from tests.kit.cases import cases
 
 CPU = ["--engine.device=cpu", "--trainer.device=cpu", "--steps=2", "--no-search"]

@@ -3,6 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from arl_plan.command import Models
+from arl_plan.probe import _shard
+from arl_plan.rates import RolloutRates, SandboxRates
+from arl_plan.trainer import proximal_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +21,6 @@ from agentgym_rl.config import (
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
-from agentgym_rl.plan.command import Models
-from agentgym_rl.plan.probe import _shard
-from agentgym_rl.plan.rates import RolloutRates, SandboxRates
-from agentgym_rl.plan.trainer import proximal_rows
 from tests.kit.cases import cases
 
 from .conftest import RATES
@@ -31,8 +31,8 @@ SOME = settings(max_examples=6, deadline=None)
 @SOME
 @given(st.data())
 def test_no_batch_is_older_than_the_bound(data):
-    from agentgym_rl.plan.episodes import DrawnShapes, Limits
-    from agentgym_rl.plan.simulation import simulate
+    from arl_plan.episodes import DrawnShapes, Limits
+    from arl_plan.simulation import simulate
 
     bound = data.draw(st.integers(0, 3))
     keys = {

@@ -7,8 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
 
-from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.config import RolloutConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group

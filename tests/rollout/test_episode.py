@@ -12,6 +12,7 @@ import openai
 import pytest
 from arl_agents.react import React
 from arl_envs.math.env import MathEnv
+from arl_plan.clock import run_virtual
 
 from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import GatewayConfig
@@ -26,7 +27,6 @@ from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.specs import EnvSpec, wrapped
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.plan.clock import run_virtual
 from agentgym_rl.rollout import episode as module
 from agentgym_rl.rollout.episode import Deadlines, EpisodeEnv, InputLimit, InputTooLong, Player
 from agentgym_rl.runtime.pausable_clock import ENGINES

@@ -8,6 +8,7 @@ import pytest
 from arl_agents.react import React
 from arl_envs.games.kuhn import KuhnPoker
 from arl_envs.games.tictactoe import TicTacToe
+from arl_selfplay.game import _whole, check_alone, check_seats, seated
 from tokenizers import Tokenizer
 
 from agentgym_rl import Agent
@@ -27,7 +28,6 @@ from agentgym_rl.gym.specs import EnvSpec, WrapperSpec, wrapped
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.episode import Deadlines, Player
-from agentgym_rl.rollout.game import _whole, check_alone, check_seats, seated
 from tests.kit.cases import cases
 
 GAME = Task("t", 7)

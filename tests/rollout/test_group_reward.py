@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from arl_audit.logprobs import wrong_rewards
 
-from agentgym_rl.audit.logprobs import wrong_rewards
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.errors import ConfigError, EnvError, InfraError, TooManyErrors

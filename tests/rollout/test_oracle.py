@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arl_agents.react import React
+from arl_audit.oracle import with_slip
+from arl_warmup.method import token_rows
 
 from agentgym_rl import Env, Step, Task, make
 from agentgym_rl.cli import main as cli
@@ -23,8 +25,6 @@ from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED_MODELS
 from agentgym_rl.rollout.episode import Deadlines, Player
-from agentgym_rl.rollout.oracle import with_slip
-from agentgym_rl.run.warmup import token_rows
 from tests.kit.cases import cases
 
 HERE = __name__.rpartition(".")[2]

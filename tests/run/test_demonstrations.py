@@ -6,14 +6,14 @@ import shutil
 
 import pytest
 from arl_envs.math.env import MathEnv
+from arl_warmup.held_out import HeldOut
+from arl_warmup.method import token_rows
 
 from agentgym_rl.config import Config, EvalConfig, GatewayConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.run.held_out import HeldOut
-from agentgym_rl.run.warmup import token_rows
 from tests.kit.cases import cases
 
 CHAT = ChatFormat.load(BUNDLED)

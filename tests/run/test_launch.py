@@ -27,7 +27,7 @@ def imports_of(**overrides) -> set[str] | None:
 def test_a_run_on_the_cpu_forks_its_engine_and_its_rank():
     modules = imports_of()
     assert modules is not None
-    assert {"agentgym_rl.trainer.main", "agentgym_rl.engines.embedded.main"} <= modules
+    assert {"agentgym_rl.trainer.main", "arl_embedded.main"} <= modules
 
 
 @cases(
@@ -45,13 +45,13 @@ def test_one_process_alone_is_executed(overrides):
 def test_ranks_are_forked_beside_an_engine_that_is_not():
     modules = imports_of(**{"engine.device": "cuda", "trainer.num_ranks": 2})
     assert modules is not None
-    assert "agentgym_rl.engines.embedded.main" not in modules
+    assert "arl_embedded.main" not in modules
 
 
 def test_workers_are_forked_where_nothing_else_is():
     modules = imports_of(**{"engine.device": "cuda", "trainer.device": "cuda"} | WORKERS)
     assert modules is not None
-    assert "agentgym_rl.workers.process" in modules
+    assert "arl_scale.workers.process" in modules
     assert not any("trainer" in name or "engines" in name for name in modules)
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
+from arl_warmup import method as warmup
+from arl_warmup.method import rows_of, token_rows
 
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.run import warmup
-from agentgym_rl.run.warmup import rows_of, token_rows
 from tests.kit.cases import cases
 
 CHAT = ChatFormat.load(BUNDLED)

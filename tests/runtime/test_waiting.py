@@ -4,8 +4,8 @@ import asyncio
 import time
 
 import pytest
+from arl_plan.clock import run_virtual
 
-from agentgym_rl.plan.clock import run_virtual
 from agentgym_rl.runtime.waiting import Changes, Wait, chain, watched
 
 

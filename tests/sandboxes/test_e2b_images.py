@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("e2b", reason="the e2b SDK is not installed")
 sys.path.insert(0, str(Path(__file__).parent))  # for the parts of the fake
 
+from arl_check.report import Outcome
+from arl_check.run import check_env
 from e2b_fake import fails, options, play, until
 from e2b_vm import why_not
 
 from agentgym_rl.config import SandboxConfig
 from agentgym_rl.core.errors import ImageError, SandboxError
-from agentgym_rl.gym.check.report import Outcome
-from agentgym_rl.gym.check.run import check_env
 from agentgym_rl.gym.sandbox import ImageRecipe
 from tests.exhaustive import EXHAUSTIVE
 

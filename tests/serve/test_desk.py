@@ -4,13 +4,13 @@ import asyncio
 import json
 
 import pytest
+from arl_serve.app import AdminApp
+from arl_serve.desk import ABANDONED_S, Desk
 
 from agentgym_rl.config import load_config
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.serve.app import AdminApp
-from agentgym_rl.serve.desk import ABANDONED_S, Desk
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, recover
 from tests.kit.cases import cases

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_sglang.client import SglangEngine
+from arl_sglang.command import server_command
+from arl_sglang.kind import SglangEngineConfig
 
 from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import LoraConfig
 from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.sglang.client import SglangEngine
-from agentgym_rl.engines.sglang.command import server_command
-from agentgym_rl.engines.sglang.kind import SglangEngineConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.servers import ServerProcess, launched
 

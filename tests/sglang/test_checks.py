@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_sglang.client import SglangEngine
+from arl_sglang.kind import SglangEngineConfig
+from arl_vllm.kind import VllmEngineConfig
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -17,9 +20,6 @@ from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError, RequestRefused
 from agentgym_rl.engines.checks import Checked, check_server
 from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.engines.sglang.client import SglangEngine
-from agentgym_rl.engines.sglang.kind import SglangEngineConfig
-from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases

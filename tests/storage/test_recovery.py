@@ -7,8 +7,8 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
 
-from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.storage.checkpoints import newest_checkpoint
 from agentgym_rl.storage.recovery import recover

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from arl_warmup.trainer import learn
 from rank_child import ALGO, TRAINER, make_stepper, train
 from trainer_samples import make_row, plain_logprobs, replaced, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
@@ -17,7 +18,6 @@ from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 from agentgym_rl.trainer.export import adapter_files, export_model
 from agentgym_rl.trainer.policy import Policy, PolicyBase
-from agentgym_rl.trainer.warmup import learn
 from agentgym_rl.weights.adapter import merged, peft_tensors
 from agentgym_rl.weights.files import fingerprint, read_version
 from agentgym_rl.weights.parts import write_version

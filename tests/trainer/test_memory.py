@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from arl_plan.command import Models
 from torch.profiler import ProfilerActivity, profile
 from trainer_samples import make_row, make_shards, save_checkpoint, with_behavior
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -17,7 +18,6 @@ from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.plan.command import Models
 from agentgym_rl.trainer import packed
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import ChunkedHead, Policy, default_chunk

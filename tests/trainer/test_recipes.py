@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from arl_plan import probe
 from test_step import gradient_of, make_stepper
 from trainer_samples import make_items, make_shards, recipe, with_behavior
 
@@ -20,7 +21,6 @@ from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import AlgoConfig, preset_names
 from agentgym_rl.core.batch import BatchRow
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.plan import probe
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.usage import Phases
 

@@ -13,6 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "weights"))
 
+from arl_vllm.native import FleetClient, NativeTransport, json_safe, weight_source
 from fake_engine import engine
 from vllm.distributed.weight_transfer import nccl_common
 from vllm.distributed.weight_transfer.base import (
@@ -29,7 +30,6 @@ from vllm.distributed.weight_transfer.ipc_engine import (
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from agentgym_rl.weights.publish import PublicationFailed, Publisher
-from agentgym_rl.weights.vllm_native import FleetClient, NativeTransport, json_safe, weight_source
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 

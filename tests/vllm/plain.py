@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from arl_embedded.module_decoder import cache_argument
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.models.resolve import BUNDLED
 
 ROUNDING = 1e-4

@@ -19,26 +19,24 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from arl_vllm.command import VllmBuild, check_version, reports_spans, server_command
+from arl_vllm.kind import VllmEngineConfig
+from arl_vllm.native import FleetClient, weight_source
 
 import agentgym_rl
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.deltas import PausedError, answered
-from agentgym_rl.engines.vllm.command import (
-    VllmBuild,
-    check_version,
-    reports_spans,
-    server_command,
-)
-from agentgym_rl.engines.vllm.kind import VllmEngineConfig
-from agentgym_rl.weights.vllm_native import FleetClient, weight_source
 
 from .api.describe import TOKENS, TRANSFER
 
-ROOT = Path(agentgym_rl.__file__).parent
+ROOT = Path(agentgym_rl.__file__).parents[1]
 API = Path(__file__).parent / "api"
 VERSIONS = ["0.32", "0.33"]
-ASKING = ["core/engine.py", "engines/protocol.py", "engines/client/client.py"]
-ASKING += ["weights/engine_routes.py", "weights/vllm_native.py", "engines/vllm/checks.py"]
+_KERNEL = ("core/engine", "engines/protocol", "engines/client/client", "weights/engine_routes")
+ASKING = [
+    *(f"agentgym_rl/{name}.py" for name in _KERNEL),
+    *("extensions/arl_vllm/native.py", "extensions/arl_vllm/checks.py"),
+]
 OURS_ALONE = {"decode_times"}
 """The fields of a reply that only the embedded engine has."""
 
@@ -107,7 +105,7 @@ def test_requests_and_replies_have_its_fields(api):
 
 
 def test_the_configuration_that_checks_read_is_there(api):
-    text = (ROOT / "engines/vllm/checks.py").read_text()
+    text = (ROOT / "extensions/arl_vllm/checks.py").read_text()
     parts = {"model": ("model", "Model"), "cache": ("cache", "Cache")}
     for name, (module, kind) in parts.items():
         used = set(re.findall(rf'\b{name}(?:\["|\.get\(")(\w+)"', text))
@@ -156,7 +154,7 @@ def test_functions_take_what_they_get(api):
 
 def test_our_backends_are_transfer_engines(api):
     engine = api["classes"][f"{TRANSFER}.base:WeightTransferEngine"]
-    tree = ast.parse((ROOT / "engines/vllm/transfer.py").read_text())
+    tree = ast.parse((ROOT / "extensions/arl_vllm/transfer.py").read_text())
     [staged] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "StagedTransfer"]
     ours = {n.name: n for n in staged.body if isinstance(n, ast.FunctionDef)}
     assert set(engine["abstract"]) <= ours.keys()

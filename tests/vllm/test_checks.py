@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from arl_vllm.kind import VllmEngineConfig
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -15,7 +16,6 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.checks import Checked, check_server
 from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.engines.vllm.kind import VllmEngineConfig
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
 
@@ -86,7 +86,7 @@ def test_every_missing_flag_is_named_at_once(start_vllm):
     assert "--logprobs-mode processed_logprobs (it has raw_logprobs)" in said
     assert """--weight-transfer-config '{"backend": "arl-shm"}' (it has ipc""" in said
     assert "--structured-outputs-config.backend guidance (it has xgrammar)" in said
-    assert "--worker-extension-cls agentgym_rl.engines.vllm.transfer.StagingExtension" in said
+    assert "--worker-extension-cls arl_vllm.transfer.StagingExtension" in said
 
 
 def test_a_server_without_the_routes_that_update_it(start_vllm):

@@ -7,12 +7,12 @@ import pickle
 import time
 
 import pytest
+from arl_vllm.native import FleetClient
 from fake_engine import FakeEngine, engine
 
 from agentgym_rl.core.engine import UNKNOWN_LABEL
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.transport import Publication
-from agentgym_rl.weights.vllm_native import FleetClient
 from tests.kit.cases import cases
 
 

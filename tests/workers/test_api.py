@@ -8,6 +8,14 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 import pytest
+from arl_scale import mirrors as followers_module
+from arl_scale.mirrors import Followers
+from arl_scale.workers import api as hub_api
+from arl_scale.workers import client as hub_client
+from arl_scale.workers import leases as hub_module
+from arl_scale.workers.api import LeasesApi
+from arl_scale.workers.client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding
+from arl_scale.workers.leases import Leases
 
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
@@ -16,18 +24,10 @@ from agentgym_rl.core.messages import Lease, Told
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.engines.router.router import Router
-from agentgym_rl.fleet import mirrors as followers_module
-from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.workers import api as hub_api
-from agentgym_rl.workers import client as hub_client
-from agentgym_rl.workers import leases as hub_module
-from agentgym_rl.workers.api import LeasesApi
-from agentgym_rl.workers.client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding
-from agentgym_rl.workers.leases import Leases
 from tests.kit.cases import cases
 from tests.kit.groups import make_row
 

@@ -16,6 +16,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from arl_plan.clock import VirtualTimeLoop
+from arl_scale.workers import leases as module
+from arl_scale.workers.leases import Busy, Leases, NotYours, Refused, WorkerLife
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -31,13 +34,10 @@ from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.messages import Lease
 from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.plan.clock import VirtualTimeLoop
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import Recovered
-from agentgym_rl.workers import leases as module
-from agentgym_rl.workers.leases import Busy, Leases, NotYours, Refused, WorkerLife
 from tests.exhaustive import EXHAUSTIVE
 from tests.kit.groups import make_row
 

@@ -8,6 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from arl_scale.mirrors import Followers
+from arl_scale.workers import workers as module
+from arl_scale.workers.client import LeasesClient, RunEnding
+from arl_scale.workers.elastic import ElasticWorkers
+from arl_scale.workers.leases import Leases
+from arl_serve.run import serve
 
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, RolloutConfig
@@ -16,15 +22,9 @@ from agentgym_rl.core.errors import ConfigError, InfraError, ProcessDied
 from agentgym_rl.core.messages import Told
 from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.engines.router.router import Router
-from agentgym_rl.fleet.mirrors import Followers
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
-from agentgym_rl.serve.run import serve
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.workers import workers as module
-from agentgym_rl.workers.client import LeasesClient, RunEnding
-from agentgym_rl.workers.elastic import ElasticWorkers
-from agentgym_rl.workers.leases import Leases
 
 
 class Fake:

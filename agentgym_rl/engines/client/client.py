@@ -1,5 +1,5 @@
 """The client of the engine contract over HTTP: what all engines have in common, and the routes of
-the embedded engine and vLLM. Those of SGLang are in `engines/sglang/client.py`."""
+the embedded engine and vLLM. Those of SGLang are in `extensions/arl_sglang/client.py`."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from arl_envs.verifiers import SPEC
+from arl_selfplay.game import check_alone, check_seats
 
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.gym.env import Step
 from agentgym_rl.gym.seats import SeatEnv, Table
-from agentgym_rl.rollout.game import check_alone, check_seats
 from tests.kit.cases import cases
 
 from .test_turns import GAME, say

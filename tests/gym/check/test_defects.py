@@ -4,10 +4,12 @@ import asyncio
 
 import defects  # type: ignore[import-not-found]
 import pytest
+from arl_check import support
+from arl_check.criteria import CRITERIA
+from arl_check.report import Outcome, Report
 
 from agentgym_rl import EnvSpec, check_env
 from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.gym.check import CRITERIA, Outcome, Report, support
 from tests.kit.cases import cases
 
 PLANTED = {

@@ -1,6 +1,7 @@
 """What counts as a message, a tool and JSON."""
 
-from agentgym_rl.gym.check.criteria.messages import json_problem, messages_problem, tools_problem
+from arl_check.criteria.messages import json_problem, messages_problem, tools_problem
+
 from tests.kit.cases import cases
 
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import pytest
 import toys  # type: ignore[import-not-found]
+from arl_check.criteria.isolation import NUM_HOLDING, NUM_TOGETHER
 
 from agentgym_rl import check_env
-from agentgym_rl.gym.check.criteria.isolation import NUM_HOLDING, NUM_TOGETHER
 
 
 class Counted(toys.Toy):

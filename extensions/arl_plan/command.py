@@ -1,0 +1,425 @@
+"""The command `arl plan`: it finds rates, simulates the configured run, and tries others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from arl_embedded.section import EmbeddedEngineConfig
+
+from agentgym_rl.config import (
+    AlgoConfig,
+    ClusterConfig,
+    Config,
+    LoraConfig,
+    ModelConfig,
+    OwnEngineConfig,
+    SandboxConfig,
+    ServerEngineConfig,
+    TrainerConfig,
+    VerifierConfig,
+    dump_toml,
+    may_use_gpu,
+)
+from agentgym_rl.core.errors import ConfigError, EpisodeError
+from agentgym_rl.core.model_folder import num_parameters
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.services import Services, running_services
+from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.resolve import local_folder, model_folder
+from agentgym_rl.rollout.player import env_spec, specimen, turns_of
+from agentgym_rl.runtime.atomic_file import new_file
+from agentgym_rl.storage.run_folder import shown
+
+from .calibration import RecordedRun, calibrate, read_run, shapes_of
+from .rates import GPUS, Gpu, HardwareRates, LengthRates, Rates, SandboxRates, load_rates, rates_of
+from .report import memory_text, plot_plan, prediction_text, search_text
+from .search import ShapesOf, Tried, search, settled
+from .simulation import Prediction
+from .trainer import ModelSize, TrainerMemory, adapter_shapes, shapes_in, trainer_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command line besides the configuration."""
+
+    run: Path | None = None
+    rates: Path | None = None
+    gpu: str = ""
+    parameters: float = 0.0
+    gpus: int | None = None
+    cores: float | None = None
+    searches: bool = True
+    plot: Path | None = None
+    write_rates: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The result of planning."""
+
+    prediction: Prediction
+    tried: list[Tried]
+    best: Tried | None
+    rates: Rates
+    calibration: dict[str, float] | None
+    """The episodes/s of the run used for calibration, as measured and as simulated."""
+    memory: TrainerMemory | None = None
+    """The memory of the trainer; None: its model is not known here."""
+    gpu: Gpu | None = None
+    """The GPU of each rank, if it is known, and the memory is not that of CPUs."""
+
+    def json(self) -> dict[str, Any]:
+        prediction, best = self.prediction, self.best
+        return {
+            "prediction": {**prediction.numbers(), "notes": list(prediction.notes)},
+            "calibration": self.calibration,
+            "trainer_memory_bytes": self.memory
+            and {**asdict(self.memory), "rank": self.memory.rank},
+            "tried": [
+                {"axis": t.axis, **t.changes, **t.prediction.numbers(), "recommended": t is best}
+                for t in self.tried
+            ],
+            "recommended": best.changes if best else None,
+            "rates": self.rates.model_dump(),
+        }
+
+    def text(self) -> str:
+        parts = ["The run as configured:", prediction_text(self.prediction)]
+        parts += ["", memory_text(self.memory, gpu=self.gpu)]
+        if self.calibration:
+            measured, simulated = self.calibration["measured"], self.calibration["simulated"]
+            parts.insert(
+                0,
+                f"Calibrated on {shown(Path(self.rates.calibrated_on))}:\n"
+                f"  {measured:.3g} episodes/s as it ran, {simulated:.3g} as simulated "
+                f"({simulated / measured - 1:+.1%})\n",
+            )
+        if self.best is not None:
+            parts += ["", search_text(self.tried, self.best)]
+        return "\n".join(parts)
+
+
+def _check_apart(cluster: ClusterConfig, where: str) -> None:
+    if cluster.colocated:
+        raise ConfigError(
+            f"{where}arl plan simulates engines and trainer ranks on devices of their own, and "
+            "with cluster.colocated they take turns; plan with cluster.colocated=false, '+' in "
+            "cluster.allocation"
+        )
+
+
+def plan(
+    config: Config,
+    asked: Asked,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Planned:
+    """Make a plan of `config` and write the requested files. `say` gets the progress; `tell` gets
+    the messages that a reader should see in any case.
+
+    Raises:
+        ConfigError: rates are missing, contradict each other, or cannot be measured; or engines
+            and ranks share devices.
+    """
+    _check_apart(config.cluster, "")
+    rates, recorded, calibration = _calibrated(asked, _rates(config.own_engine, asked), say)
+    given = rates.model_fields_set
+    turns = measured = None
+    if asked.run is None:
+        with contextlib.suppress(ConfigError):  # an environment of another machine
+            turns = asyncio.run(turns_of(config.env, config.agent, config.rollout))
+            if rates.lengths_of == "drawn" and "sandboxes" not in given:
+                spec = env_spec(config.env, config.rollout)
+                services = config.sandbox, config.verifier
+                measured = asyncio.run(_sandboxes(spec, *services, seed=config.seed, tell=tell))
+    if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
+        _measurable(config.own_engine)
+        from agentgym_rl.trainer.step import make_stepper  # torch, only needed here
+
+        from .probe import Probe, probed
+
+        folder = model_folder(config.model, config.env.id)
+        config = fitted(config, folder, turns=turns, say=tell)
+        make = partial(make_stepper, config, model_dir=folder)
+        engine = _measurable(config.own_engine)
+        found = probed(Probe(folder, engine, config.trainer, make, tell))
+        lengths = LengthRates(
+            reply_tokens=config.rollout.max_tokens / 2, turns=(1 + (turns or 1)) / 2
+        )
+        found = found.model_copy(update={"lengths": lengths})
+        rates = found.model_copy(update=_given(rates, found))
+    elif folder := local_folder(config.model, config.env.id):
+        # A model of the hub is fetched only to be measured.
+        config = fitted(config, folder, turns=turns, say=tell)
+    models = Models.of(config.algo, folder)
+    memory = models.memory(
+        config.algo,
+        config.trainer,
+        config.lora,
+        dtype=config.compute_dtype,
+        parameters=rates.hardware.parameters,
+    )
+    update = {"teacher_passes": rates.trainer.teacher_passes or models.teacher_passes}
+    rates = rates.model_copy(update={"trainer": rates.trainer.model_copy(update=update)})
+    if measured is not None:
+        rates = measured.added_to(rates, with_lengths="lengths" not in given)
+    gpu = None if config.trainer.cpu_offload else GPUS.get(rates.hardware.gpu)
+    fewest = math.ceil(memory.rank * memory.ranks / (gpu.gb * 1e9)) if memory and gpu else 1
+    found = _planned(
+        partial(settled, config), rates, recorded, calibration, asked, say, fewest_ranks=fewest
+    )
+    return replace(found, memory=memory, gpu=gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The folders of the models that trainer ranks load; None: not on this machine."""
+
+    policy: Path | None
+    reference: Path | None
+    teachers: tuple[Path | None, ...]
+
+    @classmethod
+    def of(cls, algo: AlgoConfig, policy: Path | None) -> Models:
+        """Return the models of an objective, beside the policy's folder."""
+        named = algo.kl.reference
+        other = local_folder(ModelConfig(path=named), "") if named not in ("", "initial") else None
+        models = (one.model for one in algo.teacher.models if not one.is_served)
+        teachers = (local_folder(ModelConfig(path=model), "") for model in models)
+        return cls(policy, policy if named == "initial" else other, tuple(teachers))
+
+    @property
+    def teacher_passes(self) -> float:
+        """Return the passes of teachers, in passes of the policy."""
+        own = num_parameters(self.policy) if self.policy else 0
+        sizes = (num_parameters(it) / own if it and own else 1.0 for it in self.teachers)
+        return sum(sizes)
+
+    def memory(
+        self,
+        algo: AlgoConfig,
+        trainer: TrainerConfig,
+        lora: LoraConfig,
+        *,
+        dtype: str,
+        parameters: float = 0.0,
+    ) -> TrainerMemory | None:
+        """Return the memory of the trainer; None if the policy's size is not known. A model of
+        `parameters` that is not the one in the folder is taken to be all matrices; a teacher that
+        is not on this machine is taken to have the policy's size."""
+        shapes, vocabulary = shapes_in(self.policy) if self.policy else ({}, 0)
+        own = ModelSize.of(shapes, vocabulary=vocabulary)
+        if parameters and abs(own.total - parameters) > _SAME_SIZE * parameters:
+            shapes, own = {}, ModelSize(*(3 * [int(parameters)]))
+        if not own.total or (lora.rank and not shapes):
+            return None
+        adapter = adapter_shapes(shapes, lora, vocabulary=vocabulary) if lora.rank else {}
+        sizes = {it: _size(it) for it in (self.reference, *self.teachers) if it}
+        sizes |= {it: own for it in (self.policy, None)}
+        moves, of_base = algo.kl.refresh_every, lora.rank and algo.kl.reference == "initial"
+        stays = algo.kl.reference and not moves and not of_base
+        loaded = [*self.teachers, *([self.reference] if stays else [])]
+        frozen = [*{it for it in loaded if it}, *(it for it in loaded if not it)]  # a folder once
+        return trainer_memory(
+            own,
+            ModelSize.of(adapter) if lora.rank else None,
+            moving=sizes[self.reference] if moves else None,
+            frozen=[sizes[it] for it in frozen],
+            trainer=trainer,
+            dtype=dtype,
+        )
+
+
+def _size(folder: Path) -> ModelSize:
+    shapes, vocabulary = shapes_in(folder)
+    return ModelSize.of(shapes, vocabulary=vocabulary)
+
+
+_SAME_SIZE = 0.05
+"""The difference of --parameters from the model's folder at which it is another model."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sandboxes:
+    """The sandboxes of an environment as measured on solutions of its tasks."""
+
+    rates: SandboxRates
+    turns: int
+    tool_s: float
+
+    def added_to(self, rates: Rates, *, with_lengths: bool) -> Rates:
+        """Return rates with those of sandboxes, and turns and tools in the lengths if wanted."""
+        update: dict[str, Any] = {"sandboxes": self.rates}
+        if with_lengths:
+            found = {"turns": float(self.turns), "tool_s": self.tool_s}
+            update["lengths"] = rates.lengths.model_copy(update=found)
+        return rates.model_copy(update=update)
+
+
+_NUM_SOLUTIONS = 3
+"""The number of solutions that are measured, after one that fills caches."""
+
+
+async def _sandboxes(
+    spec: EnvSpec,
+    sandbox: SandboxConfig,
+    verifier: VerifierConfig,
+    *,
+    seed: int,
+    tell: Callable[[str], None],
+) -> _Sandboxes | None:
+    """Measure the sandboxes of an environment whose episodes hold one; None if they hold none, or
+    if sandboxes cannot be measured here (`tell` then gets the reason).
+
+    Raises:
+        ConfigError: the environment is not on this machine.
+    """
+    env = await specimen(spec)
+    if not env.holds_sandboxes:
+        return None
+    tell(f"measuring the sandboxes of {spec.id} on {_NUM_SOLUTIONS} solutions")
+    tasks = await spec.read_tasks("train", seed=seed)
+    try:
+        async with running_services(env, sandbox, verifier) as given:
+            found = [await _solved(spec, tasks[i], given) for i in range(1 + _NUM_SOLUTIONS)][1:]
+            at_once = given.sandboxes.at_once if given.sandboxes else 0
+    except (EpisodeError, ConfigError) as error:
+        tell(f"the sandboxes are left out of the plan: {error}")
+        return None
+    start_s, tool_s, verify_s, turns, memory_mb = map(statistics.median, zip(*found, strict=True))
+    rates = SandboxRates(
+        at_once=at_once,
+        start_s=start_s,
+        verify_s=verify_s,
+        memory_mb=int(memory_mb),
+        machine_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+    )
+    return _Sandboxes(rates, int(turns), tool_s)
+
+
+async def _solved(
+    spec: EnvSpec, task: Task, given: Services
+) -> tuple[float, float, float, int, int]:
+    """Play the solution of a task. Return the seconds of a sandbox's start, of a tool call and of
+    the tests; the number of replies, and the megabytes that a sandbox may take."""
+    clock = time.perf_counter
+    env = spec.make()
+    try:
+        await env.reset(seed=task.seed, options={"task": task, **given.options(env)})
+        times_s = [clock()]
+        sandbox = await env.open_sandbox()
+        times_s.append(clock())
+        messages = env.solve()
+        if not messages:
+            raise ConfigError(f"{spec.id}: task {task.id} has no solution to be measured")
+        for message in messages:
+            await env.step(message)
+            times_s.append(clock())
+    finally:
+        await env.close()
+    start_s, *tools_s, tests_s = (after - before for before, after in pairwise(times_s))
+    tool_s = sum(tools_s) / len(tools_s) if tools_s else 0.0
+    verify_s = max(tests_s - start_s, 0.0)  # in a sandbox of their own
+    return start_s, tool_s, verify_s, len(messages), sandbox.limits.memory_mb
+
+
+def _calibrated(
+    asked: Asked, rates: Rates, say: Callable[[str], None]
+) -> tuple[Rates, RecordedRun | None, dict[str, float] | None]:
+    """Return the rates with those of a recorded run, if one is given; the run; and its episodes/s,
+    as measured and as simulated."""
+    if asked.run is None and rates.lengths_of != "run":
+        return rates, None, None
+    folder = asked.run or Path(rates.calibrated_on)
+    recorded = read_run(folder)
+    _check_apart(recorded.config.cluster, f"{folder}: ")
+    if asked.run is None:
+        return rates, recorded, None
+    say(f"calibrating on {folder}")
+    rates, simulated = calibrate(folder, recorded, rates)
+    speeds = {"measured": recorded.episodes_per_s, "simulated": simulated.episodes_per_s}
+    return rates, recorded, speeds
+
+
+def _measurable(engine: OwnEngineConfig) -> EmbeddedEngineConfig:
+    """Return an engine that can be measured on this machine's CPU.
+
+    Raises:
+        ConfigError: the run would not compute on this CPU.
+    """
+    if not isinstance(engine, EmbeddedEngineConfig) or may_use_gpu(engine.device):
+        raise ConfigError(
+            "the speed of engines is not known: give --run RUN to measure it on a run, --gpu NAME "
+            "--parameters N for a model on a known GPU, or --rates FILE with [engine] step_s; the "
+            "embedded engine on a CPU (--engine.device=cpu) is measured without any of them"
+        )
+    return engine
+
+
+def _planned(
+    settle: Callable[[Rates, ShapesOf], Tried],
+    rates: Rates,
+    recorded: RecordedRun | None,
+    calibration: dict[str, float] | None,
+    asked: Asked,
+    say: Callable[[str], None],
+    *,
+    fewest_ranks: int,
+) -> Planned:
+    """Simulate, search, and write the requested files."""
+    say("simulating the run as configured")
+    shapes = partial(shapes_of, lengths=rates.lengths, recorded=recorded)
+    first = settle(rates, shapes)
+    prediction = first.prediction
+    tried: list[Tried] = []
+    best = None
+    if asked.searches:
+        say("trying others")
+        tried, best = search(first, rates, shapes, gpus=asked.gpus, fewest_ranks=fewest_ranks)
+    if asked.plot is not None:
+        plot_plan(asked.plot, prediction, tried, best)
+    if asked.write_rates is not None:
+        with new_file(asked.write_rates, said=f"--write-rates {asked.write_rates}") as file:
+            file.write(dump_toml(rates))
+    return Planned(prediction, tried, best, rates, calibration)
+
+
+def _rates(engine: OwnEngineConfig, asked: Asked) -> Rates:
+    rates = load_rates(asked.rates) if asked.rates is not None else Rates()
+    hardware = rates.hardware.model_dump()
+    hardware["gpu"] = asked.gpu or hardware["gpu"]
+    hardware["parameters"] = asked.parameters or hardware["parameters"]
+    if asked.run is not None and asked.gpu:
+        raise ConfigError("--run measures rates and --gpu estimates them: give one of them")
+    if hardware["gpu"]:
+        parallel = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
+        estimated = rates_of(HardwareRates(**hardware), tensor_parallel=parallel)
+        rates = estimated.model_copy(update=_given(rates, estimated))
+    if asked.cores is not None:
+        rates = rates.model_copy(update={"cores": asked.cores})
+    return rates
+
+
+def _given(rates: Rates, estimated: Rates) -> dict[str, Any]:
+    """Return the values that the rates file gives itself, which replace the estimated ones."""
+    found: dict[str, Any] = {}
+    for name in rates.model_fields_set - {"hardware"}:
+        value = getattr(rates, name)
+        if name in ("engine", "trainer", "weights", "rollout"):
+            said = {key: getattr(value, key) for key in value.model_fields_set}
+            value = getattr(estimated, name).model_copy(update=said)
+        found[name] = value
+    return found

@@ -1,0 +1,161 @@
+"""The servers of SGLang as a member of the registry of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from agentgym_rl.config import (
+    LoraConfig,
+    OwnEngineConfig,
+    RolloutConfig,
+    Sections,
+    ServerEngineConfig,
+    WeightsConfig,
+)
+from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, Interrupt
+from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Launch, ServerKind
+from agentgym_rl.weights.engine_routes import RemoteEngine
+
+if TYPE_CHECKING:
+    from agentgym_rl.engines.client.client import EngineClient
+    from agentgym_rl.gym.sandbox import Probe
+    from agentgym_rl.weights.transport import Transport
+
+
+class SglangEngineConfig(ServerEngineConfig):
+    """The SGLang servers, started by the run or elsewhere. Experimental on GPUs: never run
+    there."""
+
+    type: Literal["sglang"] = "sglang"
+
+    @field_validator("routing_replay")
+    @classmethod
+    def _no_experts(cls, value: str) -> str:
+        if value == "on":
+            raise ValueError(
+                "SGLang's report on experts is not read: expected 'auto' (which replays none with "
+                "it) or 'off'"
+            )
+        return value
+
+    transports: ClassVar[Sequence[str]] = ("shm", "gloo", "nccl", "ipc")
+    serves_adapters: ClassVar[bool] = True
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        yield from super().conflicts(config)
+        interrupt, way = config.of(RolloutConfig).interrupt, config.of(WeightsConfig).transport
+        if way != "shm" and interrupt == "wait":
+            yield (
+                "rollout.interrupt 'wait' needs weights.transport 'shm' with engine.type 'sglang', "
+                f"which has no pause that waits; {way!r} takes 'recompute', 'abort' or 'keep'"
+            )
+        if config.of(LoraConfig).serve != "adapter":
+            return
+        if interrupt not in ADAPTER_INTERRUPTS:
+            yield (
+                f"rollout.interrupt {interrupt!r} with lora.serve 'adapter' on "
+                "SGLang, which samples a request to its end with the adapter that it began with: "
+                "set rollout.interrupt to abort or wait, or lora.serve to merged"
+            )
+        if way != "shm":
+            yield (
+                f"weights.transport {way!r} with lora.serve 'adapter' on "
+                "SGLang, which gets adapters as files: set weights.transport to shm, or "
+                "lora.serve to merged"
+            )
+
+    def _cannot_share(self, config: Sections) -> Iterator[str]:
+        yield (
+            "SGLang gives memory back only while it has no request, and with one its server ends "
+            "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
+            "vLLM, the embedded engine, or separate devices"
+        )
+        yield from super()._cannot_share(config)
+
+
+class SglangKind(ServerKind):
+    """SGLang servers."""
+
+    section = SglangEngineConfig
+    order: ClassVar[int] = 2
+    title: ClassVar[str] = "SGLang"
+    identity: ClassVar[str] = "/server_info"
+
+    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+        from .command import server_command
+
+        config = launch.config
+        assert isinstance(config.engine, SglangEngineConfig)
+        return server_command(
+            config.engine,
+            model_dir=launch.model_dir,
+            served_model_name=config.model.path,
+            host=launch.host,
+            port=launch.port,
+            index=launch.index,
+            interrupt=config.rollout.interrupt,
+            seed=config.seed,
+            label=launch.label,
+            lora=config.lora,
+            run_dir=launch.run_dir,
+        )
+
+    def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
+        from .client import SglangEngine
+        from .command import find_build
+
+        python = setup.python_of_servers
+        return SglangEngine(
+            url,
+            kind=self.section.model_fields["type"].default,
+            model_dir=setup.model_dir,
+            timeout_s=setup.engine.request_timeout_s,
+            control_timeout_s=setup.weights.update_timeout_s,
+            has_spans=python is None or find_build(python).has_spans,
+            incarnation=incarnation,
+        )
+
+    def check_build(self, engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
+        from .command import check_interrupt, find_build
+
+        assert isinstance(engine, SglangEngineConfig)
+        found = find_build(engine.python)
+        check_interrupt(interrupt, has_spans=found.has_spans, where=found.python)
+
+    def is_own(self, status: int, answer: Any) -> bool:
+        from .checks import server_info
+
+        return server_info(answer) is not None
+
+    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+        from .checks import checked
+
+        return await checked(ask, url, fit, identity)
+
+    def probe(self, python: str) -> Probe:
+        from agentgym_rl.engines.launch import probe_server
+
+        from .command import find_build
+
+        return probe_server(self.title, lambda: find_build(python))
+
+    def recognized(self, engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
+        from .weight_routes import recognized
+
+        return recognized(engine, deadline=deadline)
+
+    def transport(
+        self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
+    ) -> Transport:
+        """Return the transport by which each server gets a version in a pause of its own."""
+        from agentgym_rl.weights.transport import InPauses
+
+        assert weights.transport in ("nccl", "ipc")
+        return InPauses(weights.transport, model_dir=model_dir)
+
+
+KIND = SglangKind()
