@@ -20,6 +20,7 @@ from agentgym_rl.fleet import parts as fleet_parts
 from agentgym_rl.fleet.parts import Turns, turns_of
 from agentgym_rl.gym.registry import spec
 from agentgym_rl.rollout.players import PlayerKind, check_alone, player_kind
+from agentgym_rl.rollout.producer import LocalProducer
 from agentgym_rl.run import parts as run_parts
 from agentgym_rl.run.parts import ProducerKind, producer_kind
 from agentgym_rl.storage.episode_reader import EpisodeReader
