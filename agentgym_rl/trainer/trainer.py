@@ -157,24 +157,30 @@ class Trainer:
         return shard
 
     # ------------------------------------------------------------------ its parts
-    def logprobs(self, groups: Sequence[Group]) -> list[Tensor]:
+    async def logprobs(self, groups: Sequence[Group]) -> list[Tensor]:
         """Return the log-probs of trained tokens under the present weights, a tensor for each
         episode: group after group, member after member.
 
         Raises:
             TrainerError: a row is too long, or has tokens that the model does not have.
         """
+        return await asyncio.to_thread(self._logprobs, groups)
+
+    def _logprobs(self, groups: Sequence[Group]) -> list[Tensor]:
         _, tokens = self._tokens(groups)
         found = frozen_pass(self._policy, self._policy.logprobs, tokens)
         return [found[tokens.episodes == e] for e in range(len(tokens.tokens_per_episode))]
 
-    def forward_backward(self, groups: Sequence[Group], loss: Loss) -> float:
+    async def forward_backward(self, groups: Sequence[Group], loss: Loss) -> float:
         """Add the gradients of a loss of one's own, which is called with some rows at a time;
         return its sum over all rows.
 
         Raises:
             TrainerError: see `logprobs`.
         """
+        return await asyncio.to_thread(self._forward_backward, groups, loss)
+
+    def _forward_backward(self, groups: Sequence[Group], loss: Loss) -> float:
         shard, tokens = self._tokens(groups)
         rewards = torch.tensor(shard.rewards, dtype=torch.float32)[tokens.episodes]
 
@@ -198,13 +204,16 @@ class Trainer:
         plan = tokens.micro_batches(range(len(tokens.rows)), self._policy)
         return accumulate(self._policy, plan, len(plan), of)
 
-    def optimizer_step(self, step: int) -> float:
+    async def optimizer_step(self, step: int) -> float:
         """Take an optimizer step with the gradients so far, at the learning rate of batch `step`;
         return the norm of the gradients before they were clipped.
 
         Raises:
             TrainerError: a gradient is not finite.
         """
+        return await asyncio.to_thread(self._optimizer_step, step)
+
+    def _optimizer_step(self, step: int) -> float:
         config = self.run.config
         rate = learning_rate(config.trainer, step, num_steps=config.steps)
         set_learning_rate(self._stepper.optimizer, rate)

@@ -47,7 +47,7 @@ def test_classes_and_functions_become_their_paths():
 
 
 def test_a_function_in_the_place_of_an_environment_rewards_replies():
-    assert Config(env={"id": score}).env.id == f"reward:{HERE}:score"
+    assert load_config({"env": {"id": score}}).env.id == f"reward:{HERE}:score"
 
 
 @cases("value", [local(), lambda text, row: 1.0])
