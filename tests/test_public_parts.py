@@ -8,24 +8,43 @@ import pytest
 import agentgym_rl
 from tests.kit.cases import cases
 
-PARTS = ["Buffer", "Fleet", "Recorder", "Rollout", "Trainer", "runs"]
-"""The parts that a loop is made of."""
-SHORT = ["Config", "Engine", "Env", "Agent", "Task", "TaskSource", "Trajectory", "ToolEnv"]
+QUICK = [
+    "Agent",
+    "Buffer",
+    "Config",
+    "Engine",
+    "Env",
+    "Recorder",
+    "Step",
+    "Task",
+    "ToolEnv",
+    "runs",
+]
+STARTED = ["Fleet", "Rollout", "Trainer", "evaluate", "train"]
+"""The parts whose examples start an engine, or load a model for training."""
 
 
-def examples(name):
-    """Return the examples in the docstring of a public name."""
-    part = getattr(agentgym_rl, name)
-    text = inspect.getdoc(part) or ""
-    found = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0)
-    return found
+def check(name: str) -> None:
+    """Run the example in the docstring of a public name."""
+    text = inspect.getdoc(getattr(agentgym_rl, name)) or ""
+    test = doctest.DocTestParser().get_doctest(text, {"__name__": __name__}, name, name, 0)
+    assert test.examples, f"{name} has no example"
+    said: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False)
+    assert runner.run(test, out=said.append).failed == 0, "".join(said)
+
+
+@cases("name", QUICK)
+def test_the_example_of_a_part_runs(name):
+    check(name)
 
 
 @pytest.mark.slow
-@cases("name", PARTS)
-def test_the_example_of_a_part_runs(name):
-    test = examples(name)
-    assert test.examples
-    said = []
-    runner = doctest.DocTestRunner(verbose=False)
-    assert runner.run(test, out=said.append).failed == 0, "".join(said)
+@cases("name", STARTED)
+def test_the_example_of_a_part_that_starts_something_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check(name)
+
+
+def test_there_are_few_names_to_learn():
+    assert len(agentgym_rl.__all__) <= 45

@@ -142,14 +142,7 @@ class EngineInfo:
 
 
 class Sampler(ABC):
-    """A policy that can be sampled: one engine, or several behind a router.
-
-    >>> import asyncio
-    >>> from agentgym_rl.engines.scripted import ScriptedEngine
-    >>> reply = asyncio.run(ScriptedEngine([[5, 6, 7]]).sample([1, 2], max_tokens=2))
-    >>> reply.token_ids, reply.versions, reply.finish_reason
-    ([5, 6], [0, 0], 'length')
-    """
+    """A policy that can be sampled: one engine, or several behind a router."""
 
     @abstractmethod
     def generate(
@@ -218,7 +211,18 @@ class Sampler(ABC):
 
 
 class Engine(Sampler):
-    """A sampler that can be paused, and can get new weights while it works."""
+    """A sampler that can be paused, and can get new weights while it works.
+
+    >>> import asyncio
+    >>> from agentgym_rl.engines.scripted import ScriptedEngine
+    >>> async def main():
+    ...     engine = ScriptedEngine([[5, 6, 7]])
+    ...     await engine.update_weights("folder", version=1)
+    ...     return await engine.sample([1, 2], max_tokens=2)
+    >>> reply = asyncio.run(main())
+    >>> reply.token_ids, reply.versions, reply.finish_reason
+    ([5, 6], [1, 1], 'length')
+    """
 
     @abstractmethod
     async def pause(self, *, interrupt: Interrupt) -> None:

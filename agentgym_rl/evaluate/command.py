@@ -61,6 +61,12 @@ async def evaluate(
     It runs in the event loop of the caller, and leaves signal handlers and logging alone, like
     `agentgym_rl.train`.
 
+    >>> import asyncio
+    >>> from agentgym_rl import evaluate
+    >>> small = {"eval.num_tasks": 4, "logging.progress": "none"}
+    >>> asyncio.run(evaluate({"env": {"id": "math"}}, overrides=small)).num_episodes
+    4
+
     Args:
         config: A `Config`, a TOML file, its content as nested mappings, or None for the defaults.
         overrides: Dotted keys on top, as on the command line: `{"eval.num_tasks": 64}`.
