@@ -4,7 +4,8 @@ observations and rewards.
     MultiSeatEnv ◄── Table ◄── SeatEnv ◄── an agent, one for each seat that is not the game's own
 
 As an ordinary environment a game is played from one seat, and plays the others itself. With
-`rollout.seats` an episode has an agent, or a player of the game, at each seat (arl_selfplay/game.py).
+`rollout.seats` an episode has an agent, or a player of the game, at each seat
+(arl_selfplay/game.py).
 """
 
 from __future__ import annotations

@@ -246,9 +246,9 @@ def test_the_plugin_needs_nothing_but_the_standard_library():
         "p.register(); p.register(); "
         "print(*{m.partition('.')[0] for m in set(sys.modules) - before})"
     )
-    root = str(Path(agentgym_rl.__file__).parents[1])
-    env = {"PYTHONPATH": root, "ARL_DIE_WITH_PARENT": "1"}
+    root = Path(agentgym_rl.__file__).parents[1]
+    env = {"PYTHONPATH": f"{root}:{root / 'extensions'}", "ARL_DIE_WITH_PARENT": "1"}
     argv = [sys.executable, "-S", "-c", code]
     answer = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     loaded = set(answer.stdout.split()) - {"__mp_main__"}
-    assert loaded - set(sys.stdlib_module_names) == {"agentgym_rl"}
+    assert loaded - set(sys.stdlib_module_names) == {"arl_vllm"}
