@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+from importlib import import_module
 
 import pytest
 
@@ -26,7 +27,9 @@ STARTED = ["Fleet", "Rollout", "Trainer", "evaluate", "train"]
 
 def check(name: str) -> None:
     """Run the example in the docstring of a public name."""
-    text = inspect.getdoc(getattr(agentgym_rl, name)) or ""
+    home = agentgym_rl._HOMES.get(name)  # `agentgym_rl.evaluate` may be the package of that name
+    part = getattr(import_module(f"agentgym_rl.{home}") if home else agentgym_rl, name)
+    text = inspect.getdoc(part) or ""
     test = doctest.DocTestParser().get_doctest(text, {"__name__": __name__}, name, name, 0)
     assert test.examples, f"{name} has no example"
     said: list[str] = []
