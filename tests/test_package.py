@@ -352,7 +352,7 @@ MOST_LINES = {
     "config": 3_650,
     "controller": 1_550,
     "core": 2_800,
-    "engines": 3_350,
+    "engines": 3_550,
     "evaluate": 1_800,
     "fleet": 1_100,
     "gateway": 14_400,

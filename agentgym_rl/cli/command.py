@@ -40,6 +40,8 @@ class Command:
     """The text above its flags in its own --help, if there is more to say than the summary."""
     flags: Callable[[ArgumentParser], None] = _no_flags
     """Adds its flags."""
+    examples: tuple[str, ...] = ()
+    """Its lines among the examples of `arl --help`: a command, and from column 44 what it does."""
     order: int = 1000
     """Its place in `arl --help`: the least number is first, then the names decide."""
 

@@ -21,14 +21,6 @@ from .config_keys import dotted_keys, key_help
 DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement
 learning.
-
-  arl train --env math --agent react         train on the CPU, in minutes
-  arl serve --model FOLDER                   train on episodes of your programs
-  arl eval  --run runs/NAME                  held-out reward of a finished run
-  arl eval  --engine openai --model NAME     the same for a model behind a URL
-  arl export --sft runs/NAME --out FILE      its episodes as supervised data
-  arl export --model runs/NAME --out FOLDER  its best checkpoint as a model
-  arl list                                   environments, agents, sandboxes
 """
 _ONCE = frozenset({"data", "out", "preset", "resume", "run"})
 """Flags of files and recipes: a second one reads like a further one, and none of theirs may be
@@ -87,6 +79,8 @@ def make_parser(argv: Sequence[str]) -> tuple[ArgumentParser, dict[str, Argument
     else:
         rows = [registry.Listed(name, None) for name in names if name != named]
         _add_command(group, named, registry.load_command(named))
+    examples = [line for row in rows if row.command for line in row.command.examples]
+    parser.description = "\n".join([DESCRIPTION, *(f"  {line}" for line in examples)])
     for row in rows:
         group.add_parser(row.name, help=row.summary.replace("%", "%%"), add_help=False)
     return parser, dict(group.choices)

@@ -117,8 +117,13 @@ def _found(group: str, name: str) -> Any:
     if found is None:
         known = extension_names(group)
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
-        raise ConfigError(f"{group} has no {name!r}; {hint}")
+        hint = (
+            f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+        )
+        raise ConfigError(
+            f"{group} has no {name!r}: no installed package adds it (the group of entry points "
+            f"{PREFIX}{group}); {hint}"
+        )
     try:
         return found.load()
     except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything

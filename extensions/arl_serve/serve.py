@@ -55,5 +55,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=serve,
+    examples=("arl serve --model FOLDER                   train on episodes of your programs",),
     order=20,
 )

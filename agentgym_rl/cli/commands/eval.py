@@ -164,5 +164,9 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=evaluate,
+    examples=(
+        "arl eval  --run runs/NAME                  held-out reward of a finished run",
+        "arl eval  --engine openai --model NAME     the same for a model behind a URL",
+    ),
     order=30,
 )

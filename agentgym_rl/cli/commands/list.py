@@ -94,5 +94,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=list_parts,
+    examples=("arl list                                   environments, agents, sandboxes",),
     order=130,
 )

@@ -47,5 +47,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=train,
+    examples=("arl train --env math --agent react         train on the CPU, in minutes",),
     order=10,
 )

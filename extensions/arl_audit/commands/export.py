@@ -242,5 +242,9 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=export,
+    examples=(
+        "arl export --sft runs/NAME --out FILE      its episodes as supervised data",
+        "arl export --model runs/NAME --out FOLDER  its best checkpoint as a model",
+    ),
     order=70,
 )
