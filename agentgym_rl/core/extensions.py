@@ -143,6 +143,11 @@ def shadowed(group: str) -> list[tuple[EntryPoint, EntryPoint]]:
     return _entry_points(group, tuple(sys.path))[1]
 
 
+def absent(group: str) -> list[EntryPoint]:
+    """Return the entry points of ours in a group whose package was left out of the installation."""
+    return _entry_points(group, tuple(sys.path))[2]
+
+
 def is_function_path(path: str) -> bool:
     """Return whether a text has the form `module:function`."""
     module, colon, function = path.partition(":")
@@ -177,20 +182,24 @@ _Pairs = list[tuple[EntryPoint, EntryPoint]]
 
 
 @lru_cache(maxsize=32)
-def _entry_points(group: str, path: tuple[str, ...]) -> tuple[dict[str, EntryPoint], _Pairs]:
-    """Return the entry points along `path`, by name, and those whose name is taken: ours are first,
-    then those of packages that are earlier in the path."""
+def _entry_points(
+    group: str, path: tuple[str, ...]
+) -> tuple[dict[str, EntryPoint], _Pairs, list[EntryPoint]]:
+    """Return the entry points along `path`, by name; those whose name is taken: ours are first,
+    then those of packages that are earlier in the path; and those of ours that are absent."""
     found: dict[str, EntryPoint] = {}
     left_out: _Pairs = []
+    missing: list[EntryPoint] = []
     installed: list[EntryPoint] = list(_installed(path).select(group=PREFIX + group))
     ours = [point for point in installed if is_ours(point)] or list(_of_checkout(group))
     for point in (*ours, *(point for point in installed if not is_ours(point))):
         if is_ours(point) and find_spec(point.module.partition(".")[0]) is None:
-            continue  # a package of our own that was not installed along
+            missing.append(point)  # a package of our own that was not installed along
+            continue
         if point.name in found:
             left_out.append((point, found[point.name]))
         found.setdefault(point.name, point)
-    return found, left_out
+    return found, left_out, missing
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from arl_endpoints.relay import Relay
+from arl_endpoints.upstream import Upstream
 
 from agentgym_rl.config import (
     AgentConfig,
@@ -31,8 +33,6 @@ from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import call_id
-from agentgym_rl.gateway.relay.app import Relay
-from agentgym_rl.gateway.relay.upstream import Upstream
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym import registry
 from agentgym_rl.gym.env import Env

@@ -1,5 +1,5 @@
 """The models that are served elsewhere, with the API of OpenAI or through LiteLLM: the check of
-their configuration, and their player behind the relay (gateway/relay/app.py)."""
+their configuration, and their player behind the relay (relay.py)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.rollout.endpoints import EndpointKind
 
 if TYPE_CHECKING:
-    from agentgym_rl.gateway.relay.upstream import Upstream
     from agentgym_rl.rollout.episode import Player
+    from arl_endpoints.upstream import Upstream
 
 
 class OpenAIEngineConfig(EndpointConfig):
@@ -101,7 +101,7 @@ class OpenAIEndpoint(EndpointKind):
         self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
     ) -> Upstream:
         """Return the client of the model."""
-        from agentgym_rl.gateway.relay.upstream import OpenAIUpstream
+        from arl_endpoints.upstream import OpenAIUpstream
 
         return OpenAIUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
 
@@ -110,8 +110,8 @@ class OpenAIEndpoint(EndpointKind):
         self, config: Config, engine: EndpointConfig, *, advice: str = ""
     ) -> AsyncGenerator[Player]:
         from agentgym_rl.gateway.client import AgentClients
-        from agentgym_rl.gateway.relay.app import Relay
         from agentgym_rl.rollout.player import env_spec, make_player, services
+        from arl_endpoints.relay import Relay
 
         timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
         key, model = self._api_key(engine), config.model.path
@@ -164,14 +164,14 @@ class LiteLLMEndpoint(OpenAIEndpoint):
         return engine.base_url or "LiteLLM"
 
     def check_model(self, engine: EndpointConfig, model: str) -> None:
-        from agentgym_rl.gateway.relay.litellm_upstream import check_model
+        from arl_endpoints.litellm_upstream import check_model
 
         check_model(engine, model)
 
     def upstream(
         self, engine: EndpointConfig, *, model: str, api_key: str, timeout_s: float
     ) -> Upstream:
-        from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream
+        from arl_endpoints.litellm_upstream import LiteLLMUpstream
 
         return LiteLLMUpstream(engine, model=model, api_key=api_key, timeout_s=timeout_s)
 

@@ -61,7 +61,7 @@ class AdminApp(Api):
         await (super().__call__ if ours else self._inner)(scope, receive, send)
 
     def check(self, request: Request) -> None:
-        if not is_secret(key_of(request.scope), self._key):
+        if not is_secret(key_of(request.scope, ("x-api-key",)), self._key):
             raise unknown_key()
 
     def answer_to(self, request: Request, error: Exception) -> Response:

@@ -4,10 +4,10 @@ import re
 from string import Template
 
 import pytest
+from arl_dialects import responses_request as responses
 
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.config.section import flat
-from agentgym_rl.gateway.dialects import responses_request as responses
 from agentgym_rl.gateway.request import chat_request as chat
 from tests.contracts.engines import table
 from tests.docs.blocks import ROOT, blocks

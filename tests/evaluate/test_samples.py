@@ -1,10 +1,10 @@
 """Several episodes of each task: pass@k, tokens, and what they cost."""
 
 import pytest
+from arl_endpoints.session import StreamedMessage
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.relay.session import StreamedMessage
 from tests.kit.cases import cases
 from tests.kit.someones_eval import evaluate
 from tests.kit.someones_model import SomeonesModel, gold, nonsense

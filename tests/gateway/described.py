@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
+from arl_dialects.messages_request import Conversation, MessagesRequest
 from msgspec import Meta, Raw, Struct
 
 from agentgym_rl.gateway.dialects.completions import CompletionsRequest
-from agentgym_rl.gateway.dialects.messages_request import Conversation, MessagesRequest
 from tests.gateway.completions_wire import (
     ChatCompletion,
     ChatCompletionRequest,

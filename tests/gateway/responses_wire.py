@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from arl_dialects.responses import Status
 from msgspec import Meta, Struct
-
-from agentgym_rl.gateway.dialects.responses import Status
 
 Count = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]

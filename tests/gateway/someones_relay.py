@@ -8,10 +8,10 @@ from typing import Any
 import anthropic
 import openai
 from arl_endpoints.endpoint import OpenAIEngineConfig
+from arl_endpoints.relay import Relay
+from arl_endpoints.upstream import OpenAIUpstream
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.relay.app import Relay
-from agentgym_rl.gateway.relay.upstream import OpenAIUpstream
 from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.runtime.http_server import serving
 

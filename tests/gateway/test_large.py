@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
+from arl_dialects.stored import Responses
 
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.request.body import check_values, num_values
-from agentgym_rl.gateway.request.request_cache import Responses
 from agentgym_rl.gateway.session.tree import Place, Walk, Walks
 from agentgym_rl.gateway.template.chat_format import TooLong
 from tests.kit.cases import cases

@@ -5,8 +5,8 @@ import asyncio
 import json
 
 import pytest
+from arl_dialects.messages_request import reply_request
 
-from agentgym_rl.gateway.dialects.messages_request import reply_request
 from tests.kit.cases import cases
 
 PATH = "/v1/messages"

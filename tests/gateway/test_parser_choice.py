@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from arl_endpoints.session import StreamedMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -17,7 +18,6 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.relay.session import StreamedMessage
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS

@@ -4,10 +4,10 @@ import asyncio
 import json
 
 import pytest
+from arl_dialects.stored import Responses, StoredResponse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.gateway.request.request_cache import Responses, StoredResponse
 from tests.kit.cases import cases
 
 PATH = "/v1/responses"
@@ -192,7 +192,7 @@ def test_a_session_holds_what_is_said_once(stage, spell, words):
     for number in range(12):
         said.append({"role": "user", "content": f"{number}" * 1000})
         said += _ask(scene, session, input=said).body["output"]
-    kept = session.responses._by_id.values()
+    kept = session.state(Responses)._by_id.values()
     assert len(kept) == 12
     assert len({id(message) for one in kept for message in one.messages}) <= 3 * 12
     items = {id(item) for one in kept for item in (*one.items, *one.output)}
@@ -203,7 +203,7 @@ def test_a_session_holds_what_is_said_once(stage, spell, words):
 def test_other_routes_say_what_there_is(scene):
     answer = asyncio.run(scene.request("GET", "/v1/answers/resp_1"))
     assert answer.status == 404
-    assert "there are POST /v1/chat/completions, POST /v1/responses" in answer.error["message"]
+    assert "there are POST /v1/chat/completions, POST /v1/completions" in answer.error["message"]
     assert asyncio.run(scene.request("GET", "/v1/responses/resp_1")).status == 401
 
 

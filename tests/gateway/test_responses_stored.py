@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from arl_dialects.stored import Conversations
 
 from agentgym_rl.gateway.client import AgentClients
 from tests.kit.cases import cases
@@ -178,7 +179,7 @@ def test_a_client_cannot_add_without_end(scene):
     path = f"{CONVERSATIONS}/{_do(scene, session, 'POST', CONVERSATIONS).body['id']}/items"
     many = [{"role": "user", "content": "x"}] * 21
     assert _do(scene, session, "POST", path, items=many).error["param"] == "items"
-    session.conversations.room_bytes = 40
+    session.state(Conversations).room_bytes = 40
     answer = _do(scene, session, "POST", path, items=many[:1])
     assert "may add 40 bytes more" in answer.error["message"]
 

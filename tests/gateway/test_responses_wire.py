@@ -5,9 +5,9 @@ import json
 
 import msgspec
 import pytest
+from arl_dialects import responses_request as requests
 from hypothesis import HealthCheck, Phase, given, settings
 
-from agentgym_rl.gateway.dialects import responses_request as requests
 from tests.gateway import responses_wire as wire
 
 PATH = "/v1/responses"

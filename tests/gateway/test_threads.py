@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from arl_dialects.stored import Threads
 
 from tests.kit.cases import cases
 
@@ -125,7 +126,7 @@ def test_the_sdk_runs_its_tools_in_a_thread(scene, words, stream, forgets):
     async def calculator(expression: str) -> str:
         """Do one arithmetic operation."""
         if forgets:
-            session.threads.__init__()  # the SDK then sends the whole conversation
+            session.state(Threads).__init__()  # the SDK then sends the whole conversation
         return str(len(expression))
 
     async def play():
@@ -139,7 +140,7 @@ def test_the_sdk_runs_its_tools_in_a_thread(scene, words, stream, forgets):
 
     said = asyncio.run(play())
     assert said.content[0].text == words.ANSWER
-    assert (session.threads.get(said.id) is None) == forgets  # it then asks without a thread
+    assert (session.state(Threads).get(said.id) is None) == forgets  # it then asks without a thread
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal)
     assert (len(record.rows), record.num_turns, record.counters["forks"]) == (1, 3, 0)

@@ -1,7 +1,8 @@
 """An agent that asks for a stream, and puts the reply together itself."""
 
+from arl_endpoints.session import StreamedMessage
+
 from agentgym_rl import Agent
-from agentgym_rl.gateway.relay.session import StreamedMessage
 
 
 class RawStreaming(Agent):

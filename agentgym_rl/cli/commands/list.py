@@ -68,6 +68,7 @@ _PARTS = {
     "live_parts": "live part",
     "objectives": "term",
     "trackers": "tracker",
+    "dialects": "dialect",
 }
 """The groups of parts of a run, and the kind of their members."""
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from agentgym_rl.gateway.dialects import Dialect, Reply, Writer, total_usage
+from agentgym_rl.gateway.dialects import Dialect, Reply, Route, Writer, total_usage
+from agentgym_rl.gateway.dialects.formats import Served, WireFormat
 from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow, unsupported
 from agentgym_rl.gateway.messages import reasoning_keys
 from agentgym_rl.gateway.parsers import Event, Reasoning
@@ -310,3 +311,18 @@ _NOT_HERE = {
     "best_of": "ask for n, and choose",
     **BIASED,
 }
+
+
+class Completions(WireFormat):
+    """OpenAI's completions: of chats, and of plain prompts where the tokenizer is known."""
+
+    order: ClassVar[int] = 0
+
+    def routes(self, served: Served) -> Sequence[Route]:
+        chats = ChatDialect()
+        if served.chat is None:
+            return (chats,)
+        return chats, CompletionsDialect(served.chat, max_model_len=served.max_model_len)
+
+
+FORMAT = Completions()

@@ -52,10 +52,13 @@ async def beside(size: int, function: Callable[_P, _T], *args: _P.args, **kwargs
     return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
 
 
-def key_of(scope: Scope) -> str:
-    """Return the API key from `Authorization: Bearer KEY` or `x-api-key: KEY`; else ""."""
+def key_of(scope: Scope, headers: Sequence[str] = ()) -> str:
+    """Return the API key from `Authorization: Bearer KEY`, or from the first of `headers` that is
+    there; else ""."""
     scheme, _, key = header(scope, b"authorization").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
+    if scheme.lower() == "bearer":
+        return key.strip()
+    return next(filter(None, (header(scope, name.encode()) for name in headers)), "")
 
 
 async def body_of(scope: Scope, receive: Receive, *, limit_bytes: int) -> bytes:

@@ -43,10 +43,12 @@ from agentgym_rl.gateway.dialects import (
     Route,
     deliver,
 )
-from agentgym_rl.gateway.dialects.completions import ChatDialect, CompletionsDialect
-from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
-from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
-from agentgym_rl.gateway.dialects.responses_stored import StoredConversations, StoredResponses
+from agentgym_rl.gateway.dialects.formats import (
+    Served,
+    missing_formats,
+    routes_of,
+    wire_formats,
+)
 from agentgym_rl.gateway.errors import ApiError, no_websocket, too_busy, wrong_method
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.request.body import beside, body_of, check_values, key_of
@@ -71,8 +73,6 @@ from .blame import blamed
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models"
-_ANTHROPIC = "/v1/messages"
-"""The API whose clients send `anthropic-version` on every path, and read only its errors."""
 
 
 class SessionServer(ABC):
@@ -82,7 +82,7 @@ class SessionServer(ABC):
 
     def __init__(
         self,
-        routes: tuple[Route, ...],
+        served: Served,
         *,
         config: GatewayConfig,
         model_name: str,
@@ -93,8 +93,20 @@ class SessionServer(ABC):
         self.model_name = model_name
         """The name in `/v1/models`."""
         self._sessions = SessionTable()
-        self._routes: Mapping[str, Route] = {route.path: route for route in routes}
-        self._resources = {one.path: one for one in (StoredResponses(), StoredConversations())}
+        formats = wire_formats()
+        found = routes_of(formats, served)
+        routes = [route for of_one in found.values() for route in of_one]
+        self._resources = {one.path: one for one in routes if isinstance(one, Resources)}
+        self._routes: Mapping[str, Route] = {
+            one.path: one for one in routes if not isinstance(one, Resources)
+        }
+        self._key_headers = tuple(name for one in formats.values() for name in one.key_headers)
+        self._by_header = {
+            one.client_header.encode(): found[name][0].path
+            for name, one in formats.items()
+            if one.client_header
+        }
+        """The path whose errors clients read, by the header that they send on every path."""
         self._config = config
         self._about_model = about_model
         self._num_requests = 0
@@ -152,7 +164,7 @@ class SessionServer(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "serve the gateway with lifespan and websockets off"
-        path, key = _address(scope)
+        path, key = _address(scope, self._key_headers)
         api = self._api(path, scope)
         send = _named(send, Route.request_id if api is None else api.request_id)
         if scope["method"] == "HEAD":
@@ -175,8 +187,9 @@ class SessionServer(ABC):
 
     def _api(self, path: str, scope: Scope) -> Route | None:
         """Return the route of a path, or the one of the same API, which determines the errors."""
-        if header(scope, b"anthropic-version"):
-            path = path if path in self._routes else _ANTHROPIC
+        if path not in self._routes:
+            theirs = (first for name, first in self._by_header.items() if header(scope, name))
+            path = next(theirs, path)
         while path and path not in self._routes:
             path = path.rpartition("/")[0]
         return self._routes.get(path)
@@ -226,7 +239,7 @@ class SessionServer(ABC):
             there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
             raise ApiError(
                 404,
-                f"No route {method} {path}; there are {', '.join(there_are)}.",
+                f"No route {method} {path}; there are {', '.join(there_are)}." + missing_formats(),
                 code="not_found",
             )
         if method not in ("GET", "HEAD"):
@@ -369,14 +382,14 @@ def _without_body(send: Send) -> Send:
     return sending
 
 
-def _address(scope: Scope) -> tuple[str, str]:
-    """Return the path of a request and its API key: `Authorization: Bearer KEY`, `x-api-key: KEY`,
-    or /s/KEY before the path."""
+def _address(scope: Scope, key_headers: Sequence[str]) -> tuple[str, str]:
+    """Return the path of a request and its API key: `Authorization: Bearer KEY`, one of
+    `key_headers`, or /s/KEY before the path."""
     path: str = scope["path"]
     if path.startswith("/s/"):
         key, slash, rest = path[3:].partition("/")
         return slash + rest, key
-    return path, key_of(scope)
+    return path, key_of(scope, key_headers)
 
 
 class Gateway(SessionServer):
@@ -395,16 +408,9 @@ class Gateway(SessionServer):
         model_name: str,
         max_model_len: int,
     ) -> None:
-        routes = (
-            ChatDialect(),
-            ResponsesDialect(),
-            CountInput(self._count),
-            MessagesDialect(),
-            CountTokens(self._count),
-            CompletionsDialect(chat, max_model_len=max_model_len),
-        )
+        served = Served(self._count, chat, max_model_len)
         about = {"rung": chat.rung, "rung_why": chat.why}
-        super().__init__(routes, config=config, model_name=model_name, about_model=about)
+        super().__init__(served, config=config, model_name=model_name, about_model=about)
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from agentgym_rl.core.trajectory import Row
 from agentgym_rl.gateway.errors import session_closed, unknown_key
 from agentgym_rl.gateway.messages import MessageKey, message_key
 from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
-from agentgym_rl.gateway.request.request_cache import Bodies, Conversations, Item, Responses
+from agentgym_rl.gateway.request.request_cache import Bodies
 from agentgym_rl.gateway.request.unreadable import left_out_of
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
 from agentgym_rl.gateway.template.sandbox import dates_of
@@ -195,6 +195,9 @@ class SessionRecord:
         return f"the model's reply {why} (forced by {self.form.param})" if why else ""
 
 
+_S = TypeVar("_S")
+
+
 class Session:
     """The conversations of one episode. `key` is the API key that opens the session."""
 
@@ -226,10 +229,7 @@ class Session:
         """The number of accepted requests, answered or not."""
         self.bodies = Bodies(unreadable=config.unreadable, sampling=config.sampling)
         self.exchanges = Exchanges()
-        self.responses = Responses()
-        self.threads = Responses()
-        """The conversations of Anthropic's threads, by the ids of their last replies."""
-        self.conversations = Conversations()
+        self._states: dict[type, Any] = {}
         self.kept_from: tuple[int, MessageKey] | None = None
         """The place and the key of the first message that stayed, when the oldest were left out
         (`truncation` auto)."""
@@ -307,9 +307,12 @@ class Session:
         self.counters["ignored_sampling"] += bool(found)
         return found
 
-    def stored_item(self, id: str) -> Item | None:
-        """Return an item of a stored response or conversation; None if there is none."""
-        return self.responses.item(id) or self.conversations.item(id)
+    def state(self, kind: type[_S]) -> _S:
+        """Return what a dialect keeps between requests of this session: the object of a class,
+        which is made at the first use, without arguments. A thread may call this."""
+        if kind not in self._states:
+            self._states.setdefault(kind, kind())  # another thread may be first
+        return self._states[kind]
 
     def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
         """Return the template's arguments; without `gateway.date`, the date is that on which the

@@ -19,20 +19,23 @@ from agentgym_rl.gateway.dialects import (
     Dialect,
     Question,
     Reply,
+    Route,
     Writer,
     total_usage,
     typed_event,
 )
+from agentgym_rl.gateway.dialects.formats import Served, WireFormat
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.offered_tools import text_of_call
-from agentgym_rl.gateway.request.request_cache import KEPT_SIZE, StoredResponse
 from agentgym_rl.gateway.session.session import Session
 
 from .responses_items import item_id
 from .responses_request import ResponsesRequest, read_request
+from .responses_stored import StoredConversations, StoredResponses
+from .stored import KEPT_SIZE, Responses, StoredResponse
 
 Status = Literal["completed", "incomplete"]
 OutputEvent = tuple[str, dict[str, Any]]
@@ -170,7 +173,7 @@ class ResponsesWriter(Writer):
             said = asked.messages[asked.num_instructions :]
             reply = {**self._turn.message, TURN: self._turn.number}
             stored = StoredResponse([*said, reply], asked.items, asked.item_tools, body)
-            self._session.responses.keep(self._id, stored)
+            self._session.state(Responses).keep(self._id, stored)
         if asked.conversation is not None:
             asked.conversation.items += [*asked.items[asked.num_earlier :], *self._items]
 
@@ -323,3 +326,15 @@ class CountInput(Question):
         request = await self.reading(body, size, lambda: read_request(session, body))
         counted = await self._count(session, request, size)
         return _encode({"object": "response.input_tokens", **counted})
+
+
+class ResponsesApi(WireFormat):
+    """OpenAI's Responses: replies, the count of a prompt's tokens, stored responses and
+    conversations."""
+
+    def routes(self, served: Served) -> Sequence[Route]:
+        stored = StoredResponses(), StoredConversations()
+        return ResponsesDialect(), CountInput(served.count), *stored
+
+
+FORMAT = ResponsesApi()

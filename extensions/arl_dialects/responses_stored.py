@@ -10,16 +10,17 @@ Lists come in pages (`limit`, `order`, `after`), the newest first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
+from agentgym_rl.gateway.dialects import ResourceRequest, Resources
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.request.body import given_fields, refuse_unknown
-from agentgym_rl.gateway.request.request_cache import Conversation, Item, StoredResponse
 from agentgym_rl.gateway.session.session import Session
 
-from . import ResourceRequest, Resources
 from .responses_items import ItemReader
 from .responses_request import found_conversation, read_metadata
+from .stored import Conversation, Conversations, Item, Responses, StoredResponse, stored_item
 
 Query = Mapping[str, Sequence[str]]
 
@@ -46,7 +47,7 @@ class StoredResponses(Resources):
                 return self._found(session, id).body
             case "DELETE", id:
                 self._found(session, id)
-                session.responses.remove(id)
+                session.state(Responses).remove(id)
                 return {"id": id, "object": "response", "deleted": True}
             case "GET", id, "input_items":
                 return _page(self._found(session, id).items, asked.query)
@@ -61,7 +62,7 @@ class StoredResponses(Resources):
                 return None
 
     def _found(self, session: Session, id: str) -> StoredResponse:
-        found = session.responses.get(id)
+        found = session.state(Responses).get(id)
         if found is None:
             raise ApiError(
                 404,
@@ -90,7 +91,7 @@ class StoredConversations(Resources):
         id, *rest = asked.path
         if (asked.method, tuple(rest)) == ("DELETE", ()):
             found_conversation(session, id)
-            session.conversations.remove(id)
+            session.state(Conversations).remove(id)
             return {"id": id, "object": "conversation.deleted", "deleted": True}
         return self._inside(session, found_conversation(session, id), rest, asked)
 
@@ -129,13 +130,13 @@ def _created(session: Session, body: bytes) -> dict[str, Any]:
     metadata = read_metadata(given.get("metadata", {}))
     _take_room(session, body)
     new = Conversation(metadata, list(_items(session, given.get("items", []))))
-    session.conversations.add(new)
+    session.state(Conversations).add(new)
     return new.shown()
 
 
 def _take_room(session: Session, body: bytes) -> None:
     """Count what a client adds, which has a limit for the whole session."""
-    conversations = session.conversations
+    conversations = session.state(Conversations)
     if len(body) > conversations.room_bytes:
         why = f"items: this session may add {conversations.room_bytes} bytes more, got {len(body)}"
         raise bad_request(f"{why}; send them as input", param="items")
@@ -149,7 +150,7 @@ def _items(session: Session, value: Any) -> Sequence[Item]:
         why = f"items: got {got}, expected an array of at most {_MOST_ITEMS} items"
         raise bad_request(why, param="items")
     unreadable = session.config.unreadable
-    reader = ItemReader(session.number_of, session.stored_item, unreadable=unreadable)
+    reader = ItemReader(session.number_of, partial(stored_item, session), unreadable=unreadable)
     reader.read_input(value, "items")
     return reader.items
 

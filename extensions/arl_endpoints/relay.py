@@ -20,8 +20,7 @@ from agentgym_rl.config import EndpointConfig, GatewayConfig
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
-from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
-from agentgym_rl.gateway.dialects.responses import CountInput, ResponsesDialect
+from agentgym_rl.gateway.dialects.formats import Served
 from agentgym_rl.gateway.errors import Withheld, bad_request, unsupported
 from agentgym_rl.gateway.odd_replies import OddReplies
 from agentgym_rl.gateway.request.body import json_object
@@ -58,9 +57,7 @@ class Relay(SessionServer):
     session_type = RelaySession
 
     def __init__(self, upstream: Upstream, *, config: GatewayConfig) -> None:
-        counts = (CountInput(_estimate), CountTokens(_estimate))
-        routes = (ChatDialect(), ResponsesDialect(), MessagesDialect(), *counts)
-        super().__init__(routes, config=config, model_name=upstream.model)
+        super().__init__(Served(_estimate), config=config, model_name=upstream.model)
         self._upstream = upstream
         self._odd = OddReplies()
 

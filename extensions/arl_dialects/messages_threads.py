@@ -20,8 +20,9 @@ from agentgym_rl.gateway.dialects import Reply
 from agentgym_rl.gateway.errors import ApiError, bad_request
 from agentgym_rl.gateway.messages import TURN, text_of
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.request.request_cache import StoredResponse
 from agentgym_rl.gateway.session.session import Session
+
+from .stored import StoredResponse, Threads
 
 OF_THREAD = ("system", "tools")
 """The fields of a request that a thread has been created with."""
@@ -55,7 +56,7 @@ def earlier_of(session: Session, thread: Thread | None) -> StoredResponse | None
     """
     if not isinstance(thread, ContinueThread):
         return None
-    found = session.threads.get(thread.previous_message_id)
+    found = session.state(Threads).get(thread.previous_message_id)
     if found is None:
         raise ApiError(
             404,
@@ -96,4 +97,4 @@ def keep(session: Session, asked: ThreadRequest, reply: Reply, *, id: str) -> No
     if asked.continues:
         begun = text_of(said.pop().get("content"))
         message["content"] = begun + (message.get("content") or "")
-    session.threads.keep(id, StoredResponse([*said, message], body=asked.created_with))
+    session.state(Threads).keep(id, StoredResponse([*said, message], body=asked.created_with))

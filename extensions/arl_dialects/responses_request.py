@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
@@ -32,10 +33,10 @@ from agentgym_rl.gateway.request.chat_request import (
 )
 from agentgym_rl.gateway.request.client_sampling import left_to_session
 from agentgym_rl.gateway.request.offered_tools import Offer
-from agentgym_rl.gateway.request.request_cache import Conversation, StoredResponse
 from agentgym_rl.gateway.session.session import Session
 
 from .responses_items import ItemReader, string_field
+from .stored import Conversation, Conversations, Responses, StoredResponse, stored_item
 
 _IGNORED = frozenset(
     {
@@ -222,7 +223,7 @@ class _Said:
 def _read_items(session: Session, given: Mapping[str, Any]) -> _Said:
     """Read the input, behind the conversation or the response that the request continues."""
     reader = ItemReader(
-        session.number_of, session.stored_item, unreadable=session.config.unreadable
+        session.number_of, partial(stored_item, session), unreadable=session.config.unreadable
     )
     conversation = _conversation(session, given)
     if conversation is not None:
@@ -265,7 +266,7 @@ def found_conversation(session: Session, id: str) -> Conversation:
     Raises:
         ApiError: 404, there is none of this id.
     """
-    found = session.conversations.get(id)
+    found = session.state(Conversations).get(id)
     if found is None:
         raise ApiError(
             404,
@@ -282,7 +283,7 @@ def _earlier(session: Session, given: Mapping[str, Any]) -> StoredResponse | Non
     response_id = string(given, "previous_response_id")
     if response_id is None:
         return None
-    found = session.responses.get(response_id)
+    found = session.state(Responses).get(response_id)
     if found is None:
         raise ApiError(
             400,

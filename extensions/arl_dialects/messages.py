@@ -6,7 +6,7 @@ Replies are blocks of thoughts, text and tool calls, in sampled order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Raw
@@ -20,14 +20,15 @@ from agentgym_rl.gateway.dialects import (
     Writer,
     typed_event,
 )
+from agentgym_rl.gateway.dialects.formats import Served, WireFormat
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.request.request_cache import KEPT_SIZE
 from agentgym_rl.gateway.session.session import Session
 
 from .messages_request import Wrapped, count_request, reply_request
 from .messages_threads import ThreadRequest, keep
+from .stored import KEPT_SIZE
 
 _encode = msgspec.json.Encoder().encode
 _STOPS = {
@@ -251,3 +252,16 @@ def _body(error: ApiError) -> dict[str, object]:
     named = (error.code or "").startswith("thread_")  # the SDKs then send the whole conversation
     details = {"details": {"error_code": error.code}} if named else {}
     return {"type": "error", "error": {"type": kind, "message": message, **details}}
+
+
+class Messages(WireFormat):
+    """Anthropic's Messages: replies, and the count of a prompt's tokens."""
+
+    key_headers: ClassVar[tuple[str, ...]] = ("x-api-key",)
+    client_header: ClassVar[str] = "anthropic-version"
+
+    def routes(self, served: Served) -> Sequence[Route]:
+        return MessagesDialect(), CountTokens(served.count)
+
+
+FORMAT = Messages()
