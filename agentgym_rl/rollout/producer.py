@@ -194,7 +194,7 @@ class Producer(ABC):
         """Admit and finish groups until cancelled."""
 
 
-class Rollout(Producer):
+class LocalProducer(Producer):
     """The player of groups in this process, as fast as admission allows, until cancelled."""
 
     def __init__(
