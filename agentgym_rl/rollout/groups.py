@@ -35,7 +35,7 @@ from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 
-from .curriculum import Draws
+from .draws import Draws
 from .episode import RETRY_AFTER_S
 from .teachers import ServedTeachers
 
@@ -170,7 +170,7 @@ class FinishedGroups:
         episodes: EpisodeLog,
         draws: Draws | None = None,
     ) -> None:
-        """Tell `draws`, the run's curriculum, the result of each group."""
+        """Give the result of each group to `draws`, the run's choice among tasks."""
         self.outcomes: Counter[str] = Counter()
         """The number of episodes by outcome."""
         self.costs: dict[str, float] = {}
@@ -363,6 +363,8 @@ class OpenGroups:
         self.episodes = episodes
         self.recovered = recovered
         self.finished = FinishedGroups(config, buffer=buffer, episodes=episodes, draws=draws)
+        self.chooses = draws is not None
+        """Whether the run chooses among its tasks."""
         self._size = config.group_size
         self._teachers = teachers
         self._groups: dict[str, OpenGroup] = {}

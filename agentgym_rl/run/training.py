@@ -27,7 +27,7 @@ from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.curriculum import Draws
+from agentgym_rl.rollout.draws import Draws
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import Producer
 from agentgym_rl.rollout.teachers import ServedTeachers

@@ -62,6 +62,7 @@ _PARTS = {
     "producers": "producer",
     "players": "player",
     "opponents": "opponents",
+    "draws": "choice of tasks",
     "engines": "engine",
     "preparations": "preparation",
     "turns": "turns",

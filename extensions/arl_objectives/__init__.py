@@ -1,0 +1,4 @@
+"""The extension of optional parts of the objective: one file an algorithm, its keys beside it.
+
+curriculum.py  the choice of tasks by measured rewards (`rollout.curriculum`)
+"""
