@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Collection, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -81,7 +81,7 @@ class TaskCursor(Cursor):
         self._logged = logged
         self._numbers: MutableMapping[str, float] = {} if numbers is None else numbers
         self._draws, self._version = draws, version
-        taken = draws.taken if draws else []
+        taken: Sequence[int] = draws.taken if draws else ()
         self._again = deque(index for index in taken if index not in logged)
         """The tasks that were taken and whose groups are still to be played."""
         self._index = taken[-1] + 1 if taken else 0

@@ -19,6 +19,7 @@ def test_every_file_on_the_map_is_there():
     missing = [path for path in paths if not ((PACKAGE / path).exists() or (ROOT / path).exists())]
     assert missing == []
     assert len(paths) > 120
+    assert len(ROW.findall(MAP)) <= 80, "a page of a package says the rest"
 
 
 def test_every_row_of_the_map_names_a_file():

@@ -251,4 +251,4 @@ def test_the_plugin_needs_nothing_but_the_standard_library():
     argv = [sys.executable, "-S", "-c", code]
     answer = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     loaded = set(answer.stdout.split()) - {"__mp_main__"}
-    assert loaded - set(sys.stdlib_module_names) == {"agentgym_rl", "arl_vllm"}
+    assert loaded - set(sys.stdlib_module_names) == {"arl_vllm"}

@@ -123,9 +123,9 @@ class Imported(NamedTuple):
 
 
 def imported() -> list[Imported]:
-    """What this package imports from vLLM."""
+    """Return what our extension imports from vLLM."""
     found = []
-    for file in ROOT.rglob("*.py"):
+    for file in (ROOT / "extensions/arl_vllm").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vllm."):
                 module = (node.module or "").removeprefix("vllm.")
