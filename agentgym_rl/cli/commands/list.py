@@ -63,6 +63,7 @@ _PARTS = {
     "players": "player",
     "opponents": "opponents",
     "draws": "choice of tasks",
+    "additions": "addition to episodes",
     "engines": "engine",
     "preparations": "preparation",
     "turns": "turns",
