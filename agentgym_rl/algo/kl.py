@@ -1,7 +1,6 @@
 """The KL divergence of the policy from frozen models, estimated on the sampled tokens: from a
 reference, to stay close to it, and from teachers, to become like them; and the tokens that stand
-out in the complete batch: by their distance from the behavior policy, or by the covariance of
-advantage and log-prob."""
+out in the complete batch by their distance from the behavior policy."""
 
 from __future__ import annotations
 
@@ -103,14 +102,6 @@ def largest_moment(moments: Tensor, limit: float) -> float:
     ascending = moments.double().sort().values
     means = ascending.cumsum(0) / torch.arange(1, len(ascending) + 1, dtype=torch.float64)
     return float(ascending[max(0, int((means < limit).sum()) - 1)])
-
-
-def covariances(advantages: Tensor, logprobs: Tensor, means: tuple[float, float]) -> Tensor:
-    """Return [N] (A − mean A)·(log p − mean log p), with the means of the batch.
-
-    Clip-Cov and KL-Cov, Cui et al. 2025 (https://arxiv.org/abs/2505.22617).
-    """
-    return (advantages - means[0]) * (logprobs.double() - means[1])
 
 
 class Taught(NamedTuple):

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import Tally, tally_mismatch, tally_weights
-from agentgym_rl.algo.built_in_terms import built_in_terms
 from agentgym_rl.algo.kl import Taught
 from agentgym_rl.algo.losses import policy_loss
 from agentgym_rl.algo.own_advantage import TokenBatch
 from agentgym_rl.algo.own_parts import check_own_parts
-from agentgym_rl.algo.terms import Term, registered_terms
+from agentgym_rl.algo.terms import Term, our_terms, registered_terms
 from agentgym_rl.config import AlgoConfig, Config, KlConfig, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
@@ -93,7 +92,7 @@ class Stepper:
                 f"{'a' if critic else 'no'} critic was given"
             )
         self._needs = check_own_parts(algo)
-        self.terms = [*built_in_terms(algo), *registered_terms(algo).values()]
+        self.terms = [*our_terms(algo), *registered_terms(algo).values()]
         if critic is not None:
             self.terms.append(critic)
         if algo.kl.coef and reference is None:

@@ -1,5 +1,6 @@
 """The extension of optional parts of the objective: one file an algorithm, its keys beside it.
 
+covariance.py       tokens that stand out by a covariance (`algo.covariance`)
 curriculum.py       the choice of tasks by measured rewards (`rollout.curriculum`)
 served_teachers.py  the log-probs of teachers that are served (`algo.teacher.models`)
 """
