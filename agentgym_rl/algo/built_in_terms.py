@@ -1,5 +1,5 @@
-"""The terms of this package beside the policy loss: the divergence from a reference and from
-teachers, the imitation of good episodes, and the entropy. They are entry points like others', under
+"""The terms of this package beside the policy loss: the divergence from a reference, the
+imitation of good episodes, and the entropy. They are entry points like others', under
 the keys of `algo` that turn them on."""
 
 from __future__ import annotations
@@ -7,18 +7,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import AlgoConfig, KlConfig, TeacherConfig
+from agentgym_rl.config import AlgoConfig, KlConfig
 
 from .aggregation import Tally
-from .kl import (
-    distillation_advantages,
-    distillation_loss,
-    kl_estimates,
-    kl_loss,
-    kl_to_come,
-    tally_taught,
-    top_loss,
-)
+from .kl import kl_estimates, kl_loss, kl_to_come
 from .own_advantage import TokenBatch
 from .own_loss import LossTokens
 from .terms import Term
@@ -59,47 +51,6 @@ class ReferenceTerm(Term):
         assert batch.reference is not None
         estimates = kl_estimates(proximal, batch.reference[used], self.keys)
         tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
-
-
-class TeacherTerm(Term):
-    """The divergence from teachers, in the loss or as a reward of tokens (`algo.teacher`)."""
-
-    keys: TeacherConfig
-
-    def __init__(self, keys: TeacherConfig) -> None:
-        super().__init__(keys)
-        self._in_loss = keys.placement == "loss"
-        self.needs = ("teacher",) if self._in_loss else ("teacher", "proximal")
-
-    def advantages(self, batch: TokenBatch) -> Tensor | None:
-        if self._in_loss:
-            return None
-        assert batch.taught is not None
-        assert batch.proximal is not None
-        return distillation_advantages(batch.proximal, batch.taught, batch.rows, self.keys)
-
-    def begin(self, batch: TokenBatch) -> None:
-        assert batch.taught is not None
-        self._taught = batch.taught
-
-    def uses(self, batch: TokenBatch) -> Tensor | None:
-        return self._taught.weight if self._in_loss else None
-
-    def candidates(self, batch: TokenBatch, index: Tensor) -> Tensor | None:
-        return self._taught.of(index).top_ids if self._in_loss else None
-
-    def loss(self, tokens: LossTokens, tally: Tally) -> Tensor | None:
-        if not self._in_loss:
-            return None
-        assert tokens.first is not None
-        taught = self._taught.of(tokens.first)
-        if tokens.candidates is not None:
-            return top_loss(tokens.candidates, taught, tokens.weights, self.keys.coef)
-        weights = (tokens.weights, tokens.behavior_weight)
-        return distillation_loss(tokens.logprobs, taught, *weights, self.keys.coef)
-
-    def measure(self, batch: TokenBatch, used: Tensor, proximal: Tensor, tally: Tally) -> None:
-        tally_taught(tally, self._taught.of(used), proximal, num_tokens=len(batch.episodes))
 
 
 class ImitationTerm(Term):

@@ -2,5 +2,6 @@
 
 covariance.py       tokens that stand out by a covariance (`algo.covariance`)
 curriculum.py       the choice of tasks by measured rewards (`rollout.curriculum`)
+teachers.py         the divergence from teachers (`algo.teacher`)
 served_teachers.py  the log-probs of teachers that are served (`algo.teacher.models`)
 """
