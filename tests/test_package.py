@@ -340,7 +340,7 @@ MOST_LINES = {
     "arl_embedded": 4_500,
     "arl_endpoints": 200,
     "arl_inspect": 1_900,
-    "arl_objectives": 800,
+    "arl_objectives": 1_150,
     "arl_plan": 3_950,
     "arl_scale": 3_450,
     "arl_selfplay": 450,

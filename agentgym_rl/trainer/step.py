@@ -29,7 +29,6 @@ from agentgym_rl.models.resolve import reference_folder, teacher_folders
 from agentgym_rl.storage.checkpoints import Manifest
 
 from .checkpoint import load_checkpoint
-from .critic import Critic
 from .objective import (
     Objective,
     RankBatch,
@@ -51,6 +50,7 @@ from .packed import PackedModel
 from .policy import Policy, PolicyBase
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .sharding import Offload
+from .trained_term import TrainedTerm, trained_term
 from .usage import Phases, Usage
 from .world import World
 
@@ -76,7 +76,7 @@ class Stepper:
         seed: int,
         reference: Policy | PolicyBase | None = None,
         teachers: Sequence[Policy | None] = (),
-        critic: Critic | None = None,
+        critic: TrainedTerm | None = None,
     ):
         """Check and store the arguments; `reference` is the frozen model of `algo.kl`, `teachers`
         are those of `algo.teacher.models` (None: served elsewhere), `critic` is the baseline.
@@ -366,7 +366,7 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         else:
             reference = frozen(folder)
     if algo.baseline == "critic":
-        critic = Critic.load(
+        critic = trained_term(algo.baseline).load(
             model_dir,
             world,
             algo=algo,
