@@ -334,13 +334,13 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 200,
-    "algo": 2_700,
+    "algo": 2_550,
     "arl_audit": 2_900,
     "arl_check": 2_900,
     "arl_embedded": 4_500,
     "arl_endpoints": 200,
     "arl_inspect": 1_900,
-    "arl_objectives": 1_150,
+    "arl_objectives": 1_100,
     "arl_plan": 3_950,
     "arl_scale": 3_450,
     "arl_selfplay": 450,
@@ -360,11 +360,11 @@ MOST_LINES = {
     "gym": 7_250,
     "models": 650,
     "report": 750,
-    "rollout": 2_650,
+    "rollout": 2_200,
     "run": 1_800,
     "runtime": 2_600,
     "storage": 2_900,
-    "trainer": 5_700,
+    "trainer": 5_600,
     "weights": 2_700,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
