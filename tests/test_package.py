@@ -350,7 +350,7 @@ MOST_LINES = {
     "arl_warmup": 1_450,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 3_600,
+    "config": 3_650,
     "controller": 1_500,
     "core": 2_700,
     "engines": 3_350,
@@ -365,7 +365,7 @@ MOST_LINES = {
     "runtime": 2_600,
     "storage": 2_900,
     "trainer": 5_600,
-    "weights": 2_700,
+    "weights": 2_750,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it
