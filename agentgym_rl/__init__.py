@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from agentgym_rl.config import Config as Config
     from agentgym_rl.config import load_config as load_config
+    from agentgym_rl.controller.buffer import Buffer as Buffer
     from agentgym_rl.core.chat import Message as Message
     from agentgym_rl.core.chat import ToolSpec as ToolSpec
+    from agentgym_rl.core.engine import Engine as Engine
     from agentgym_rl.core.errors import AgentError as AgentError
     from agentgym_rl.core.errors import ArlError as ArlError
     from agentgym_rl.core.errors import ConfigError as ConfigError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from agentgym_rl.core.task import TaskSource as TaskSource
     from agentgym_rl.core.trajectory import Trajectory as Trajectory
     from agentgym_rl.evaluate.command import evaluate as evaluate
+    from agentgym_rl.fleet.fleet import Fleet as Fleet
     from agentgym_rl.gym import data as data
     from agentgym_rl.gym import wrappers as wrappers
     from agentgym_rl.gym.agent import Agent as Agent
@@ -50,7 +53,11 @@ if TYPE_CHECKING:
     from agentgym_rl.gym.tool_env import ToolEnv as ToolEnv
     from agentgym_rl.gym.tool_env import ToolError as ToolError
     from agentgym_rl.gym.tool_env import tool as tool
+    from agentgym_rl.rollout.recorder import Recorder as Recorder
+    from agentgym_rl.rollout.rollout import Rollout as Rollout
+    from agentgym_rl.run import runs as runs
     from agentgym_rl.run.launch import train as train
+    from agentgym_rl.trainer.trainer import Trainer as Trainer
 
     check_env: Callable[..., Coroutine[Any, Any, Any]]
 
@@ -60,13 +67,18 @@ _HOMES = {
     "Agent": "gym.agent",
     "AgentError": "core.errors",
     "ArlError": "core.errors",
+    "Buffer": "controller.buffer",
     "Config": "config",
     "ConfigError": "core.errors",
+    "Engine": "core.engine",
     "Env": "gym.env",
     "EnvError": "core.errors",
     "EnvSpec": "gym.specs",
+    "Fleet": "fleet.fleet",
     "InfraError": "core.errors",
     "Message": "core.chat",
+    "Recorder": "rollout.recorder",
+    "Rollout": "rollout.rollout",
     "Sandbox": "gym.sandbox",
     "SandboxError": "core.errors",
     "SandboxLost": "core.errors",
@@ -78,6 +90,7 @@ _HOMES = {
     "ToolEnv": "gym.tool_env",
     "ToolError": "gym.tool_env",
     "ToolSpec": "core.chat",
+    "Trainer": "trainer.trainer",
     "Trajectory": "core.trajectory",
     "Verifier": "gym.services",
     "evaluate": "evaluate.command",
@@ -91,7 +104,7 @@ _HOMES = {
     "tool": "gym.tool_env",
     "train": "run.launch",
 }
-_MODULES = {"data": "gym.data", "wrappers": "gym.wrappers"}
+_MODULES = {"data": "gym.data", "runs": "run.runs", "wrappers": "gym.wrappers"}
 _OF_EXTENSIONS = ("check_env",)
 """The names that extensions provide, by the entry-point group `agentgym_rl.names`."""
 
@@ -99,13 +112,18 @@ __all__ = [
     "Agent",
     "AgentError",
     "ArlError",
+    "Buffer",
     "Config",
     "ConfigError",
+    "Engine",
     "Env",
     "EnvError",
     "EnvSpec",
+    "Fleet",
     "InfraError",
     "Message",
+    "Recorder",
+    "Rollout",
     "Sandbox",
     "SandboxError",
     "SandboxLost",
@@ -117,6 +135,7 @@ __all__ = [
     "ToolEnv",
     "ToolError",
     "ToolSpec",
+    "Trainer",
     "Trajectory",
     "Verifier",
     "__version__",
@@ -129,6 +148,7 @@ __all__ = [
     "make_sandbox",
     "pprint_registry",
     "register",
+    "runs",
     "spec",
     "tool",
     "train",

@@ -1,7 +1,6 @@
 """The KL divergence of the policy from frozen models, estimated on the sampled tokens: from a
 reference, to stay close to it, and from teachers, to become like them; and the tokens that stand
-out in the complete batch: by their distance from the behavior policy, or by the covariance of
-advantage and log-prob."""
+out in the complete batch by their distance from the behavior policy."""
 
 from __future__ import annotations
 
@@ -10,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import KlConfig, TeacherConfig
+from agentgym_rl.config import KlConfig
 
-from .aggregation import Tally
 from .losses import row_sums_to_come
 
 
@@ -105,14 +103,6 @@ def largest_moment(moments: Tensor, limit: float) -> float:
     return float(ascending[max(0, int((means < limit).sum()) - 1)])
 
 
-def covariances(advantages: Tensor, logprobs: Tensor, means: tuple[float, float]) -> Tensor:
-    """Return [N] (A − mean A)·(log p − mean log p), with the means of the batch.
-
-    Clip-Cov and KL-Cov, Cui et al. 2025 (https://arxiv.org/abs/2505.22617).
-    """
-    return (advantages - means[0]) * (logprobs.double() - means[1])
-
-
 class Taught(NamedTuple):
     """The teaching of some tokens by all their teachers together; constants of the batch."""
 
@@ -155,73 +145,3 @@ def taught_by(logprobs: Tensor, weights: Tensor, top: Tensor | None = None) -> T
     total = weights.sum(1)
     mean = (weights * logprobs.nan_to_num()).sum(1) / torch.where(total > 0, total, 1.0)
     return Taught(mean, total, weights, top)
-
-
-def tally_taught(tally: Tally, taught: Taught, logprobs: Tensor, *, num_tokens: int) -> None:
-    """Add the share of `num_tokens` tokens that are taught, their divergence, and their log-probs
-    under the teachers; `logprobs` [N] are the proximal ones."""
-    count = int((taught.weight > 0).sum())
-    tally.mean("teacher/taught", count, num_tokens)
-    if count:
-        tally.mean("teacher/kl", float(taught.divergence(logprobs).sum()), count)
-        tally.mean("teacher/logprob", float(taught.logprobs.sum()), count)
-
-
-def distillation_advantages(
-    logprobs: Tensor,  # [N] of the proximal policy
-    taught: Taught,
-    rows: Tensor,  # [N] int64, ascending
-    teacher: TeacherConfig,
-) -> Tensor:
-    """Return [N] −coef · weight · k, the addition to each token's advantage; with `horizon` row,
-    that of the token and those after it in its row.
-
-    The token's own cost alone: Lu 2025, On-Policy Distillation
-    (https://thinkingmachines.ai/blog/on-policy-distillation); the sum: the gradient of the row's
-    divergence, Gu et al. 2023 (https://arxiv.org/abs/2306.08543).
-    """
-    costs = teacher.coef * taught.weight * taught.divergence(logprobs)
-    return -(row_sums_to_come(costs, rows) if teacher.horizon == "row" else costs)
-
-
-def distillation_loss(
-    logprobs: Tensor,  # [N] of the policy being optimized, carries the gradient
-    taught: Taught,
-    weights: Tensor,  # [N] from `aggregation_weights`
-    behavior_weight: Tensor,  # [N]
-    coef: float,
-) -> Tensor:
-    """Return coef · Σ weights · w' · weight · ½k², to be added to the policy loss.
-
-    Its gradient is that of k · log π: with tokens of the policy itself, the mean is the gradient of
-    the reverse KL in the token's state (the estimator k2 of `kl_estimates` as a loss).
-    """
-    divergence = taught.divergence(logprobs)
-    scale = weights * behavior_weight * taught.weight.to(logprobs.device)
-    return coef * (scale * 0.5 * divergence**2).sum()
-
-
-_LEAST_REST = 1e-6
-"""The least probability of all other tokens together: less is the rounding of a sum of float32."""
-
-
-def top_loss(
-    logprobs: Tensor,  # [N, M · K] of the policy, at `taught.top_ids`; carries the gradient
-    taught: Taught,
-    weights: Tensor,  # [N] from `aggregation_weights`
-    coef: float,
-) -> Tensor:
-    """Return coef · Σ weights · weight · KL(π ‖ teacher), to be added to the policy loss.
-
-    Each divergence is that of two distributions over K + 1 outcomes: the K likeliest tokens of the
-    teacher, and any other. It is a lower bound of the divergence over the whole vocabulary, 0 only
-    if both agree on all K, and exact for a K of that size. It is a mean over the policy's tokens,
-    not an estimate from one: no behavior weight applies.
-    """
-    assert taught.top is not None
-    theirs = taught.top[:, :, 0].to(logprobs).nan_to_num()
-    ours = logprobs.view(theirs.shape)
-    rest, their_rest = ((1 - of.exp().sum(-1)).clamp(min=_LEAST_REST) for of in (ours, theirs))
-    divergence = (ours.exp() * (ours - theirs)).sum(-1) + rest * (rest / their_rest).log()
-    scale = weights[:, None] * taught.weights.to(logprobs.device)
-    return coef * torch.where(scale > 0, scale * divergence, 0.0).sum()

@@ -12,10 +12,9 @@ from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.errors import ConfigError
 
 from .aggregation import Tally
-from .built_in_terms import built_in_terms
 from .own_advantage import advantage_needs, check_advantage, made_up_batch
 from .own_loss import check_loss, loss_needs, made_up_tokens
-from .terms import Term, registered_terms
+from .terms import Term, our_terms, registered_terms
 
 
 def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
@@ -40,7 +39,7 @@ def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
             )
         if "teacher" in its and not algo.teacher.models:
             raise ConfigError(f"{who} needs a teacher: name one in algo.teacher.models")
-    found = frozenset[str]().union(*wanted.values(), *(it.needs for it in built_in_terms(algo)))
+    found = frozenset[str]().union(*wanted.values(), *(it.needs for it in our_terms(algo)))
     if algo.kl.reference and "reference" not in found:
         raise ConfigError(
             f"algo.kl.reference {algo.kl.reference!r} does nothing: algo.kl.coef is 0, and no "

@@ -2,7 +2,8 @@
 
 A term is a class that a package registers by an entry point of the group `agentgym_rl.objectives`.
 It is on in the runs whose configuration has its section, `algo.NAME`. Processes without torch
-import it for the keys of its section. Our own terms (built_in_terms.py) are such classes, too.
+import it for the keys of its section. Our own terms (built_in_terms.py, and arl_objectives) are
+registered under the key of `algo` that turns them on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from agentgym_rl.config import AlgoConfig, NoKeys, Section
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import load_extension
+from agentgym_rl.core.extensions import (
+    entry_points_of,
+    is_ours,
+    load_extension,
+    not_installed,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
     from .aggregation import Tally
     from .own_advantage import TokenBatch
     from .own_loss import LossTokens
+
+GROUP = "objectives"
 
 
 class Term:
@@ -93,6 +101,22 @@ class Term:
         """Follow the updates of a batch."""
 
 
+def our_terms(algo: AlgoConfig) -> list[Term]:
+    """Return the terms of this distribution that are on, in the order in which they are added.
+
+    Raises:
+        ConfigError: the term of a key that is set is not installed.
+    """
+    points = entry_points_of(GROUP)
+    found: list[Term] = []
+    for name in algo.wanted_terms:
+        value: object = getattr(algo, name)
+        if name not in points or not is_ours(points[name]):
+            raise not_installed(GROUP, f"algo.{name}", "has its term")
+        found.append(_kind(name)(value if isinstance(value, Section) else algo))
+    return found
+
+
 def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
     """Return the terms of other packages that are on, by name and in that order. One with a loss
     needs every row, unless it names the tokens that it `uses`: rows whose advantages are all 0
@@ -103,12 +127,7 @@ def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
     """
     found: dict[str, Term] = {}
     for name, keys in sorted(algo.term_sections.items()):
-        kind: object = load_extension("objectives", name)
-        if not (isinstance(kind, type) and issubclass(kind, Term)):
-            raise ConfigError(
-                f"objectives has {name!r}, which is {kind!r:.80}; expected a subclass of "
-                "agentgym_rl.algo.terms.Term"
-            )
+        kind = _kind(name)
         try:
             term = kind(keys)
         except Exception as error:  # foreign code runs: it can raise anything
@@ -118,3 +137,18 @@ def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
             term.needs = (*term.needs, "every_row")
         found[name] = term
     return found
+
+
+def _kind(name: str) -> type[Term]:
+    """Return the class that is registered under a name.
+
+    Raises:
+        ConfigError: it is not registered, or is no `Term`.
+    """
+    kind: object = load_extension(GROUP, name)
+    if not (isinstance(kind, type) and issubclass(kind, Term)):
+        raise ConfigError(
+            f"{GROUP} has {name!r}, which is {kind!r:.80}; expected a subclass of "
+            "agentgym_rl.algo.terms.Term"
+        )
+    return kind

@@ -133,7 +133,13 @@ __all__ = [
 
 
 class Config(Sections):
-    """The configuration of a whole run."""
+    """The configuration of a run, with all of its keys (docs/configuration.md).
+
+    >>> from agentgym_rl import Config
+    >>> config = Config(env={"id": "math"}, steps=3)
+    >>> config.steps, config.rollout.group_size
+    (3, 8)
+    """
 
     preset: str = ""
     """A published recipe, a name of agentgym_rl/presets; all other keys override its values."""

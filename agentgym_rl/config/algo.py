@@ -290,6 +290,19 @@ class AlgoConfig(Section):
             )
 
     @property
+    def wanted_terms(self) -> Sequence[str]:
+        """Return the keys that are on and that a term of the objective acts on, in the order in
+        which the terms are added. They name the terms: one that is not installed is an error."""
+        on = {
+            "kl": self.kl.coef,
+            "teacher": self.teacher.models,
+            "positive_nll": self.positive_nll,
+            "entropy_coef": self.entropy_coef,
+            "covariance": self.covariance.rule != "none",
+        }
+        return [name for name, value in on.items() if value]
+
+    @property
     def uses_every_row(self) -> bool:
         """Return whether the loss has a term for tokens whose advantage is 0."""
         of_kl = self.kl.coef and not self.kl_in_reward

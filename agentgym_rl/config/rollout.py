@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core.chat import is_url
+from agentgym_rl.core.chat import is_mapping, is_url
 from agentgym_rl.core.errors import near_match
+from agentgym_rl.core.extensions import path_of
 
 from .algo import AlgoConfig
 from .cluster import ClusterConfig
@@ -33,6 +35,14 @@ class EnvConfig(Section):
     """The keyword arguments of `make`: the environment's own (`--env.options.level=2`), and those
     that every environment has: max_turns, wrappers, max_attempts, feedback, retry_discount and
     success_reward (`EnvSpec` explains them)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reward_function(cls, values: Any) -> Any:
+        """Take a function in the place of the id as one that rewards replies (docs/python.md)."""
+        if is_mapping(values) and isinstance(found := values.get("id"), FunctionType):
+            return {**values, "id": f"reward:{path_of(found)}"}
+        return values
 
 
 class AgentConfig(Section):

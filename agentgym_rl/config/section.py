@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from types import FunctionType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
@@ -20,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import is_function_path
+from agentgym_rl.core.extensions import is_function_path, path_of
 
 from .registered import Kinds
 
@@ -121,6 +122,12 @@ class Section(BaseModel):
         """Yield what this section refuses beside the other sections of `config`, and what to do."""
         return iter(())
 
+    @model_validator(mode="before")
+    @classmethod
+    def _paths_of_objects(cls, values: Any) -> Any:
+        """Replace a class or function by the path that names it, as in `env={"id": Guess}`."""
+        return _with_paths(values) if is_mapping(values) else values
+
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
         """Refuse a key that would do nothing."""
@@ -160,6 +167,19 @@ class Section(BaseModel):
         if str(info.field_name).endswith("_s") and isinstance(value, float) and value > LONGEST_S:
             raise ValueError(f"too long; allowed: at most {LONGEST_S:,.0f} seconds")
         return value
+
+
+def _with_paths(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for name, value in values.items():
+        if is_list(value) or is_tuple(value):
+            value = type(value)(path_of(it) if _is_object(it) else it for it in value)
+        found[name] = path_of(value) if _is_object(value) else value
+    return found
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, (type, FunctionType))
 
 
 def named_or_function(name: str, known: Sequence[str]) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.group import Group
 from agentgym_rl.runtime.waiting import Changes
+from agentgym_rl.storage.episode_log import EpisodeLog
 
-ADMISSION_TIMEOUT_S = 3600.0
+ADMISSION_TIMEOUT_S = BATCH_TIMEOUT_S = 3600.0
 
 
 def capacity(
@@ -41,6 +42,17 @@ class Buffer:
 
     Each group is handed out once. `accepted` counts only groups that were or will be trained:
     a group that is dropped, filtered or failed gives its budget back.
+
+    The buffer of a loop of one's own is that of a run's files: `runs.new`, or here a run whose
+    files are temporary.
+
+    >>> from agentgym_rl import Buffer, runs
+    >>> overrides = {"steps": 10, "rollout.groups_per_batch": 4, "rollout.max_staleness": 2}
+    >>> with runs.temporary(overrides=overrides) as run:
+    ...     buffer = Buffer(run.config.rollout, total_groups=40, log=run.log)
+    ...     buffer.admit()  # one group is played
+    ...     buffer.room  # of three batches that may be played or waiting, one group less
+    11
     """
 
     config: RolloutConfig
@@ -54,6 +66,8 @@ class Buffer:
     sampled_tokens: int = 0
     """The number of tokens sampled so far, of all episodes, whether or not their groups train."""
     changes: Changes = field(default_factory=Changes)
+    log: EpisodeLog | None = None
+    """The log in which `batch` leases groups; None: they are leased by the caller."""
     limit: int = field(init=False)
     """The maximum number of concurrent groups; code that raises it notifies `changes`."""
     _waiting: list[Group] = field(default_factory=list[Group])
@@ -123,6 +137,15 @@ class Buffer:
         """Take the budget of one group; call only while `capacity` ≥ 1."""
         assert self.capacity >= 1, "admission without capacity"
         self.running += 1
+
+    async def admitted(self) -> None:
+        """Wait until a group may start, and take its budget.
+
+        Raises:
+            TimeoutError: there was no room for an hour.
+        """
+        await self.wait_room()
+        self.admit()
 
     def accept(self, group: Group) -> None:
         """Queue a running group for training, after it finished and was logged."""
@@ -194,3 +217,26 @@ class Buffer:
         self._waiting.sort(key=lambda g: (-g.staleness(self.version), g.index))
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
+
+    async def batch(self, *, timeout_s: float = BATCH_TIMEOUT_S) -> list[Group]:
+        """Wait for the next batch and take it, leased in the log: none of its groups is older than
+        the staleness bound. Groups that have become too old are dropped.
+
+        Raises:
+            TimeoutError: no batch was complete in time.
+        """
+        step = self.version
+        while True:
+            await self.changes.wait_for(
+                lambda: self.complete, who="trainer", what=f"batch {step}", timeout_s=timeout_s
+            )
+            if (again := self.take_again(step)) is not None:
+                return again
+            if not (stale := self.drop_stale()):
+                break
+            if self.log is not None:
+                await self.log.drop(stale, "stale")
+        groups = self.take()
+        if self.log is not None:
+            await self.log.lease(groups, step)
+        return groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_REWARD = 1e12
 """The largest absolute reward: squares and weighted sums of larger ones overflow in training."""
@@ -37,6 +37,20 @@ class Credit:
     """The reward of each turn; empty if no turn and no lineage got a reward."""
     lineage_rewards: Sequence[float] = ()
     """The reward of each lineage; empty if no turn and no lineage got a reward."""
+
+    def with_turn_rewards(self, rewards: Sequence[float]) -> Credit:
+        """Return the credit with a reward added for each turn.
+
+        Raises:
+            ValueError: there is not one finite reward for each turn.
+        """
+        if len(rewards) != len(self.parents):
+            raise ValueError(f"{len(rewards)} rewards for {len(self.parents)} turns")
+        before = self.turn_rewards or [0.0] * len(rewards)
+        pairs = zip(before, rewards, strict=True)
+        added = [added_reward(old, new, what="a turn's reward") for old, new in pairs]
+        lineages = self.lineage_rewards or [0.0] * (1 + max(self.lineages, default=-1))
+        return replace(self, turn_rewards=added, lineage_rewards=lineages)
 
     def turn_returns(self, discount: float) -> list[float]:
         """Return for each turn the sum of its lineage's reward, its own reward and those of all

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -164,6 +165,40 @@ class Sampler(ABC):
         has failed. Closing the iterator aborts the request.
         """
 
+    async def sample(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> Delta:
+        """Sample a continuation of token ids; return all of its tokens at once.
+
+        Raises:
+            EngineError: the engine fails.
+        """
+        name = f"sample-{uuid4().hex}"
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop_token_ids=tuple(stop_token_ids),
+        )
+        deltas = [
+            delta
+            async for delta in self.generate(prompt, sampling, request_id=name, session_id=name)
+        ]
+        return Delta(
+            [id for delta in deltas for id in delta.token_ids],
+            [logprob for delta in deltas for logprob in delta.logprobs],
+            [version for delta in deltas for version in delta.versions],
+            [time_s for delta in deltas for time_s in delta.times_s],
+            finish_reason=deltas[-1].finish_reason,
+            stop_reason=deltas[-1].stop_reason,
+        )
+
     def no_support(self, sampling: SamplingParams) -> str:
         """Return the reason why the sampler cannot report the set that each token was drawn from,
         under `sampling`, which is `truncated_by` a parameter; "" if it can."""
@@ -176,7 +211,18 @@ class Sampler(ABC):
 
 
 class Engine(Sampler):
-    """A sampler that can be paused, and can get new weights while it works."""
+    """A sampler that can be paused, and can get new weights while it works.
+
+    >>> import asyncio
+    >>> from agentgym_rl.engines.scripted import ScriptedEngine
+    >>> async def main():
+    ...     engine = ScriptedEngine([[5, 6, 7]])
+    ...     await engine.update_weights("folder", version=1)
+    ...     return await engine.sample([1, 2], max_tokens=2)
+    >>> reply = asyncio.run(main())
+    >>> reply.token_ids, reply.versions, reply.finish_reason
+    ([5, 6], [1, 1], 'length')
+    """
 
     @abstractmethod
     async def pause(self, *, interrupt: Interrupt) -> None:

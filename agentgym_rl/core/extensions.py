@@ -154,6 +154,24 @@ def is_function_path(path: str) -> bool:
     return bool(colon) and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
 
 
+def path_of(target: object) -> str:
+    """Return the path `module:name` by which other processes import a class or function.
+
+    Raises:
+        ConfigError: it has none, as a lambda, or as what is defined inside a function.
+    """
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    found: Any = sys.modules.get(module or "")
+    for part in (name or "").split("."):
+        found = getattr(found, part, None)
+    if found is not target or found is None:
+        raise ConfigError(
+            f"{target!r} cannot be imported by its name; expected a class or function that stands "
+            "at the top of a module, or of the script or notebook that runs: define it there"
+        )
+    return f"{module}:{name}"
+
+
 def forget_entry_points() -> None:
     """Look at the installed packages again at the next use."""
     _entry_points.cache_clear()

@@ -24,6 +24,10 @@ class Task:
     `id` is a stable key, `seed` feeds the environment's generators, `data` is JSON. `weight`
     multiplies the advantages of its training episodes; a task of weight 0 is not trained on.
 
+    >>> from agentgym_rl import Task
+    >>> Task("sum-7", seed=7, data={"terms": [3, 4]}).split
+    'train'
+
     Raises:
         ValueError: `weight` is not from 0 to MAX_WEIGHT.
     """

@@ -434,6 +434,15 @@ class Trajectory:
             return self.rows[0].counts.versions
         return sorted({version for row in self.rows for version in row.counts.versions})
 
+    def with_turn_rewards(self, rewards: Sequence[float]) -> Trajectory:
+        """Return the episode with a reward for each turn, added to those that its turns have: an
+        advantage of the tokens of the turn and, with `algo.turn_discount`, of those before it.
+
+        Raises:
+            ValueError: there is not one finite reward for each turn.
+        """
+        return replace(self, credit=self.credit.with_turn_rewards(rewards))
+
     def keep_packed(self) -> None:
         """Keep all rows packed; see `Row.keep_packed`."""
         for row in self.rows:

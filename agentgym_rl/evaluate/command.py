@@ -34,6 +34,7 @@ from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.players import check_alone, player_kinds
 from agentgym_rl.rollout.preflight import check_prompts
+from agentgym_rl.rollout.rollout import Rollout
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
 
@@ -53,11 +54,18 @@ async def evaluate(
     checkpoint: Path | str | None = None,
     out: Path | str | None = None,
     progress: Progress | None = None,
+    rollout: Rollout | None = None,
 ) -> EvalResult:
     """Evaluate a model on held-out tasks; return when every process has ended.
 
     It runs in the event loop of the caller, and leaves signal handlers and logging alone, like
     `agentgym_rl.train`.
+
+    >>> import asyncio
+    >>> from agentgym_rl import evaluate
+    >>> small = {"eval.num_tasks": 4, "logging.progress": "none"}
+    >>> asyncio.run(evaluate({"env": {"id": "math"}}, overrides=small)).num_episodes
+    4
 
     Args:
         config: A `Config`, a TOML file, its content as nested mappings, or None for the defaults.
@@ -68,11 +76,21 @@ async def evaluate(
         out: A folder that keeps every finished episode; those that it has are not played again.
         progress: The receiver of the evaluation's events; None: plain lines on stderr, unless
             logging.progress is "rich" or "none".
+        rollout: A `Rollout` whose engines play, with the weights that they have now, instead of
+            engines of this evaluation: then there is no other argument.
 
     Raises:
         ConfigError: the evaluation cannot work as configured; no request has been sent.
         ArlError: the evaluation failed. If several parts did, this is the cause of the others.
     """
+    if rollout is not None:
+        if any(it is not None for it in (config, overrides, run, checkpoint, out, progress)):
+            raise ConfigError(
+                "evaluate(rollout=...) plays with the configuration of the rollout's run, and "
+                "takes no other argument"
+            )
+        own, tasks = rollout.run.config, rollout.tasks("eval")
+        return await play_all(own.eval, own.rollout, rollout.player.alone, tasks, seed=own.seed)
     asked = chosen(config, overrides or {}, run=run, checkpoint=checkpoint)
     folder = None if out is None else Path(out)
     try:

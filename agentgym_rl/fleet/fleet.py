@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster.health import was_awake
+from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.cluster.restarts import Supervisor
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo
@@ -31,6 +32,7 @@ from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
+from agentgym_rl.storage.run_files import Run
 from agentgym_rl.storage.weights_folder import version_name
 
 from .parts import MakeTurns, Mirrors, Turns, shortest
@@ -59,6 +61,19 @@ class Fleet(Supervisor[Server]):
     servers serve version 0; another version must be published to them, unless it is in
     `weights_file`: see `take`. The servers are numbered from `first_index`. `turns`: the
     maker of their turns on devices that they share with the trainer's ranks, if they do.
+
+    A loop of one's own starts them with `started`:
+
+    >>> import asyncio
+    >>> from agentgym_rl import Fleet, runs
+    >>> async def main():
+    ...     with runs.temporary() as run:
+    ...         async with Fleet.started(run) as fleet:
+    ...             await fleet.ready()
+    ...             reply = await fleet.router.sample([1, 2, 3], max_tokens=4)
+    ...             return len(reply.token_ids), reply.versions
+    >>> asyncio.run(main())
+    (4, [0, 0, 0, 0])
     """
 
     def __init__(
@@ -110,6 +125,28 @@ class Fleet(Supervisor[Server]):
         """The mirrors of the router in other processes that send requests to the same engines."""
         self.turns = turns(self.router, servers=self._answering, give_up=self._distrust)
         """The turns of engines and trainer ranks on their devices."""
+
+    @classmethod
+    @asynccontextmanager
+    async def started(cls, run: Run) -> AsyncGenerator[Fleet]:
+        """Start the engines of a run on this machine, as processes of this one, for a context. They
+        are ready after `ready`, which a `Rollout` waits for.
+
+        Raises:
+            ConfigError: the configured engine is not one that runs start.
+        """
+        config = run.config
+        stop_timeout_s = config.cluster.stop_timeout_s
+        async with LocalProcesses(run.folder / "logs", stop_timeout_s=stop_timeout_s) as processes:
+            fleet = cls(
+                EngineSetup.of(config),
+                run.config_file,
+                processes,
+                model_dir=run.model_dir,
+                weights_dir=run.weights,
+            )
+            async with fleet.running():
+                yield fleet
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:

@@ -18,6 +18,14 @@ class Agent(ABC):
 
     `env.reset()` has been prepared with the task: calling it returns the first messages.
     The framework sums the rewards from `Step.reward`; an agent returns nothing.
+
+    >>> from agentgym_rl import Agent
+    >>> class OneTurn(Agent):
+    ...     async def run(self, env, client, *, model, task):
+    ...         messages, _ = await env.reset()
+    ...         chat = client.chat.completions
+    ...         reply = await chat.create(model=model, messages=messages, tools=env.tools)
+    ...         await env.step(reply.choices[0].message.model_dump(exclude_none=True))
     """
 
     @abstractmethod

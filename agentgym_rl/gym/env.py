@@ -36,6 +36,11 @@ class Step(NamedTuple):
 
     `observation` holds only the NEW messages (roles user, tool, system). `terminated`: the task
     itself ended. `truncated`: a limit ended it. Reserved `info` keys: RESERVED_INFO.
+
+    >>> from agentgym_rl import Step
+    >>> messages, reward, *_ = Step([], 1.0, True, False, {"metrics": {"tries": 2}})
+    >>> reward
+    1.0
     """
 
     observation: list[Message]
@@ -58,6 +63,14 @@ class Env(ABC):
 
     Subclasses implement `reset` and `step`. `task_source` provides the tasks: by default an
     endless stream of seeds.
+
+    >>> from agentgym_rl import Env, Step
+    >>> class Guess(Env):
+    ...     async def reset(self, *, seed=None, options=None):
+    ...         self.number = str((seed or 0) % 10)
+    ...         return [{"role": "user", "content": "Guess a digit."}], {}
+    ...     async def step(self, action):
+    ...         return Step([], float(action["content"] == self.number), True, False, {})
     """
 
     tools: Sequence[ToolSpec] = ()

@@ -21,13 +21,14 @@ from pydantic import ValidationError
 
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import entry_points_of, forget_entry_points
+from agentgym_rl.core.extensions import entry_points_of, forget_entry_points, path_of
 from agentgym_rl.runtime.imports import import_object
 
 from .agent import Agent
 from .env import Env
 from .sandbox import Limits, SandboxBackend
 from .specs import EnvSpec, Kind, Spec
+from .sync_env import SyncEnv
 
 _ID = re.compile(r"(?:[\w.-]+/)?[A-Za-z_][\w.-]*")
 _CALLED: dict[Kind, str] = {"env": "an env", "agent": "an agent", "sandbox": "a sandbox"}
@@ -50,7 +51,7 @@ _listeners: list[Callable[[str], None]] = []
 
 def register(
     id: str,
-    entry_point: str,
+    entry_point: str | type[Env | SyncEnv | Agent | SandboxBackend],
     *,
     kind: Kind = "env",
     kwargs: Mapping[str, Any] | None = None,
@@ -58,14 +59,14 @@ def register(
     force: bool = False,
     **limits: Any,
 ) -> Spec:
-    """Give `entry_point` ("module:Class") a name.
+    """Give `entry_point`, a class or its path "module:Class", a name.
 
     `limits` of an environment are the other fields of `EnvSpec`: max_turns, step_timeout_s,
     wrappers, argument, max_attempts and what goes with it.
 
     Raises:
-        ConfigError: the id is malformed, or taken and `force` is False; `limits` has an unknown
-            name, or a value out of range.
+        ConfigError: the id is malformed, or taken and `force` is False; the class stands inside a
+            function; `limits` has an unknown name, or a value out of range.
     """
     if not _ID.fullmatch(id):
         raise ConfigError(f"bad id {id!r}: expected [namespace/]name or [namespace/]name-vN")
@@ -75,7 +76,7 @@ def register(
         made = _new(kind)(
             id=id,
             kind=kind,
-            entry_point=entry_point,
+            entry_point=entry_point if isinstance(entry_point, str) else path_of(entry_point),
             kwargs=dict(kwargs or {}),
             description=description,
             **limits,
@@ -120,8 +121,9 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
     return row.spec
 
 
-def make(id: str | EnvSpec, **kwargs: Any) -> Env:
-    """Make a new environment, inside the wrappers that `agentgym_rl.gym.wrappers` draws.
+def make(id: str | EnvSpec | type[Env | SyncEnv], **kwargs: Any) -> Env:
+    """Make a new environment, of an id, a spec or a class, inside the wrappers that
+    `agentgym_rl.gym.wrappers` draws.
 
     `max_turns`, `step_timeout_s`, `wrappers`, `max_attempts` and the other fields of `EnvSpec` set
     those fields; all else is an option of the environment, which gets copies of lists and tables.
@@ -130,7 +132,8 @@ def make(id: str | EnvSpec, **kwargs: Any) -> Env:
     Raises:
         ConfigError: nothing has that id, or the environment does not take these options.
     """
-    return (spec(id) if isinstance(id, str) else id).make(**kwargs)
+    found = id if isinstance(id, EnvSpec) else spec(id if isinstance(id, str) else path_of(id))
+    return found.make(**kwargs)
 
 
 def pprint_registry() -> None:
@@ -139,9 +142,9 @@ def pprint_registry() -> None:
         print(f"{row.id:<24} {row.spec.description if row.spec else 'BROKEN'}")
 
 
-def make_agent(id: str, **kwargs: Any) -> Agent:
-    """Make a new agent."""
-    return spec(id, kind="agent").make(**kwargs)
+def make_agent(id: str | type[Agent], **kwargs: Any) -> Agent:
+    """Make a new agent, of an id or a class."""
+    return spec(id if isinstance(id, str) else path_of(id), kind="agent").make(**kwargs)
 
 
 def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:

@@ -35,9 +35,9 @@ from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 
-from .curriculum import Draws
+from .additions import Addition
+from .draws import Draws
 from .episode import RETRY_AFTER_S
-from .teachers import ServedTeachers
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class FinishedGroups:
         episodes: EpisodeLog,
         draws: Draws | None = None,
     ) -> None:
-        """Tell `draws`, the run's curriculum, the result of each group."""
+        """Give the result of each group to `draws`, the run's choice among tasks."""
         self.outcomes: Counter[str] = Counter()
         """The number of episodes by outcome."""
         self.costs: dict[str, float] = {}
@@ -354,17 +354,19 @@ class OpenGroups:
         episodes: EpisodeLog,
         recovered: Recovered = NOTHING,
         *,
-        teachers: ServedTeachers | None = None,
+        additions: Sequence[Addition] = (),
         draws: Draws | None = None,
     ) -> None:
-        """Continue from `recovered`, episodes that are not played again. `teachers` are asked for
-        the tokens of each episode; None: no teacher is served. `draws`: see `FinishedGroups`."""
+        """Continue from `recovered`, episodes that are not played again. `additions` are made to
+        each episode that trains. `draws`: see `FinishedGroups`."""
         self.buffer = buffer
         self.episodes = episodes
         self.recovered = recovered
         self.finished = FinishedGroups(config, buffer=buffer, episodes=episodes, draws=draws)
+        self.chooses = draws is not None
+        """Whether the run chooses among its tasks."""
         self._size = config.group_size
-        self._teachers = teachers
+        self._additions = additions
         self._groups: dict[str, OpenGroup] = {}
 
     def __len__(self) -> int:
@@ -396,22 +398,22 @@ class OpenGroups:
             self.buffer.withdraw()
 
     async def add(self, group: OpenGroup, member: Trajectory, *, logs_task: bool = False) -> bool:
-        """Take a member that has ended: if it trains, teachers are asked for its tokens, and the
-        log has it before it counts. Return whether the group is now whole and has to be finished.
+        """Take a member that has ended: if it trains, the additions are made to it, and the log
+        has it before it counts. Return whether the group is now whole and has to be finished.
         `logs_task`: the log gets the group's task, too, which could not be made again after a
         crash.
 
         Raises:
             TooManyErrors, StorageError: the run cannot go on.
-            InfraError, ConfigError: nor can it without a served teacher.
+            InfraError, ConfigError: nor can it without an addition.
         """
         name = member.episode_id
         group.members[name] = member
         group.arriving.add(name)
         try:
             if member.outcome.trains:
-                if self._teachers is not None:
-                    member = await self._teachers.teach(member, group.task)
+                for addition in self._additions:
+                    member = await addition.added(member, group.task)
                     group.members[name] = member
                 task = group.task if logs_task else None
                 await self.episodes.add_member(member, task=task, task_index=group.index)

@@ -41,7 +41,7 @@ from agentgym_rl.gym.wrappers import within
 from agentgym_rl.models.resolve import model_folder, tokenizer_hash
 from agentgym_rl.runtime.imports import check_eight_bits, check_findable
 
-from .curriculum import strategy
+from .draws import draws_kind
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
 from .groups import GroupRewarder, accept_filter
 from .players import player_kind
@@ -89,7 +89,8 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
         ConfigError: see `check`.
     """
     accept_filter(config.rollout.should_accept)
-    strategy(config.rollout)
+    if (kind := draws_kind(config.rollout)) is not None:
+        kind.check(config.rollout)
     GroupRewarder(config.rollout)
     own = {
         "algo.loss": config.algo.loss,

@@ -1,7 +1,7 @@
 """The player of groups in this process, as fast as admission allows, and the cursor of the tasks.
 
-The cursor gives tasks in their order, none twice, none of weight 0, and none that the curriculum of
-the run (curriculum.py) passes over.
+The cursor gives tasks in their order, none twice, none of weight 0, and none that the choice of
+the run (draws.py) passes over.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Collection, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -21,7 +21,7 @@ from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym.data import Epochs, without_end
 
-from .curriculum import Draws
+from .draws import Draws
 from .episode import Player, play_with_retries
 from .groups import OpenGroup, OpenGroups
 
@@ -53,11 +53,11 @@ class TaskCursor(Cursor):
     """A cursor over tasks in the order of their index; a finite source starts over.
 
     `logged` has the indices whose groups are complete already, which are left out; `draws` passes
-    over others, if the run has a curriculum. The metrics `rollout/epochs`, `rollout/weight_0` and
-    `rollout/passed_over` are kept up to date in `numbers`, if given.
+    over others, if the run chooses among its tasks. The metrics `rollout/epochs`,
+    `rollout/weight_0` and `rollout/passed_over` are kept up to date in `numbers`, if given.
 
     Raises:
-        ConfigError: there is a curriculum (`rollout.curriculum`) and no `draws`.
+        ConfigError: `rollout.curriculum` is set, and there are no `draws`.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class TaskCursor(Cursor):
         self._logged = logged
         self._numbers: MutableMapping[str, float] = {} if numbers is None else numbers
         self._draws, self._version = draws, version
-        taken = draws.taken if draws else []
+        taken: Sequence[int] = draws.taken if draws else ()
         self._again = deque(index for index in taken if index not in logged)
-        """The tasks that a curriculum took and whose groups are still to be played."""
+        """The tasks that were taken and whose groups are still to be played."""
         self._index = taken[-1] + 1 if taken else 0
         if taken:
             self._numbers["rollout/passed_over"] = float(self._index - len(taken))
@@ -116,18 +116,14 @@ class TaskCursor(Cursor):
                 return index, task
 
     def _is_taken(self, index: int, task: Task) -> bool:
-        """Return whether the curriculum takes the task; count the tasks that it passes over."""
+        """Return whether the task is taken; count those that are passed over."""
         if self._draws is None or self._draws.takes(index, task, version=self._version()):
             self._passed_in_a_row = 0
             return True
         self._numbers["rollout/passed_over"] = self._numbers.get("rollout/passed_over", 0.0) + 1
         self._passed_in_a_row += 1
         if self._passed_in_a_row >= self._config.max_rejected:
-            raise ConfigError(
-                f"rollout.curriculum={self._config.curriculum!r} passed over "
-                f"{self._passed_in_a_row} tasks in a row (rollout.max_rejected): every task is "
-                "solved or hopeless; raise floor in rollout.curriculum_options, or end the run"
-            )
+            raise self._draws.exhausted(self._passed_in_a_row)
         return False
 
     def _is_trained(self, index: int, task: Task) -> bool:
@@ -194,7 +190,7 @@ class Producer(ABC):
         """Admit and finish groups until cancelled."""
 
 
-class Rollout(Producer):
+class LocalProducer(Producer):
     """The player of groups in this process, as fast as admission allows, until cancelled."""
 
     def __init__(
@@ -217,7 +213,7 @@ class Rollout(Producer):
         buffer = self._groups.buffer
         async with asyncio.TaskGroup() as playing:
             while True:
-                if self._config.curriculum:  # it decides at the version that will play the task
+                if self._groups.chooses:  # it decides at the version that will play the task
                     await buffer.wait_room()
                 index, task = await self._cursor.next()
                 await buffer.wait_room()

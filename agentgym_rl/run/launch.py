@@ -39,6 +39,15 @@ async def train(
     `asyncio.run(train(config))`. Cancelling it ends the run and its processes. Signal handlers,
     logging and the garbage collector stay as they are: `arl train` sets its own.
 
+    >>> import asyncio, tempfile
+    >>> from agentgym_rl import train
+    >>> small = {"steps": 1, "rollout.groups_per_batch": 2, "rollout.group_size": 2}
+    >>> small |= {"trainer.num_minibatches": 1, "eval.num_tasks": 0, "logging.progress": "none"}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = asyncio.run(train(overrides={**small, "run": f"{folder}/doctest"}))
+    >>> result.steps
+    1
+
     Args:
         config: A `Config`, a TOML file, its content as nested mappings, or None for the defaults.
         overrides: Dotted keys on top, as on the command line: `{"rollout.max_staleness": 1}`.

@@ -37,7 +37,7 @@ from agentgym_rl.models.resolve import (
     weights_size,
 )
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.teachers import check_teachers
+from agentgym_rl.rollout.additions import addition_kinds
 from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.evaluations import EvalRecord
@@ -130,9 +130,8 @@ async def _check_models(opened: Opened, progress: Progress, *, is_new: bool) -> 
     config, model_dir = opened.config, opened.model_dir
     if (reference := reference_folder(config.algo.kl)) is not None:
         check_tokenizer(reference, model_dir, who="the reference model")
-    if config.algo.teacher.models:
-        progress.phase("asking the teachers for their tokenizers")
-        await check_teachers(config.algo.teacher, model_dir, config.own_engine.max_model_len)
+    for kind in addition_kinds(config):
+        await kind.check(config, model_dir, say=progress.phase)
     if is_new and config.cluster.kind.here:
         progress.phase("trying the model")
         await try_model(config, model_dir, opened.run_dir, opened.config_file, forks=opened.forks)

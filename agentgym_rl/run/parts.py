@@ -79,9 +79,9 @@ class _InThisProcess(ProducerKind):
     def producer(
         self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
     ) -> Producer:
-        from agentgym_rl.rollout.producer import Rollout
+        from agentgym_rl.rollout.producer import LocalProducer
 
-        return Rollout(run.config.rollout, groups, cursor, player, seed=run.config.seed)
+        return LocalProducer(run.config.rollout, groups, cursor, player, seed=run.config.seed)
 
 
 def producer_kind(config: Config) -> ProducerKind:

@@ -21,7 +21,7 @@ from agentgym_rl.evaluate.evaluate import EvalResult
 from agentgym_rl.models.fitted import fitted
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.curriculum import Draws
+from agentgym_rl.rollout.draws import Draws, draws_of
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
@@ -152,7 +152,7 @@ class _PlayedRun(TrainingRun):
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> FinishedGroups:
         rollout, seed = self.config.rollout, self.config.seed
-        draws = Draws.of(rollout, self.episodes, seed=seed, recovered=self.recovered)
+        draws = draws_of(rollout, self.episodes, seed=seed, recovered=self.recovered)
         async with self.groups(draws) as groups:
             self.producer = await self._producer(groups, player, draws)
             async with self.producer.started():

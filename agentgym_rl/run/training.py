@@ -27,10 +27,10 @@ from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.curriculum import Draws
+from agentgym_rl.rollout.additions import additions
+from agentgym_rl.rollout.draws import Draws
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import Producer
-from agentgym_rl.rollout.teachers import ServedTeachers
 from agentgym_rl.runtime.http_server import App, serving
 from agentgym_rl.storage.checkpoints import Retention, prune
 from agentgym_rl.storage.episode_log import EpisodeLog
@@ -113,12 +113,12 @@ class TrainingRun(ABC):
 
     @contextlib.asynccontextmanager
     async def groups(self, draws: Draws | None = None) -> AsyncIterator[OpenGroups]:
-        """Open the groups of the run, whose episodes are shown to the served teachers; `draws`: see
+        """Open the groups of the run, with what is added to its episodes; `draws`: see
         `FinishedGroups`."""
         rollout, buffer = self.config.rollout, self.controller.buffer
-        async with ServedTeachers(self.config.algo.teacher) as teachers:
+        async with additions(self.config) as added:
             parts = (rollout, buffer, self.episodes, self.recovered)
-            yield OpenGroups(*parts, teachers=teachers, draws=draws)
+            yield OpenGroups(*parts, additions=added, draws=draws)
 
     async def _run(self, controller_url: str) -> Played:
         await self.trainer.start(controller_url)

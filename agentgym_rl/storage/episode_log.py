@@ -218,8 +218,8 @@ class EpisodeLog:
         await self._transact([(statement, (time.time(), self._incarnation))])
 
     async def add_drawn(self, task_index: int, key: str) -> None:
-        """Record that a curriculum takes a task, before its group begins; `key` is the name under
-        which the curriculum remembers the task's rewards."""
+        """Record that a task is chosen, before its group begins; `key` is the name under which its
+        rewards are remembered."""
         await self._transact([("INSERT INTO draws VALUES (?, ?)", (task_index, key))])
 
     async def add_member(

@@ -8,7 +8,7 @@ trainer is in the surviving weights exactly once, and all others wait, or are pl
     groups that wait                            wait
     groups of which some episodes are there     those stay, the others are played again
     groups that are not there                   played again (see `Recovered.logged`)
-    tasks that a curriculum passed over         passed over (see `Recovered.drawn`)
+    tasks that were not chosen                  passed over (see `Recovered.drawn`)
 
 Episodes are played again with the seeds they had. A crash interrupts long episodes more often than
 short ones; if their tokens were drawn anew, the episodes that are trained would be too short.
@@ -37,7 +37,7 @@ from .episode_reader import explained, open_to_read
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a group, for a curriculum."""
+    """The result of a group, for the choice among later tasks."""
 
     index: int
     key: str
@@ -75,8 +75,8 @@ class Recovered:
     """The indices of tasks whose groups are complete, with any status. All others are still to be
     played, those in flight at the crash first: the task cursor passes over these indices alone."""
     drawn: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The tasks that a curriculum took: their keys, by index. It passed over the tasks between
-    them."""
+    """The tasks that a choice among them took: their keys, by index. It passed over the tasks
+    between."""
     results: Sequence[Result] = ()
     """The results of the complete groups of the tasks in `drawn`."""
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])

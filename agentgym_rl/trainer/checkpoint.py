@@ -50,8 +50,8 @@ from agentgym_rl.storage.checkpoints import (
     read_manifest,
 )
 
-from .critic import Critic
 from .policy import Policy
+from .trained_term import TrainedTerm
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Checkpoints:
     _: KW_ONLY
     config_hash: str
     retention: Retention
-    critic: Critic | None = None
+    critic: TrainedTerm | None = None
     reference: Policy | None = None
     """The reference model, if it moves."""
     timeout_s: float = 300.0
@@ -236,7 +236,7 @@ def load_checkpoint(
     policy: Policy,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    critic: Critic | None = None,
+    critic: TrainedTerm | None = None,
     reference: Policy | None = None,
 ) -> Manifest:
     """Restore model, optimizer, critic, moving reference model and random state in place, those
@@ -279,7 +279,7 @@ def load_checkpoint(
 def _state(
     policy: Policy,
     optimizer: torch.optim.Optimizer | None,
-    critic: Critic | None,
+    critic: TrainedTerm | None,
     reference: Policy | None,
 ) -> dict[str, Any]:
     model, optim = get_state_dict(policy.model, optimizer or [], options=_options(policy))

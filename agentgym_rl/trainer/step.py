@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import Tally, tally_mismatch, tally_weights
-from agentgym_rl.algo.built_in_terms import built_in_terms
 from agentgym_rl.algo.kl import Taught
 from agentgym_rl.algo.losses import policy_loss
 from agentgym_rl.algo.own_advantage import TokenBatch
 from agentgym_rl.algo.own_parts import check_own_parts
-from agentgym_rl.algo.terms import Term, registered_terms
+from agentgym_rl.algo.terms import Term, our_terms, registered_terms
 from agentgym_rl.config import AlgoConfig, Config, KlConfig, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
@@ -30,7 +29,6 @@ from agentgym_rl.models.resolve import reference_folder, teacher_folders
 from agentgym_rl.storage.checkpoints import Manifest
 
 from .checkpoint import load_checkpoint
-from .critic import Critic
 from .objective import (
     Objective,
     RankBatch,
@@ -52,6 +50,7 @@ from .packed import PackedModel
 from .policy import Policy, PolicyBase
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .sharding import Offload
+from .trained_term import TrainedTerm, trained_term
 from .usage import Phases, Usage
 from .world import World
 
@@ -77,7 +76,7 @@ class Stepper:
         seed: int,
         reference: Policy | PolicyBase | None = None,
         teachers: Sequence[Policy | None] = (),
-        critic: Critic | None = None,
+        critic: TrainedTerm | None = None,
     ):
         """Check and store the arguments; `reference` is the frozen model of `algo.kl`, `teachers`
         are those of `algo.teacher.models` (None: served elsewhere), `critic` is the baseline.
@@ -93,7 +92,7 @@ class Stepper:
                 f"{'a' if critic else 'no'} critic was given"
             )
         self._needs = check_own_parts(algo)
-        self.terms = [*built_in_terms(algo), *registered_terms(algo).values()]
+        self.terms = [*our_terms(algo), *registered_terms(algo).values()]
         if critic is not None:
             self.terms.append(critic)
         if algo.kl.coef and reference is None:
@@ -367,7 +366,7 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         else:
             reference = frozen(folder)
     if algo.baseline == "critic":
-        critic = Critic.load(
+        critic = trained_term(algo.baseline).load(
             model_dir,
             world,
             algo=algo,

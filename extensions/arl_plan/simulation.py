@@ -22,7 +22,7 @@ from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.gym.sandbox import SandboxStats
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.producer import Rollout, TaskCursor
+from agentgym_rl.rollout.producer import LocalProducer, TaskCursor
 from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import COMPUTE_PHASES, MetricsFile, PhasesFile, StepPhases
@@ -206,7 +206,7 @@ class _Run:
             token="",
             on_step=lambda step, metrics: mark(),
         )
-        rollout = Rollout(
+        rollout = LocalProducer(
             config.rollout,
             # Groups that nobody plays need no judge.
             OpenGroups(config.rollout.model_copy(update={"group_reward": None}), buffer, _NoLog()),
@@ -328,7 +328,7 @@ class _Run:
 
 
 async def _until_trained(
-    rollout: Rollout,
+    rollout: LocalProducer,
     trainer: SimulatedTrainer,
     batches: int,
     adapting: Coroutine[Any, Any, None],

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from arl_objectives.covariance import covariances, held_objective
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.built_in_terms import held_objective
-from agentgym_rl.algo.kl import covariances, kl_loss, largest_moment
+from agentgym_rl.algo.kl import kl_loss, largest_moment
 from agentgym_rl.algo.losses import behavior_weights, policy_loss
 from agentgym_rl.algo.own_loss import LossTokens
 from agentgym_rl.config import AlgoConfig

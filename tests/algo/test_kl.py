@@ -6,16 +6,9 @@ import math
 
 import pytest
 import torch
+from arl_objectives.teachers import distillation_advantages, distillation_loss, top_loss
 
-from agentgym_rl.algo.kl import (
-    distillation_advantages,
-    distillation_loss,
-    kl_estimates,
-    kl_loss,
-    kl_to_come,
-    taught_by,
-    top_loss,
-)
+from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come, taught_by
 from agentgym_rl.config import KlConfig, TeacherConfig
 from tests.kit.cases import cases
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from arl_objectives.covariance import held_objective
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.built_in_terms import held_objective
 from agentgym_rl.algo.losses import LOSSES, LossTokens, PolicyLoss, policy_loss
 from agentgym_rl.config import AlgoConfig
 from tests.kit.cases import cases

@@ -110,7 +110,7 @@ def test_help_of_a_section_is_a_screen_that_says_what_each_key_does(arl):
         lines = out.splitlines()
         assert code == 0
         assert max(map(len, lines)) <= 80
-        assert len(lines) <= (50 if name.startswith("algo") else 60), name
+        assert len(lines) <= (50 if name.startswith("algo") else 64), name
         for key in {key for kind in kinds for key in kind.model_fields} - {"type"}:
             assert re.search(rf"(?m)^  {key} = |\b{name}\.{key}\b|as above: .*\b{key}\b", out), key
 

@@ -22,7 +22,7 @@ from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.gym.registry import spec
 from agentgym_rl.gym.services import Verifier, running_services
 from agentgym_rl.rollout.players import PlayerKind, check_alone, player_kind
-from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.rollout.producer import LocalProducer
 from agentgym_rl.run import parts as run_parts
 from agentgym_rl.run.parts import ProducerKind, producer_kind
 from agentgym_rl.storage.episode_reader import EpisodeReader
@@ -37,7 +37,7 @@ from itertools import cycle
 from agentgym_rl.cluster.processes import LocalCluster
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.players import PlayerKind
-from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.rollout.producer import LocalProducer
 from agentgym_rl.run.parts import ProducerKind
 from agentgym_rl.run.training import LivePart
 
@@ -58,7 +58,7 @@ class Curriculum(ProducerKind):
         return config.cluster.type == "lab"
     def producer(self, run, groups, cursor, player):
         mine = TwoTasks(run.tasks())
-        return Rollout(run.config.rollout, groups, mine, player, seed=run.config.seed)
+        return LocalProducer(run.config.rollout, groups, mine, player, seed=run.config.seed)
 
 @dataclass(frozen=True)
 class MarkedPlayer(Player):
@@ -159,7 +159,7 @@ class Everything(ProducerKind):
 def test_the_kernel_plays_unless_another_does(registered):
     run = SimpleNamespace(config=Config())
     kind = producer_kind(run.config)
-    assert isinstance(kind.producer(run, None, None, None), Rollout)  # pyright: ignore
+    assert isinstance(kind.producer(run, None, None, None), LocalProducer)  # pyright: ignore
     registered("producers", "mine", mine := Everything())
     assert producer_kind(run.config) is mine
     with pytest.raises(ConfigError, match="mine and workers"):

@@ -17,7 +17,7 @@ from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.task import Task, TaskSource
-from agentgym_rl.rollout.curriculum import Draws
+from agentgym_rl.rollout.draws import draws_of
 from agentgym_rl.rollout.groups import FinishedGroups
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.run.loop import Loop
@@ -154,7 +154,7 @@ class Life:
         )
         training = asyncio.create_task(Loop(self.controller).run())
         stack.callback(training.cancel)
-        draws = Draws.of(settings.rollout, log, seed=settings.seed, recovered=self.found)
+        draws = draws_of(settings.rollout, log, seed=settings.seed, recovered=self.found)
         self.finished = FinishedGroups(
             settings.rollout, buffer=self.buffer, episodes=log, draws=draws
         )

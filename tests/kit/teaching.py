@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from arl_objectives.served_teachers import ServedTeachers
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.teachers import ServedTeachers
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import join_world
 from tests.kit.groups import make_group, make_row
@@ -46,7 +46,7 @@ def taught(url: str, rows: Sequence[Row]) -> list[Row]:
         member = replace(make_group("g", [0]).members[0], rows=rows, env_id="math")
         config = TeacherConfig.model_validate({"models": url})
         async with asyncio.timeout(250), ServedTeachers(config) as teachers:
-            return list((await teachers.teach(member, Task("t", 0, {}))).rows)
+            return list((await teachers.added(member, Task("t", 0, {}))).rows)
 
     return asyncio.run(ask())
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 from arl_audit.exactly_once import audit_ledger
+from arl_objectives.curriculum import Curriculum, Drawn, PassRate, named, strategy
 
 from agentgym_rl.config import RolloutConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import SeededTasks, Task
-from agentgym_rl.rollout.curriculum import Curriculum, Draws, PassRate, named, strategy
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.storage.recovery import NOTHING, Recovered, Result
 from tests.kit.cases import cases
@@ -41,8 +41,8 @@ class Kept:
         self.drawn.append((task_index, key))
 
 
-def draws_of(curriculum: Curriculum, recovered: Recovered = NOTHING) -> Draws:
-    return Draws(curriculum, Kept(), seed=0, recovered=recovered)  # pyright: ignore
+def draws_of(curriculum: Curriculum, recovered: Recovered = NOTHING) -> Drawn:
+    return Drawn(curriculum, Kept(), seed=0, recovered=recovered)  # pyright: ignore
 
 
 # ---------------------------------------------------------------- the strategy
@@ -235,7 +235,7 @@ def test_a_task_whose_record_was_cancelled_is_the_next_one():
             await super().add_drawn(task_index, key)
 
     log = Slow()
-    draws = Draws(PassRate("task"), log, seed=0)  # pyright: ignore
+    draws = Drawn(PassRate("task"), log, seed=0)  # pyright: ignore
     config = RolloutConfig(curriculum="task")
     cursor = TaskCursor(config, SeededTasks("train"), seed=0, draws=draws)
 

@@ -30,7 +30,7 @@ from agentgym_rl.gym.wrappers import Timeout
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.episode import Deadlines, InputLimit, Player
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.producer import Rollout, TaskCursor, drawn
+from agentgym_rl.rollout.producer import LocalProducer, TaskCursor, drawn
 from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
@@ -210,7 +210,7 @@ async def played(
             lambda: env(buffer), agent, gateway, clients, "m", Deadlines(99, 99), input_limit=limit
         )
         groups = OpenGroups(config.rollout, buffer, episodes, recovered)
-        rollout = Rollout(
+        rollout = LocalProducer(
             config.rollout,
             groups,
             TaskCursor(

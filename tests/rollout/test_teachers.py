@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arl_objectives.served_teachers import _CONVERSATION, ServedTeachers, check_teachers
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import RolloutConfig, TeacherConfig
@@ -22,7 +23,6 @@ from agentgym_rl.core.trajectory import Row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.teachers import _CONVERSATION, ServedTeachers, check_teachers
 from agentgym_rl.runtime.http_server import read_body, reply, serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.kit.cases import cases
@@ -86,7 +86,7 @@ async def teaching(answer=None, *, folder=BUNDLED, models: Sequence[dict] = ({},
 def taught(episode, answer=None, **how) -> list[Row]:
     async def play():
         async with teaching(answer, **how) as (_, teachers):
-            return (await teachers.teach(episode, TASK)).rows
+            return (await teachers.added(episode, TASK)).rows
 
     return run(play())
 
@@ -152,7 +152,7 @@ def test_a_server_with_another_template_is_named(renders, said, caplog):
 
 
 def test_a_server_that_is_down_for_a_while_is_asked_again(monkeypatch):
-    monkeypatch.setattr("agentgym_rl.rollout.teachers._RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("arl_objectives.served_teachers._RETRY_AFTER_S", 0.01)
     left = [(503, b"loading"), (500, b"oops"), (429, b"busy")]
     server = Server(Tokenizer.from_file(str(BUNDLED / "tokenizer.json")))
     (row,) = taught(
@@ -163,7 +163,7 @@ def test_a_server_that_is_down_for_a_while_is_asked_again(monkeypatch):
 
 
 def test_a_server_that_stays_away_ends_the_run(monkeypatch):
-    monkeypatch.setattr("agentgym_rl.rollout.teachers._RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("arl_objectives.served_teachers._RETRY_AFTER_S", 0.01)
     with pytest.raises(InfraError, match=r"has not answered for 0.2 s .*503 loading.*--resume"):
         taught(episode_of(make_row([0])), lambda asked: (503, b"loading"), patience_s=0.2)
 
@@ -173,7 +173,7 @@ def test_a_server_that_stays_away_ends_the_run(monkeypatch):
         async with ServedTeachers(
             TeacherConfig.model_validate({"models": url, "patience_s": 0.2})
         ) as t:
-            await t.teach(episode_of(make_row([0])), TASK)
+            await t.added(episode_of(make_row([0])), TASK)
 
     with pytest.raises(InfraError, match="has not answered"):
         run(gone())
@@ -297,7 +297,7 @@ def test_the_log_has_what_was_told_before_the_episode_counts(tmp_path):
     async def play():
         config, log = RolloutConfig(group_size=1), EpisodeLog(tmp_path / "episodes.db")
         async with teaching() as (_, teachers):
-            groups = OpenGroups(config, Buffer(config, total_groups=1), log, teachers=teachers)
+            groups = OpenGroups(config, Buffer(config, total_groups=1), log, additions=[teachers])
             group = groups.admit_task(0, TASK)
             member = replace(episode_of(make_row([0])), episode_id="g0-0", group_id="g0")
             assert await groups.add(group, member)

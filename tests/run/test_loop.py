@@ -2,10 +2,12 @@
 
 import ast
 import asyncio
+import difflib
 import importlib.util
 import json
 import re
 import sqlite3
+import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.config import load_config
+import agentgym_rl
 from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.docs.blocks import ROOT, blocks
+from tests.kit.cases import cases
 
 LOOP = ROOT / "examples" / "loop.py"
 PAGE = "docs/loop.md"
@@ -32,10 +35,12 @@ SMALL = {
 }
 
 
-def variation() -> str:
-    """Return the diff on the page."""
-    (diff,) = blocks("diff", PAGE)
-    return diff.text
+VARIATIONS = {
+    "loop_curriculum": None,  # on the page alone
+    "loop_turn_rewards": ROOT / "examples" / "loop_turn_rewards.py",
+    "loop_replay": ROOT / "examples" / "loop_replay.py",
+}
+MOST_LINES, MOST_CHANGED = 120, 20
 
 
 def applied(diff: str, text: str) -> str:
@@ -50,16 +55,24 @@ def applied(diff: str, text: str) -> str:
     return text
 
 
-def test_the_script_is_short_and_imports_only_public_names():
-    assert len(LOOP.read_text().splitlines()) <= 144
-    imports = [n for n in ast.walk(ast.parse(LOOP.read_text())) if isinstance(n, ast.ImportFrom)]
-    names = [part for n in imports for part in (*str(n.module).split("."), *_names(n))]
-    names += [n.attr for n in ast.walk(ast.parse(LOOP.read_text())) if isinstance(n, ast.Attribute)]
+def variation(name: str) -> str:
+    """Return the text of a variation: its file, or the script after the diff on the page."""
+    if file := VARIATIONS[name]:
+        return file.read_text()
+    (diff,) = blocks("diff", PAGE)
+    return applied(diff.text, LOOP.read_text())
+
+
+def test_the_script_is_short_and_imports_only_the_public_names_of_the_package():
+    assert len(LOOP.read_text().splitlines()) <= MOST_LINES
+    tree = ast.parse(LOOP.read_text())
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    assert [node.module for node in imports] == ["agentgym_rl"]
+    assert {alias.name for node in imports for alias in node.names} <= set(agentgym_rl.__all__)
+    modules = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    assert modules <= sys.stdlib_module_names
+    names = [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
     assert [name for name in names if name.startswith("_")] == []
-
-
-def _names(node: ast.ImportFrom) -> list[str]:
-    return [alias.name for alias in node.names]
 
 
 def test_the_page_shows_the_script_part_by_part():
@@ -67,19 +80,20 @@ def test_the_page_shows_the_script_part_by_part():
     assert "\n\n".join(shown) == LOOP.read_text()
 
 
-def test_the_variation_is_small():
-    lines = variation().splitlines()[2:]
-    assert 0 < len([line for line in lines if line[0] in "+-"]) <= 20
+@cases("name", VARIATIONS)
+def test_a_variation_is_small(name):
+    script, varied = LOOP.read_text().splitlines(), variation(name).splitlines()
+    changed = [x for x in difflib.ndiff(script, varied) if x[0] in "+-"]
+    assert 0 < len(changed) <= MOST_CHANGED
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("diff", [None, variation], ids=["loop", "variation"])
-def test_the_loop_trains_within_the_staleness_bound(tmp_path, diff):
+@pytest.mark.parametrize("name", [None, *VARIATIONS])
+def test_the_loop_trains_within_the_staleness_bound(tmp_path, name):
     script = tmp_path / "loop.py"
-    script.write_text(applied(diff(), LOOP.read_text()) if diff else LOOP.read_text())
+    script.write_text(variation(name) if name else LOOP.read_text())
     run = tmp_path / f"run-{tmp_path.name}"  # a name of its own, for its weights folder
-    config = load_config(None, SMALL | {"run": str(run)})
-    before, after = asyncio.run(imported(script).main(config))
+    before, after = asyncio.run(imported(script).main(SMALL | {"run": str(run)}))
     # The engine answers with the last published weights, and it began with the first ones.
     assert (before.versions, after.versions) == ((0,), (STEPS,))
     with closing(sqlite3.connect(run / "episodes.db")) as db:
@@ -98,6 +112,9 @@ def test_the_loop_trains_within_the_staleness_bound(tmp_path, diff):
             oldest = [e.oldest_version for e in episodes if e.oldest_version is not None]
             assert min(oldest) >= step - 1
             assert max(v for e in episodes for v in e.trained_versions) <= step
+            scores = {reward for e in episodes for reward in e.credit.turn_rewards}
+            assert scores <= {0.0, 0.2}
+            assert bool(scores) == (name == "loop_turn_rewards")
 
 
 def metrics(run: Path) -> list[Mapping[str, Any]]:

@@ -48,7 +48,8 @@ def test_frames_say_who_holds_the_loop():
 
 def test_the_files_that_call_foreign_code_are_there():
     root = Path(episode.__file__).parents[2]
-    files = [str(file) for file in (root / "agentgym_rl").rglob("*.py")]
+    folders = [root / "agentgym_rl", root / "extensions"]
+    files = [str(file) for folder in folders for file in folder.rglob("*.py")]
     for pattern, *_ in HOLDERS:
         names = re.search(r"\((.*)\)", pattern)
         for name in names[1].split("|") if names else [""]:

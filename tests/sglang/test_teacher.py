@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from arl_objectives.served_teachers import check_teachers
+
 from agentgym_rl.config import TeacherConfig
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.teachers import check_teachers
 from tests.kit.teaching import NOISE, furthest, rows_of, taught
 
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from arl_objectives.critic import Critic
 from torch.distributed.device_mesh import init_device_mesh
 from trainer_samples import (
     make_items,
@@ -34,7 +35,6 @@ from agentgym_rl.config import (
     preset_names,
 )
 from agentgym_rl.core.choices import Experts
-from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy, PolicyBase
 from agentgym_rl.trainer.step import Stepper

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as T
+from arl_objectives.critic import ValueModel
 from rank_child import TRAINER, make_stepper, train_tree
 from torch.distributed.tensor import DTensor
 from trainer_samples import (
@@ -32,7 +33,6 @@ from agentgym_rl.config import LoraConfig, TrainerConfig, load_config
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer import attention, packing_trial
 from agentgym_rl.trainer.attention import SEGMENT_SDPA
-from agentgym_rl.trainer.critic import ValueModel
 from agentgym_rl.trainer.packing_trial import ALONE, choose_attention
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arl_objectives.critic import Critic
 from trainer_samples import (
     VOCAB,
     make_items,
@@ -36,7 +37,6 @@ from agentgym_rl.config import (
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from arl_objectives.critic import Critic
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Zamba2Config
 
@@ -17,7 +18,6 @@ from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 from agentgym_rl.storage.checkpoints import Retention
 from agentgym_rl.trainer.checkpoint import Checkpoints
-from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.policy import Policy
 
 VOCAB = 40

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from arl_objectives.served_teachers import check_teachers
 
 from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.teachers import check_teachers
 from tests.kit.teaching import NOISE, furthest, rows_of, taught
 
 from .conftest import StartVllm, VllmServer

@@ -62,6 +62,8 @@ _PARTS = {
     "producers": "producer",
     "players": "player",
     "opponents": "opponents",
+    "draws": "choice of tasks",
+    "additions": "addition to episodes",
     "engines": "engine",
     "preparations": "preparation",
     "turns": "turns",

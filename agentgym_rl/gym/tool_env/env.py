@@ -35,6 +35,23 @@ class ToolEnv(Env):
     InfraError, and errors for a lack of memory, handles, disk or a connection, which become
     InfraError: neither the agent nor the tool is to blame for them.
 
+    >>> import asyncio
+    >>> from agentgym_rl import ToolEnv, make, tool
+    >>> class Shop(ToolEnv):
+    ...     def begin(self, task):
+    ...         return "Buy a lamp."
+    ...     @tool
+    ...     def buy(self, item: str) -> str:
+    ...         self.end(float(item == "lamp"))
+    ...         return "bought"
+    >>> call = {"id": "1", "function": {"name": "buy", "arguments": '{"item": "lamp"}'}}
+    >>> async def main():
+    ...     env = Shop()
+    ...     await env.reset(seed=1)
+    ...     return await env.step({"role": "assistant", "tool_calls": [call]})
+    >>> asyncio.run(main()).reward
+    1.0
+
     Raises:
         TypeError: at the class definition: two tools share a name, or a method is no valid tool.
     """

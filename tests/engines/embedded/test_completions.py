@@ -7,6 +7,7 @@ import numpy as np
 import openai
 import pytest
 import torch
+from arl_objectives.served_teachers import ServedTeachers
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -15,7 +16,6 @@ from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.task import Task
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.teachers import ServedTeachers
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import join_world
 from tests.docs.blocks import blocks
@@ -216,7 +216,7 @@ def test_a_served_teacher_says_what_its_folder_says(served):
         async with ServedTeachers(config) as teachers:
             await teachers.check(BUNDLED, longest=49)
             member = replace(make_group("g", [0]).members[0], rows=[row])
-            return await teachers.teach(member, Task("t", 0))
+            return await teachers.added(member, Task("t", 0))
 
     (found,) = _run(served, scenario).rows
     with join_world() as world:

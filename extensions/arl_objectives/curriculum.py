@@ -22,6 +22,7 @@ from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task, derived_number
+from agentgym_rl.rollout.draws import Draws, DrawsKind
 from agentgym_rl.runtime.imports import import_object
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, Recovered, Result
@@ -188,15 +189,13 @@ def named(task: Task, field: str) -> str:
     )
 
 
-def strategy(config: RolloutConfig) -> Curriculum | None:
-    """Return the strategy of `rollout.curriculum`; None if there is none.
+def strategy(config: RolloutConfig) -> Curriculum:
+    """Return the strategy of `rollout.curriculum`.
 
     Raises:
         ConfigError: the class cannot be imported, or refuses its options.
     """
     name, options = config.curriculum, config.curriculum_options
-    if not name:
-        return None
     try:
         made = import_object(name)(**options) if ":" in name else PassRate(name, **options)
     except ConfigError:
@@ -209,12 +208,12 @@ def strategy(config: RolloutConfig) -> Curriculum | None:
     if not isinstance(made, Curriculum):
         raise ConfigError(
             f"rollout.curriculum={name!r} made a {type(made).__name__}, expected a subclass of "
-            "agentgym_rl.rollout.curriculum:Curriculum"
+            "arl_objectives.curriculum:Curriculum"
         )
     return made
 
 
-class Draws:
+class Drawn(Draws):
     """The answers of a run's curriculum, and the results that they follow from."""
 
     def __init__(
@@ -223,10 +222,12 @@ class Draws:
         episodes: EpisodeLog,
         *,
         seed: int,
+        name: str = "",
         recovered: Recovered = NOTHING,
     ) -> None:
-        """Continue with the answers and results in the log of a run that is resumed."""
-        self._strategy = strategy
+        """Continue with the answers and results in the log of a run that is resumed. `name` is the
+        value of `rollout.curriculum`, for errors."""
+        self._strategy, self._name = strategy, name
         self._episodes = episodes
         self._seed = seed
         self._keys = dict(recovered.drawn)
@@ -236,21 +237,11 @@ class Draws:
         self._rewards = KnownRewards()
         """The results seen."""
 
-    @classmethod
-    def of(
-        cls, config: RolloutConfig, episodes: EpisodeLog, *, seed: int, recovered: Recovered
-    ) -> Draws | None:
-        """Return the draws of `rollout.curriculum`; None if there is none."""
-        made = strategy(config)
-        return cls(made, episodes, seed=seed, recovered=recovered) if made else None
-
     @property
-    def taken(self) -> list[int]:
-        """Return the indices of all tasks taken so far, ascending."""
+    def taken(self) -> Sequence[int]:
         return sorted(self._keys)
 
     def takes(self, index: int, task: Task, *, version: int) -> bool:
-        """Return whether the task at `index` is to be played, while `version` is served."""
         self._see(version)
         drawn = derived_number(f"{self._seed}/curriculum/{index}") / 2**48
         key = self._key(task)
@@ -283,14 +274,12 @@ class Draws:
         return ConfigError(f"rollout.curriculum={kind.__module__}:{kind.__qualname__}: {what}")
 
     async def record(self, index: int, task: Task) -> None:
-        """Log that a task is taken, before it is played. Idempotent."""
         if index not in self._keys:
             key = self._key(task)
             await self._episodes.add_drawn(index, key)
             self._keys[index] = key
 
     def saw(self, group: Group) -> None:
-        """Keep the result of a group that has ended, and is in the log."""
         if group.index in self._keys and (result := Result.of(group, self._keys[group.index])):
             self._fresh.append(result)
 
@@ -301,3 +290,27 @@ class Draws:
             self._rewards.add(result)
         if seen:
             self._fresh = [result for result in self._fresh if result.version >= version]
+
+    def exhausted(self, passed: int) -> ConfigError:
+        return ConfigError(
+            f"rollout.curriculum={self._name!r} passed over {passed} tasks in a row "
+            "(rollout.max_rejected): every task is solved or hopeless; raise floor in "
+            "rollout.curriculum_options, or end the run"
+        )
+
+
+class _Kind(DrawsKind):
+    def takes(self, config: RolloutConfig) -> bool:
+        return bool(config.curriculum)
+
+    def check(self, config: RolloutConfig) -> None:
+        strategy(config)
+
+    def draws(
+        self, config: RolloutConfig, episodes: EpisodeLog, *, seed: int, recovered: Recovered
+    ) -> Draws:
+        name = config.curriculum
+        return Drawn(strategy(config), episodes, seed=seed, name=name, recovered=recovered)
+
+
+KIND = _Kind()

@@ -20,20 +20,19 @@ from agentgym_rl.algo.advantages import (
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.own_advantage import TokenBatch
 from agentgym_rl.algo.packing import PackedRows
-from agentgym_rl.algo.terms import Term
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
-
-from .objective import RankBatch
-from .optim import (
+from agentgym_rl.trainer.objective import RankBatch
+from agentgym_rl.trainer.optim import (
     learning_rate,
     make_optimizer,
     set_learning_rate,
     take_step,
 )
-from .packed import PackedModel
-from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
-from .world import World
+from agentgym_rl.trainer.packed import PackedModel
+from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
+from agentgym_rl.trainer.trained_term import TrainedTerm
+from agentgym_rl.trainer.world import World
 
 
 class ValueModel(PackedModel):
@@ -70,10 +69,11 @@ class Judged:
     advantages: Tensor
 
 
-class Critic(Term):
+class Critic(TrainedTerm):
     """A critic that judges each batch, then learns from it. All ranks call theirs in step."""
 
     replaces_advantages = True
+    value_model: ValueModel
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import TeacherConfig, TeacherModel
+from agentgym_rl.config import Config, TeacherConfig, TeacherModel
 from agentgym_rl.core.choices import ALL, Told
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Row, Trajectory
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import CANARIES, check_tokenizer, teacher_folders
+from agentgym_rl.rollout.additions import Addition, AdditionKind
 from agentgym_rl.runtime.http_client import AnswerTooLarge, HttpClient, read_json
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.tasks import together
@@ -69,7 +70,7 @@ async def check_teachers(config: TeacherConfig, model_dir: Path, longest: int) -
         await teachers.check(model_dir, longest=longest)
 
 
-class ServedTeachers:
+class ServedTeachers(Addition):
     """The teachers of `algo.teacher.models` that are URLs. One event loop only; use it as a
     context."""
 
@@ -166,7 +167,7 @@ class ServedTeachers:
                 f"or set engine.max_model_len to {room - 1}. It said: {error}"
             ) from error
 
-    async def teach(self, episode: Trajectory, task: Task) -> Trajectory:
+    async def added(self, episode: Trajectory, task: Task) -> Trajectory:
         """Return the episode with what the teachers of its task say of its tokens.
 
         Raises:
@@ -261,6 +262,22 @@ class ServedTeachers:
             return read_json(text)
         except ValueError:
             raise ConfigError(f"the teacher at {url}: {path} is no JSON: {said}") from None
+
+
+class _Kind(AdditionKind):
+    def takes(self, config: Config) -> bool:
+        return bool(config.algo.teacher.models)
+
+    async def check(self, config: Config, model_dir: Path, *, say: Callable[[str], None]) -> None:
+        say("asking the teachers for their tokenizers")
+        longest = config.own_engine.max_model_len
+        await check_teachers(config.algo.teacher, model_dir, longest)
+
+    def opened(self, config: Config) -> ServedTeachers:
+        return ServedTeachers(config.algo.teacher)
+
+
+KIND = _Kind()
 
 
 def _card(answer: Any, url: str) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""The contract of what the training of an episode needs beside its tokens: it is added once the
+episode has ended, before it is logged.
+
+A batch that is trained again, after a crash or by `arl replay`, then has the same numbers. An entry
+point of the group `agentgym_rl.additions` names an `AdditionKind`, which says itself from the
+configuration whether it is meant. The log-probs of served teachers are a member
+(arl_objectives/served_teachers.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from agentgym_rl.config import Config
+from agentgym_rl.core.extensions import load_extensions, not_installed
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Trajectory
+
+GROUP = "additions"
+
+
+class Addition(ABC):
+    """A source of what is added to the episodes of a run. One event loop only."""
+
+    @abstractmethod
+    async def added(self, episode: Trajectory, task: Task) -> Trajectory:
+        """Return an episode that trains with what is added to it.
+
+        Raises:
+            InfraError, ConfigError: it cannot be had, so the run cannot go on.
+        """
+
+
+class AdditionKind(ABC):
+    """A kind of additions to episodes."""
+
+    @abstractmethod
+    def takes(self, config: Config) -> bool:
+        """Return whether this kind adds to the episodes of a run with this configuration."""
+
+    async def check(self, config: Config, model_dir: Path, *, say: Callable[[str], None]) -> None:
+        """Refuse what does not fit the model in `model_dir`, before anything is started; `say`
+        shows what goes on.
+
+        Raises:
+            ConfigError: it does not fit.
+            InfraError: what it depends on does not answer.
+        """
+        return None
+
+    @abstractmethod
+    def opened(self, config: Config) -> AbstractAsyncContextManager[Addition]:
+        """Return the addition of a run, which ends with the context."""
+
+
+def addition_kinds(config: Config) -> list[AdditionKind]:
+    """Return the registered kinds that take this configuration, by their names.
+
+    Raises:
+        ConfigError: there are teachers, and none takes them.
+    """
+    members = load_extensions(GROUP, of=AdditionKind)
+    found = [kind for kind in members.values() if kind.takes(config)]
+    if config.algo.teacher.models and not found:
+        raise not_installed(GROUP, "algo.teacher.models", "checks teachers and has them answer")
+    return found
+
+
+@asynccontextmanager
+async def additions(config: Config) -> AsyncGenerator[Sequence[Addition]]:
+    """Open what is added to the episodes of a run, in the order in which it is added."""
+    async with AsyncExitStack() as stack:
+        kinds = addition_kinds(config)
+        yield [await stack.enter_async_context(kind.opened(config)) for kind in kinds]

@@ -1,0 +1,296 @@
+"""The trainer of the policy in this process, for loops of one's own: whole batches, or passes and
+optimizer steps one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.controller.batches import batch_metrics, split_batch
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.group import Group
+from agentgym_rl.storage.checkpoints import Manifest, Retention
+from agentgym_rl.storage.run_files import Run
+from agentgym_rl.weights.files import prune
+from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+
+from .agreement import Agreement
+from .checkpoint import Checkpoints, config_hash
+from .export import adapter_files, export_model
+from .optim import learning_rate, set_learning_rate, take_step
+from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
+from .step import Stepper, make_stepper
+from .usage import Phases
+from .versions_out import make_publisher, versions_there
+from .world import join_world
+
+
+class Engines(Protocol):
+    """The engines that versions are published to: a `Fleet`."""
+
+    async def begin_publication(self, version: int) -> Mapping[str, str]: ...
+
+    async def end_publication(
+        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """The trained tokens of some rows in a pass: one number for each token, [N]."""
+
+    logprobs: Tensor
+    """The log-probs under the present weights, with their gradient."""
+    behavior_logprobs: Tensor
+    """The log-probs under which the tokens were sampled."""
+    rewards: Tensor
+    """The reward of each token's episode."""
+    episodes: Tensor
+    """The number of each token's episode in the batch: group after group, member after member."""
+    turns: Tensor
+    """The number of each token's turn in its episode."""
+    staleness: Tensor
+    """The age of the weights that sampled each token, in versions."""
+
+
+Loss = Callable[[Tokens], Tensor]
+"""A loss of some rows, to be added over all rows of a batch."""
+
+
+class Trainer:
+    """A trainer of the policy in this process, on one device. There is one in a process at a time.
+
+    `train` does what `arl train` does with a batch, by the configured algorithm. `logprobs`,
+    `forward_backward` and `optimizer_step` are its parts for algorithms of one's own.
+
+    >>> from agentgym_rl import Trainer, runs
+    >>> with runs.temporary() as run, Trainer.started(run) as trainer:
+    ...     folder = trainer.export(run.folder / "export")  # `from_pretrained` loads it
+    ...     trainer.version, (folder / "model.safetensors").exists()
+    (0, True)
+    """
+
+    def __init__(self, run: Run, stepper: Stepper, publisher: Publisher) -> None:
+        """Store the arguments; `started` makes them."""
+        config = run.config
+        self.run = run
+        self.version = 0
+        """The version that was published last."""
+        self._stepper = stepper
+        self._policy = stepper.policy
+        self._publisher = publisher
+        dtype = config.own_engine.dtype
+        self._agreement = Agreement(stepper.policy, config.trainer, engine_dtype=dtype)
+        self._has_moved = False
+        """True after an optimizer step whose weights were not published."""
+
+    @classmethod
+    @contextmanager
+    def started(cls, run: Run) -> Generator[Trainer]:
+        """Load the model for a context.
+
+        Raises:
+            ConfigError: the model cannot be trained as configured, or on no such device.
+        """
+        config = run.config
+        torch.set_num_threads(config.trainer.num_threads)
+        publisher = make_publisher(config, run.weights, model_dir=run.model_dir)
+        with closing(publisher), join_world(device=config.trainer.device) as world:
+            yield cls(run, make_stepper(config, world, run.model_dir), publisher)
+
+    # ------------------------------------------------------------------ a whole batch
+    async def train(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        *,
+        dropped: Mapping[str, int] = MappingProxyType({}),
+    ) -> StepReport:
+        """Train a batch, in a thread; return the report with its metrics (docs/metrics.md).
+
+        The log-probs of tokens that the published weights sampled are compared with the engine's
+        (`trainer.mismatch_stop`), unless a step was taken since. `dropped`: the causes counted by a
+        `Buffer`.
+
+        Raises:
+            TrainerError: the batch cannot be trained, or trainer and engine disagree.
+        """
+        return await asyncio.to_thread(self._train, step, groups, dropped)
+
+    def _train(self, step: int, groups: Sequence[Group], dropped: Mapping[str, int]) -> StepReport:
+        phases = Phases()
+        is_fresh, self._has_moved = not self._has_moved, True
+
+        def look(tokens: ShardTokens, proximal: Tensor, advantages: Tensor) -> None:
+            if is_fresh:
+                self._agreement.check(step, tokens, proximal)
+
+        metrics = self._stepper.train(self._shard(step, groups), phases, on_tokens=look)
+        return StepReport(
+            step=step,
+            version=step + 1,
+            metrics={**batch_metrics(groups, step, dropped), **metrics, **phases.seconds()},
+            intervals=phases.intervals,
+            group_ids=[group.group_id for group in groups],
+        )
+
+    def _shard(self, step: int, groups: Sequence[Group]) -> BatchShard:
+        algo, trainer = self.run.config.algo, self.run.config.trainer
+        (shard,) = split_batch(
+            groups,
+            step=step,
+            num_ranks=1,
+            num_minibatches=trainer.num_minibatches,
+            turn_discount=algo.turn_discount,
+            leave_out=algo.leave_out,
+            reward_parts=algo.reward.parts,
+            teacher=algo.teacher,
+        )
+        return shard
+
+    # ------------------------------------------------------------------ its parts
+    async def logprobs(self, groups: Sequence[Group]) -> list[Tensor]:
+        """Return the log-probs of trained tokens under the present weights, a tensor for each
+        episode: group after group, member after member.
+
+        Raises:
+            TrainerError: a row is too long, or has tokens that the model does not have.
+        """
+        return await asyncio.to_thread(self._logprobs, groups)
+
+    def _logprobs(self, groups: Sequence[Group]) -> list[Tensor]:
+        _, tokens = self._tokens(groups)
+        found = frozen_pass(self._policy, self._policy.logprobs, tokens)
+        return [found[tokens.episodes == e] for e in range(len(tokens.tokens_per_episode))]
+
+    async def forward_backward(self, groups: Sequence[Group], loss: Loss) -> float:
+        """Add the gradients of a loss of one's own, which is called with some rows at a time;
+        return its sum over all rows.
+
+        Raises:
+            TrainerError: see `logprobs`.
+        """
+        return await asyncio.to_thread(self._forward_backward, groups, loss)
+
+    def _forward_backward(self, groups: Sequence[Group], loss: Loss) -> float:
+        shard, tokens = self._tokens(groups)
+        rewards = torch.tensor(shard.rewards, dtype=torch.float32)[tokens.episodes]
+
+        def of(batch: MicroBatch) -> Tensor:
+            at, logprobs = batch.index, self._policy.logprobs(batch.packed)
+
+            def same(values: Tensor) -> Tensor:
+                return values[at].to(logprobs.device)
+
+            return loss(
+                Tokens(
+                    logprobs,
+                    behavior_logprobs=same(tokens.behavior_logprobs),
+                    rewards=same(rewards),
+                    episodes=same(tokens.episodes),
+                    turns=same(tokens.turns),
+                    staleness=same(tokens.staleness),
+                )
+            )
+
+        plan = tokens.micro_batches(range(len(tokens.rows)), self._policy)
+        return accumulate(self._policy, plan, len(plan), of)
+
+    async def optimizer_step(self, step: int) -> float:
+        """Take an optimizer step with the gradients so far, at the learning rate of batch `step`;
+        return the norm of the gradients before they were clipped.
+
+        Raises:
+            TrainerError: a gradient is not finite.
+        """
+        return await asyncio.to_thread(self._optimizer_step, step)
+
+    def _optimizer_step(self, step: int) -> float:
+        config = self.run.config
+        rate = learning_rate(config.trainer, step, num_steps=config.steps)
+        set_learning_rate(self._stepper.optimizer, rate)
+        self._has_moved = True
+        return take_step(self._stepper.optimizer, config.trainer.max_grad_norm)
+
+    def _tokens(self, groups: Sequence[Group]) -> tuple[BatchShard, ShardTokens]:
+        shard = self._shard(self.version, groups)
+        return shard, ShardTokens.from_shard(shard, vocab_size=self._policy.vocab_size)
+
+    # ------------------------------------------------------------------ its weights
+    async def publish(self, engines: Engines, version: int) -> Published:
+        """Give the present weights to the engines as `version`, while they sample.
+
+        Raises:
+            WeightsError: no engine took them.
+        """
+        await asyncio.to_thread(self._prepare, version)
+        urls = await engines.begin_publication(version)
+        try:
+            done = await asyncio.to_thread(self._publisher.publish, urls, version)
+        except PublicationFailed as failure:
+            await engines.end_publication(version, served=(), failed=failure.failed)
+            raise
+        await engines.end_publication(version, served=done.served, failed=done.failed)
+        prune(self.run.weights, keep=versions_there(self.run.config.weights))
+        self.version, self._has_moved = version, False
+        return done
+
+    def _prepare(self, version: int) -> None:
+        self._publisher.prepare(version, self._policy.trained_state())
+
+    def save(self, step: int) -> Path:
+        """Write model, optimizer and random state after `step` batches to the run's folder
+        `checkpoints/step-N`; return it once it is on disk.
+
+        Raises:
+            TrainerError: it cannot be written.
+        """
+        config, stepper = self.run.config, self._stepper
+        checkpoints = Checkpoints(
+            self.run.folder / "checkpoints",
+            stepper.policy,
+            stepper.optimizer,
+            config_hash=config_hash(config),
+            retention=Retention.of(config.trainer),
+            critic=stepper.critic,
+            reference=stepper.moving,
+            timeout_s=config.trainer.finish_timeout_s,
+        )
+        with closing(checkpoints):
+            checkpoints.begin(step)
+            checkpoints.reported({})
+            checkpoints.finish()
+        return checkpoints.folder / f"step-{step}"
+
+    def load(self, checkpoint: Path) -> Manifest:
+        """Continue from a checkpoint; engines get its weights with the next `publish`.
+
+        Raises:
+            TrainerError: there is no complete checkpoint, or it is of another model.
+        """
+        self._has_moved = True
+        return self._stepper.restore(checkpoint)
+
+    def export(self, folder: Path) -> Path:
+        """Write the model to a folder that `from_pretrained` loads; return it.
+
+        Raises:
+            TrainerError: it cannot be written.
+        """
+        policy = self._policy
+        adapter = adapter_files(policy.adapter, policy.trained_state() if policy.adapter else {})
+        return export_model(
+            folder,
+            policy.exported(),
+            model_dir=self.run.model_dir,
+            adapter=adapter,
+            names=policy.names,
+        )

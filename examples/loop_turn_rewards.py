@@ -1,0 +1,63 @@
+"""The training loop with rewards of turns: python examples/loop_turn_rewards.py [KEY=VALUE ...]"""
+
+import asyncio
+import sys
+from dataclasses import replace
+
+from agentgym_rl import Buffer, Fleet, Rollout, Trainer, evaluate, runs
+
+
+async def play(rollout):
+    """Play groups until cancelled, as many at once as the staleness bound admits."""
+    async with asyncio.TaskGroup() as groups:
+        async for index, task in rollout.admitted():
+            groups.create_task(play_group(rollout, index, task))
+
+
+def scored(episode):
+    """Score each turn, as a process reward model does; here a rule: a turn should use a tool."""
+    if not episode.outcome.trains:
+        return episode
+    replies = [message for message in episode.messages if message["role"] == "assistant"]
+    return episode.with_turn_rewards([0.2 * bool(reply.get("tool_calls")) for reply in replies])
+
+
+async def play_group(rollout, index, task):
+    """Play a task `group_size` times at once; the group waits in the buffer, logged."""
+    group = await rollout.group(task, index=index)
+    members = [scored(episode) for episode in group.members]
+    await rollout.finish(task, replace(group, members=members))
+
+
+async def learn(run, buffer, rollout, trainer, fleet):
+    """Train `config.steps` batches while groups are played."""
+    async with asyncio.TaskGroup() as tasks:
+        playing = tasks.create_task(play(rollout))
+        for step in range(run.config.steps):
+            groups = await buffer.batch()  # none older than the bound; leased in the log
+            report = await trainer.train(step, groups, dropped=buffer.dropped)
+            await trainer.publish(fleet, report.version)  # while the engines sample
+            await run.record(report)  # durable: the batch is never trained again
+            buffer.publish(report.version)  # admits the groups of another batch
+            print(f"batch {step}: reward {report.metrics['reward/mean']:.3f}", flush=True)
+        playing.cancel()
+
+
+async def main(overrides):
+    """Evaluate, train and evaluate again; return both results."""
+    with runs.new(overrides=overrides, kind="loop") as run, Trainer.started(run) as trainer:
+        total = run.config.steps * run.config.rollout.groups_per_batch
+        buffer = Buffer(run.config.rollout, total_groups=total, log=run.log)
+        async with (
+            Fleet.started(run) as fleet,
+            Rollout.started(run, fleet, buffer=buffer) as rollout,
+        ):
+            before = await evaluate(rollout=rollout)
+            await learn(run, buffer, rollout, trainer, fleet)
+            after = await evaluate(rollout=rollout)
+            print(f"held-out: {before.reward:.3f}, then {after.reward:.3f}; see {run.folder}")
+    return before, after
+
+
+if __name__ == "__main__":
+    asyncio.run(main(dict(word.split("=", 1) for word in sys.argv[1:])))

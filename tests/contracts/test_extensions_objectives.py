@@ -1,0 +1,121 @@
+"""Choices among tasks, additions to episodes, and terms with a model, of other packages."""
+
+import asyncio
+import sys
+
+import pytest
+
+from agentgym_rl.algo.terms import our_terms
+from agentgym_rl.config import AlgoConfig, RolloutConfig, load_config
+from agentgym_rl.core import extensions
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Task
+from agentgym_rl.rollout.additions import addition_kinds, additions
+from agentgym_rl.rollout.draws import draws_kind, draws_of
+from agentgym_rl.trainer.trained_term import trained_term
+from tests.kit.extension import install
+from tests.kit.groups import make_group
+
+MODULE = """
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.rollout.additions import Addition, AdditionKind
+from agentgym_rl.rollout.draws import Draws, DrawsKind
+
+
+class Even(Draws):
+    taken = ()
+
+    def takes(self, index, task, *, version):
+        return index % 2 == 0
+
+    async def record(self, index, task):
+        pass
+
+    def saw(self, group):
+        pass
+
+    def exhausted(self, passed):
+        return ConfigError("no even tasks")
+
+
+class EvenKind(DrawsKind):
+    def takes(self, config):
+        return config.max_rejected == 7
+
+    def check(self, config):
+        pass
+
+    def draws(self, config, episodes, *, seed, recovered):
+        return Even()
+
+
+class Note(Addition):
+    async def added(self, episode, task):
+        return replace(episode, metrics={**episode.metrics, "noted": float(task.seed)})
+
+
+class NoteKind(AdditionKind):
+    def takes(self, config):
+        return config.seed == 77
+
+    @asynccontextmanager
+    async def opened(self, config):
+        yield Note()
+
+
+EVEN, NOTE = EvenKind(), NoteKind()
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    points = {"draws": {"even": "theirs_even:EVEN"}, "additions": {"note": "theirs_even:NOTE"}}
+    folder = install(tmp_path / "theirs", {"theirs_even": MODULE}, points)
+    monkeypatch.syspath_prepend(str(folder))
+    yield
+    sys.modules.pop("theirs_even", None)
+
+
+def test_a_package_chooses_among_the_tasks(theirs):
+    found = draws_of(RolloutConfig(max_rejected=7), None, seed=1)  # pyright: ignore
+    task = Task("t", 1, {})
+    assert found is not None
+    assert [found.takes(index, task, version=0) for index in range(3)] == [True, False, True]
+    assert draws_kind(RolloutConfig()) is None
+
+
+def test_two_choices_are_refused(theirs):
+    with pytest.raises(ConfigError, match=r"curriculum and even .* would both choose the tasks"):
+        draws_kind(RolloutConfig(max_rejected=7, curriculum="task"))
+
+
+def test_a_package_adds_to_episodes(theirs):
+    async def noted():
+        async with additions(load_config(None, {"seed": 77})) as (note,):
+            return await note.added(make_group("g", [0]).members[0], Task("t", 5, {}))
+
+    assert asyncio.run(noted()).metrics["noted"] == 5.0
+
+
+def test_what_is_not_installed_is_refused(monkeypatch):
+    points, absent = extensions.entry_points_of, {"draws", "additions", "objectives"}
+
+    def installed(group):
+        return {} if group in absent else points(group)
+
+    modules = ("core.extensions", "algo.terms", "trainer.trained_term")
+    for name in modules:
+        monkeypatch.setattr(f"agentgym_rl.{name}.entry_points_of", installed)
+    taught = load_config(None, {"algo.teacher.models": "bundled/math"})
+    for act, said in (
+        (lambda: draws_kind(RolloutConfig(curriculum="task")), "rollout.curriculum 'task': no ins"),
+        (lambda: addition_kinds(taught), "algo.teacher.models: no installed package"),
+        (lambda: our_terms(taught.algo), "algo.teacher: no installed package has its term"),
+        (lambda: our_terms(AlgoConfig(entropy_coef=1)), "algo.entropy_coef: no installed package"),
+        (lambda: trained_term("critic"), "algo.baseline 'critic': no installed package"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            act()
