@@ -424,7 +424,10 @@ def test_type_checkers_see_the_public_names():
     }
     declared = {ast.unparse(node.target) for node in block.body if isinstance(node, ast.AnnAssign)}
     homes = {(name, f"agentgym_rl.{home}") for name, home in agentgym_rl._HOMES.items()}
-    modules = {(name, "agentgym_rl.gym") for name in agentgym_rl._MODULES}
+    modules = {
+        (name, f"agentgym_rl.{home.rpartition('.')[0]}")
+        for name, home in agentgym_rl._MODULES.items()
+    }
     assert seen == homes | modules
     assert declared == set(agentgym_rl._OF_EXTENSIONS)
     assert {name for name, _ in seen} | declared | {"__version__"} == set(agentgym_rl.__all__)
