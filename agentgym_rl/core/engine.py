@@ -131,6 +131,20 @@ class Delta:
     experts: Sequence[RoutedTokens] = ()
 
 
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """Return all deltas of a request as one; experts are left out."""
+    last = deltas[-1]
+    return Delta(
+        token_ids=[id for delta in deltas for id in delta.token_ids],
+        logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
+        versions=[version for delta in deltas for version in delta.versions],
+        times_s=[time_s for delta in deltas for time_s in delta.times_s],
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        support=[ids for delta in deltas for ids in delta.support],
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """The self-description of an engine."""
@@ -190,14 +204,7 @@ class Sampler(ABC):
             delta
             async for delta in self.generate(prompt, sampling, request_id=name, session_id=name)
         ]
-        return Delta(
-            [id for delta in deltas for id in delta.token_ids],
-            [logprob for delta in deltas for logprob in delta.logprobs],
-            [version for delta in deltas for version in delta.versions],
-            [time_s for delta in deltas for time_s in delta.times_s],
-            finish_reason=deltas[-1].finish_reason,
-            stop_reason=deltas[-1].stop_reason,
-        )
+        return joined(deltas)
 
     def no_support(self, sampling: SamplingParams) -> str:
         """Return the reason why the sampler cannot report the set that each token was drawn from,

@@ -103,10 +103,19 @@ class OwnKind(ReceiverKind):
             ConfigError: it cannot serve here.
         """
 
-    @abstractmethod
     def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
-        """Return the client of a server at `url`. The keys of the setup may be another kind's,
-        since attached servers can be of any."""
+        """Return the client of a server at `url`, by default of one with the routes of the embedded
+        engine. The keys of the setup may be another kind's, since attached servers can be of any.
+        """
+        from .client.client import HttpEngine
+
+        return HttpEngine(
+            url,
+            kind=setup.engine.type,
+            timeout_s=setup.engine.request_timeout_s,
+            control_timeout_s=setup.weights.update_timeout_s,
+            incarnation=incarnation,
+        )
 
     def serve_reward_model(
         self, model: str, engine: OwnEngineConfig, *, host: str, port: int

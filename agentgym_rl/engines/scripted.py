@@ -19,6 +19,7 @@ from agentgym_rl.core.engine import (
     Memory,
     SamplingParams,
     SleepLevel,
+    joined,
 )
 from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.runtime.waiting import Changes
@@ -139,7 +140,7 @@ class ScriptedEngine(Engine):
                     if stream:
                         yield self._told(delta, entry)
             if not stream:
-                yield self._told(_joined(deltas), entry)
+                yield self._told(joined(deltas), entry)
         except (asyncio.CancelledError, GeneratorExit):
             entry.aborted = entry.finish_reason is None
             raise
@@ -285,16 +286,3 @@ def _logprob(say: Say, entry: JournalEntry, at: int) -> float:
     if say.logprobs is not None:
         return say.logprobs[at]
     return -((say.token_ids[at] * 31 + at * 17 + len(entry.prompt)) % 997 + 1) / 256
-
-
-def _joined(deltas: list[Delta]) -> Delta:
-    last = deltas[-1]
-    return Delta(
-        token_ids=[id for delta in deltas for id in delta.token_ids],
-        logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
-        versions=[version for delta in deltas for version in delta.versions],
-        times_s=[time_s for delta in deltas for time_s in delta.times_s],
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-        support=[ids for delta in deltas for ids in delta.support],
-    )

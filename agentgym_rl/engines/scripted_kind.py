@@ -3,16 +3,13 @@ model, to try an environment, an agent or the package alone in seconds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from agentgym_rl.config import OwnEngineConfig
 
-from .kind import EngineSetup, Launch, OwnKind
-
-if TYPE_CHECKING:
-    from .client.client import EngineClient
+from .kind import Launch, OwnKind
 
 
 class ScriptedEngineConfig(OwnEngineConfig):
@@ -43,17 +40,6 @@ class ScriptedKind(OwnKind):
             port=launch.port,
             label=launch.label,
             max_model_len=engine.max_model_len,
-        )
-
-    def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
-        from .client.client import HttpEngine
-
-        return HttpEngine(
-            url,
-            kind=setup.engine.type,
-            timeout_s=setup.engine.request_timeout_s,
-            control_timeout_s=setup.weights.update_timeout_s,
-            incarnation=incarnation,
         )
 
 

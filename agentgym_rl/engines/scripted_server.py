@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from starlette.responses import Response
 
 from agentgym_rl.models.resolve import tokenizer_hash
 from agentgym_rl.runtime.http_server import Api, json_response, serving
+from agentgym_rl.runtime.signals import stop_signal
 
 _UNIFORM = 1000
 _LOGPROB = -math.log(_UNIFORM)
@@ -127,9 +127,7 @@ def serve(
 
 
 async def _serve(app: Api, host: str, port: int) -> None:
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    stopped = stop_signal()
     async with serving(app, host=host, port=port) as url:
         sys.stdout.write(f"engine ready on {url}\n")
         sys.stdout.flush()

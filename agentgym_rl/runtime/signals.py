@@ -82,6 +82,14 @@ async def _end_tasks() -> None:
         )
 
 
+def stop_signal() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set from now on, for a server in the running loop."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
+
+
 def keep(work: object) -> None:
     """Keep a task, coroutine or generator from ever being destroyed, even as the process ends.
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from agentgym_rl.config import EngineConfig, OwnEngineConfig, may_use_gpu
-from agentgym_rl.engines.kind import EngineSetup, Launch, OwnKind
+from agentgym_rl.engines.kind import Launch, OwnKind
 
 from .section import EmbeddedEngineConfig
-
-if TYPE_CHECKING:
-    from agentgym_rl.engines.client.client import EngineClient
 
 _IMPORTS = (
     "arl_embedded.main",
@@ -53,17 +50,6 @@ class EmbeddedKind(OwnKind):
 
         folder = resolve_model(model)
         serve(folder, _keys(engine), host=host, port=port, served_model_name=model)
-
-    def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
-        from agentgym_rl.engines.client.client import HttpEngine
-
-        return HttpEngine(
-            url,
-            kind=setup.engine.type,
-            timeout_s=setup.engine.request_timeout_s,
-            control_timeout_s=setup.weights.update_timeout_s,
-            incarnation=incarnation,
-        )
 
     def fork_imports(self, engine: OwnEngineConfig) -> tuple[str, ...]:
         """Return the modules that a server may be forked from; none if it may use a GPU."""

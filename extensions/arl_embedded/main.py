@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import uvloop
 
 from agentgym_rl.core.errors import EngineError
 from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime.signals import stop_signal
 from agentgym_rl.runtime.tasks import first_of
 
 from .app import App
@@ -84,9 +84,7 @@ def run_engine(
 
 
 async def _serve(engine: EmbeddedEngine, app: App, host: str, port: int) -> None:
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    stopped = stop_signal()
     async with serving(app, host=host, port=port) as url, engine.running():
         sys.stdout.write(f"engine ready on {url}\n")
         sys.stdout.flush()

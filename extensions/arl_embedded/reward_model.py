@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ import agentgym_rl
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines import protocol
 from agentgym_rl.runtime.http_server import Api, BodyTooLarge, json_response, read_body, serving
+from agentgym_rl.runtime.signals import stop_signal
 
 from .model import context_limit, pick_device
 from .section import EmbeddedEngineConfig
@@ -348,9 +348,7 @@ def serve(
 async def _serve(
     classifier: Classifier, config: EmbeddedEngineConfig, host: str, port: int, name: str
 ) -> None:
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    stopped = stop_signal()
     batches = Batches(classifier, max_rows=config.max_num_seqs)
     app = RewardModelApp(classifier, batches, name=name)
     async with serving(app, host=host, port=port) as url, asyncio.TaskGroup() as tasks:
