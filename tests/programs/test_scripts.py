@@ -28,6 +28,8 @@ HERE = {
 }
 """The arguments of each program that runs here."""
 ELSEWHERE = {
+    "examples/loop_replay.py": "tests/run/test_loop.py",
+    "examples/loop_turn_rewards.py": "tests/run/test_loop.py",
     "examples/online/player.py": "tests/e2e/test_serve.py",
     "examples/reward.py": "tests/test_examples.py",
     "scripts/against_generate.py": "tests/evaluate/test_against_generate.py",
