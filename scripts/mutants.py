@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import os
@@ -356,15 +357,41 @@ def tests_for(root: Path, mutant: Mutant) -> tuple[list[str], list[str]]:
     """Return the tests that name or import a mutant's file, which run first, and all of its
     package. Where none of the package imports it, tests of other packages that do come first."""
     module = mutant.path.removeprefix("extensions/").removesuffix(".py").replace("/", ".")
-    stem = module.rpartition(".")[2]
+    names = _defined(root / mutant.path)
     everywhere = sorted((root / "tests").rglob("test_*.py"))
     tests = PACKAGES[mutant.package].tests
     files = [file for file in everywhere if str(file.relative_to(root)).startswith(tests)]
-    named = [file for file in files if file.stem == f"test_{stem}"]
-    importing = [file for file in everywhere if f"{module} import" in file.read_text()]
+    named = [file for file in files if file.stem == f"test_{Path(mutant.path).stem}"]
+    importing = [file for file in everywhere if _imports(file, module, names)]
     importing = [file for file in importing if file in files] or importing
     near = dict.fromkeys(str(file.relative_to(root)) for file in named + importing)
     return [*near], [*tests]
+
+
+def _defined(file: Path) -> set[str]:
+    """Return the names of the functions and classes of a module."""
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name for node in ast.parse(file.read_bytes()).body if isinstance(node, kinds)}
+
+
+def _imports(test: Path, module: str, names: set[str]) -> bool:
+    """Return whether a test imports a module, or one of its names from a package that it is in."""
+    for imported, chosen in _imported(test):
+        if imported == module:
+            return True
+        if module.startswith(f"{imported}.") and names & chosen:
+            return True
+    return False
+
+
+@functools.cache
+def _imported(test: Path) -> list[tuple[str, set[str]]]:
+    """Return each module from which a test imports names, and these."""
+    return [
+        (node.module, {alias.name for alias in node.names})
+        for node in ast.walk(ast.parse(test.read_bytes()))
+        if isinstance(node, ast.ImportFrom) and node.module
+    ]
 
 
 def _confirmed_failure(
