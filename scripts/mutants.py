@@ -63,7 +63,7 @@ PACKAGES = {
     "controller": Package("agentgym_rl/controller", ("tests/controller",)),
     "rollout": Package("agentgym_rl/rollout", ("tests/rollout",)),
     "gateway/session": Package("agentgym_rl/gateway/session", ("tests/gateway",)),
-    "storage": Package("agentgym_rl/storage", ("tests/storage",)),
+    "storage": Package("agentgym_rl/storage", ("tests/storage", "tests/weights")),
 }
 """The packages that are mutated."""
 
