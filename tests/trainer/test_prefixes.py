@@ -33,7 +33,7 @@ from agentgym_rl.config import LoraConfig, TrainerConfig, load_config
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer import attention, packing_trial
 from agentgym_rl.trainer.attention import SEGMENT_SDPA
-from agentgym_rl.trainer.packing_trial import ALONE, choose_attention
+from agentgym_rl.trainer.packing_trial import ROW_BY_ROW, choose_attention
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
 from agentgym_rl.trainer.usage import FlopCount, Phases
@@ -335,4 +335,4 @@ def test_a_wrong_packing_is_no_rounding_of_a_model_that_amplifies_it(amplifying,
     own = set_own_attention(amplifying)
     wrong = packing_trial.forward_packed
     monkeypatch.setattr(packing_trial, "forward_packed", lambda *a, **k: 1.05 * wrong(*a, **k))
-    assert choose_attention(amplifying, own, wanted="rows", longest=64) == (ALONE, False)
+    assert choose_attention(amplifying, own, wanted="rows", longest=64) == (ROW_BY_ROW, False)
