@@ -34,7 +34,7 @@ from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.players import check_single_agent, player_kinds
-from agentgym_rl.rollout.preflight import check_prompts
+from agentgym_rl.rollout.prompt_lengths import check_prompts
 from agentgym_rl.rollout.rollout import Rollout
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name

@@ -27,8 +27,8 @@ from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.players import check_single_agent
-from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.producer import Producer, TaskCursor
+from agentgym_rl.rollout.prompt_lengths import check_prompts
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.storage.run_folder import record_tasks
 
@@ -50,7 +50,7 @@ async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
     that takes long.
 
     Raises:
-        ConfigError: see `player.check` and `preflight.check_prompts`.
+        ConfigError: see `config_checks.check` and `prompt_lengths.check_prompts`.
     """
     await check(config)
     if config.eval.num_tasks or not config.rollout.seats:

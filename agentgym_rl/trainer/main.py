@@ -266,7 +266,7 @@ class _Trainer:
 
         try:
             with self._client.telling(lambda: self._stepper.flops):
-                metrics = self._stepper.train(shard, phases, on_tokens=look)
+                metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
         except ArlError as error:
             # Other ranks would fail on the same batch in the same way.
             self._client.failed(f"batch {step} cannot be trained: {error}")

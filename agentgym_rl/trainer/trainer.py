@@ -133,7 +133,7 @@ class Trainer:
             if is_fresh:
                 self._agreement.check(step, tokens, proximal)
 
-        metrics = self._stepper.train(self._shard(step, groups), phases, on_tokens=look)
+        metrics = self._stepper.train_shard(self._shard(step, groups), phases, on_tokens=look)
         return StepReport(
             step=step,
             version=step + 1,

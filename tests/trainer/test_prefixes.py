@@ -252,7 +252,7 @@ def test_flops_are_those_of_what_is_computed(tiny_model):
 def test_micro_batches_hold_their_distinct_tokens(tiny_model, world):
     stepper = make_stepper(tiny_model, world, trainer=ROOMY)
     (shard,) = make_shards(*make_tree(0), num_minibatches=1)
-    metrics = stepper.train(shard, Phases())
+    metrics = stepper.train_shard(shard, Phases())
     assert stepper.policy.computed_tokens < stepper.policy.row_tokens
     share = 1 - stepper.policy.computed_tokens / stepper.policy.row_tokens
     assert metrics["throughput/prefix_shared"] == pytest.approx(share)
