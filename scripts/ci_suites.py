@@ -305,7 +305,7 @@ class Chosen(NamedTuple):
     reason: str
 
 
-class CannotTell(Exception):
+class UnknownChanges(Exception):
     """The state of a repository that does not say what changed."""
 
 
@@ -325,7 +325,7 @@ def choose_here(root: Path, environ: Mapping[str, str]) -> list[Chosen]:
     try:
         if environ.get("ARL_EXHAUSTIVE") != "1":
             return list(choose(changed_paths(root, environ.get("ARL_CI_BASE", ""))))
-    except CannotTell as error:
+    except UnknownChanges as error:
         reason = f"unknown what changed: {error}"
     return [Chosen(suite, reason) for suite in (*CORE, *RESTS_ON)]
 
@@ -334,11 +334,11 @@ def changed_paths(root: Path, base: str) -> set[str]:
     """Return the paths that differ from the merge base with `base`, committed or not.
 
     Raises:
-        CannotTell: there is no git, no such commit, or no merge base.
+        UnknownChanges: there is no git, no such commit, or no merge base.
     """
     against = base or "origin/main"
     if not base and _git(root, "rev-parse", against) == _git(root, "rev-parse", "HEAD"):
-        raise CannotTell(f"HEAD is {against}; ARL_CI_BASE can name the commit that passed last")
+        raise UnknownChanges(f"HEAD is {against}; ARL_CI_BASE can name the commit that passed last")
     fork = _git(root, "merge-base", against, "HEAD").strip()
     changed = _git(root, "diff", "--name-only", "--no-renames", "-z", fork)
     added = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
@@ -351,10 +351,10 @@ def _git(root: Path, *arguments: str) -> str:
             ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotTell(f"git {arguments[0]}: {error}") from error
+        raise UnknownChanges(f"git {arguments[0]}: {error}") from error
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise CannotTell(f"git {' '.join(arguments)}: {said[0]}")
+        raise UnknownChanges(f"git {' '.join(arguments)}: {said[0]}")
     return done.stdout
 
 
