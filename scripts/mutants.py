@@ -61,7 +61,7 @@ PACKAGES = {
         ("tests/algo", "tests/rollout/test_curriculum.py", "tests/rollout/test_teachers.py"),
     ),
     "controller": Package("agentgym_rl/controller", ("tests/controller",)),
-    "rollout": Package("agentgym_rl/rollout", ("tests/rollout",)),
+    "rollout": Package("agentgym_rl/rollout", ("tests/rollout", "tests/test_public_parts.py")),
     "gateway/session": Package("agentgym_rl/gateway/session", ("tests/gateway",)),
     "storage": Package("agentgym_rl/storage", ("tests/storage", "tests/weights")),
 }
