@@ -43,7 +43,7 @@ class Census:
 
 
 @dataclass
-class Place:
+class OwnFiles:
     """The folders of files of this process and its children, and the pids of both."""
 
     top: Path
@@ -100,12 +100,12 @@ class Place:
 
 
 @contextlib.contextmanager
-def own_place() -> Iterator[Place]:
+def own_place() -> Iterator[OwnFiles]:
     """Give this process and its children folders of their own for temporary files and caches, and
     make it the parent of the processes that killed children leave."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as top:
-        place = Place(Path(top))
+        place = OwnFiles(Path(top))
         new = {"TMPDIR": f"{top}/tmp", "XDG_CACHE_HOME": f"{top}/cache"}
         for folder in new.values():
             os.mkdir(folder)

@@ -37,7 +37,7 @@ from ._kills import (
     tasks,
     together,
 )
-from ._left_over import Place, own_place
+from ._left_over import OwnFiles, own_place
 from ._toy import sized
 
 NUM_EPISODES = sized({"local": 1_000, "docker": 50}, toy={"local": 7, "docker": 7})
@@ -106,7 +106,7 @@ PLAYERS: dict[str, Player] = {
 }
 
 
-def _sandbox(name: str, place: Place) -> list[dict[str, Any]]:
+def _sandbox(name: str, place: OwnFiles) -> list[dict[str, Any]]:
     """Return a row for each player in a sandbox; none if this machine lacks it."""
     count = int(os.environ.get("ARL_CODING_EPISODES", 0)) or NUM_EPISODES[name]
     wanted = os.environ.get("ARL_CODING_PLAYERS", ",".join((*PLAYERS, KILLED))).split(",")

@@ -265,7 +265,7 @@ def _is_skipped(node: ast.AST) -> bool:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MutantResult:
     """The outcome of the tests of one mutant."""
 
     mutant: Mutant
@@ -273,7 +273,7 @@ class Verdict:
     """The first test that failed, or what else ended the run; empty for a survivor."""
 
 
-def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Verdict]:
+def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[MutantResult]:
     """Run the tests of each mutant, `jobs` at once, each in a copy of the tree of its own."""
     with tempfile.TemporaryDirectory(prefix="arl-mutants-") as folder:
         copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
@@ -290,10 +290,10 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Verdict]:
             limits[package] = max(LEAST_RUN_S, TIMES_LONGER * (time.monotonic() - start))
             copies.put(copy)
 
-        def one(mutant: Mutant) -> Verdict:
+        def one(mutant: Mutant) -> MutantResult:
             copy = copies.get()
             try:
-                return Verdict(mutant, _tested(copy, mutant, limits[mutant.package]))
+                return MutantResult(mutant, _tested(copy, mutant, limits[mutant.package]))
             finally:
                 copies.put(copy)
 
@@ -405,7 +405,7 @@ def listed_survivors(file: Path = SURVIVORS) -> dict[str, str]:
     }
 
 
-def report(verdicts: Sequence[Verdict], listed: Sequence[str]) -> bool:
+def report(verdicts: Sequence[MutantResult], listed: Sequence[str]) -> bool:
     """Print the numbers and the survivors; return whether all is well."""
     packages = Counter(verdict.mutant.package for verdict in verdicts)
     killed = Counter(verdict.mutant.package for verdict in verdicts if verdict.killed_by)
@@ -452,7 +452,7 @@ def main() -> None:
     if options.list:
         print("\n".join(mutant.name for mutant in chosen))
         return
-    verdicts: list[Verdict] = []
+    verdicts: list[MutantResult] = []
     start = time.monotonic()
     for verdict in judge(chosen, options.jobs):
         verdicts.append(verdict)

@@ -26,21 +26,22 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
+from agentgym_rl.rollout.checks import check
 from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import check, env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.players import check_alone, player_kinds
 from agentgym_rl.rollout.preflight import check_prompts
 from agentgym_rl.rollout.rollout import Rollout
+from agentgym_rl.rollout.serving import env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
 
 from .evaluate import evaluate as play_all
 from .evaluate import planned
-from .folder import Asked, EvalFolder, Evaluated, kept_date, open_folder, with_kept
+from .folder import EvalFolder, EvalTarget, Evaluated, kept_date, open_folder, with_kept
 from .result import EvalResult, summarize
 from .statistics import Won, ratings
 from .target import chosen, first_engines
@@ -102,7 +103,7 @@ async def evaluate(
 
 
 async def evaluate_all(
-    asked: Sequence[Asked], progress: Progress, *, out: Path | None = None
+    asked: Sequence[EvalTarget], progress: Progress, *, out: Path | None = None
 ) -> list[Evaluated]:
     """Evaluate one model after the other.
 
@@ -123,7 +124,7 @@ async def evaluate_all(
     return found
 
 
-async def round_robin(asked: Sequence[Asked], progress: Progress) -> dict[str, Any]:
+async def round_robin(asked: Sequence[EvalTarget], progress: Progress) -> dict[str, Any]:
     """Let the models play each other at a game of two seats: any two of them every held-out task,
     once at either seat. Return ratings and results, the JSON object of `arl eval --round-robin`.
 
@@ -170,7 +171,7 @@ def _sum(parts: Sequence[Won]) -> Won:
     return dict(total)
 
 
-async def _match(asked: Asked, player: Player, progress: Progress) -> list[float]:
+async def _match(asked: EvalTarget, player: Player, progress: Progress) -> list[float]:
     """Play every held-out task; return the points of the first seat, in the order of tasks.
 
     Raises:
@@ -193,7 +194,7 @@ async def _match(asked: Asked, player: Player, progress: Progress) -> list[float
     return [points[index] for index in sorted(points)]
 
 
-def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path | None]]:
+def _places(asked: Sequence[EvalTarget], out: Path | None) -> list[tuple[EvalTarget, Path | None]]:
     if out is None or len(asked) == 1:
         return [(each, out) for each in asked]
     names = [file_name(each.model) for each in asked]
@@ -205,12 +206,12 @@ def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path 
 
 
 async def _all_checked(
-    places: Sequence[tuple[Asked, Path | None]], *, say: Callable[[str], None]
-) -> list[Asked]:
+    places: Sequence[tuple[EvalTarget, Path | None]], *, say: Callable[[str], None]
+) -> list[EvalTarget]:
     """Refuse what cannot work; return all models to evaluate, with one date in their prompts:
     that of an evaluation which is continued."""
     dates = [kept_date(folder) for _, folder in places if folder is not None]
-    date, checked = next((date for date in dates if date is not None), None), list[Asked]()
+    date, checked = next((date for date in dates if date is not None), None), list[EvalTarget]()
     for one, folder in places:
         asked = one if folder is None else with_kept(one, folder)
         config = asked.config
@@ -223,20 +224,20 @@ async def _all_checked(
     return checked
 
 
-async def _checked(asked: Asked, *, say: Callable[[str], None]) -> Asked:
+async def _checked(asked: EvalTarget, *, say: Callable[[str], None]) -> EvalTarget:
     """Refuse what cannot work; return it with the defaults that fit its model."""
     await _check(asked)
     config, folder = asked.config, None
     if not isinstance(config.engine, EndpointConfig):
         folder = model_folder(config.model, config.env.id)
     turns = await turns_of(config.env, config.agent, config.rollout)
-    config = fitted(config, folder, turns=turns)
+    config = with_model_defaults(config, folder, turns=turns)
     if folder is not None:
         await check_prompts(config, ("eval",), say=say)
     return replace(asked, config=config)
 
 
-async def _check(asked: Asked) -> None:
+async def _check(asked: EvalTarget) -> None:
     config, checkpoint = asked.config, asked.checkpoint
     if isinstance(config.engine, EndpointConfig):
         endpoint = endpoint_kind(config.engine)
@@ -257,7 +258,7 @@ async def _check(asked: Asked) -> None:
         )
 
 
-async def _evaluate(asked: Asked, progress: Progress, out: Path | None) -> Evaluated:
+async def _evaluate(asked: EvalTarget, progress: Progress, out: Path | None) -> Evaluated:
     with contextlib.ExitStack() as stack:
         folder: EvalFolder | None = None
         before: Mapping[str, Any] = {}
@@ -273,7 +274,7 @@ async def _evaluate(asked: Asked, progress: Progress, out: Path | None) -> Evalu
 
 
 async def _missing(
-    asked: Asked, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
+    asked: EvalTarget, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
 ) -> tuple[EvalResult, Pace]:
     """Play the missing episodes. If there are none, no engine is started."""
     config = asked.config
@@ -304,7 +305,7 @@ async def _missing(
         return result, meter.read(episodes=sum(result.outcomes.values()) - result.resumed)
 
 
-def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
+def _report(asked: EvalTarget, result: EvalResult, pace: Pace) -> dict[str, Any]:
     """Return the JSON object, without the rewards per task, which are in the episodes."""
     report = asdict(result) | asdict(pace) | {"model": asked.model}
     report["split"] = asked.config.eval.split
@@ -317,7 +318,7 @@ def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def _serving(
-    asked: Asked, progress: Progress, *, first_index: int = 0
+    asked: EvalTarget, progress: Progress, *, first_index: int = 0
 ) -> AsyncIterator[Player]:
     config = asked.config
     if isinstance(config.engine, EndpointConfig):
@@ -332,7 +333,7 @@ async def _serving(
 
 @contextlib.asynccontextmanager
 async def serving_model(
-    asked: Asked,
+    asked: EvalTarget,
     progress: Progress,
     *,
     first_index: int = 0,

@@ -35,10 +35,10 @@ from agentgym_rl.gym.services import Services
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import env_spec, serving_policy
+from agentgym_rl.rollout.serving import env_spec, serving_policy
 
 from .evaluate import ON_PROGRESS, evaluate
-from .folder import Asked, EvalFolder, open_folder, read_folder
+from .folder import EvalFolder, EvalTarget, open_folder, read_folder
 from .queue import EvalQueue
 from .result import EvalResult, summarize
 
@@ -88,7 +88,7 @@ class Evaluator:
         spec = env_spec(config.env, config.rollout)
         self._queue.begin(version)
         checkpoint = self._run_dir / "checkpoints" / f"step-{version}" if version else None
-        asked = Asked(config, checkpoint)
+        asked = EvalTarget(config, checkpoint)
         with _folder(self._queue.records.episodes(version), asked) as folder:
             result = await evaluate(
                 config.eval,
@@ -191,7 +191,7 @@ class Evaluator:
 
 
 @contextlib.contextmanager
-def _folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
+def _folder(path: Path, asked: EvalTarget) -> Iterator[EvalFolder]:
     """Open the folder of an evaluation; remove episodes that another configuration played there."""
     with contextlib.ExitStack() as stack:
         try:

@@ -43,7 +43,7 @@ from .statistics import paired_difference
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EvalTarget:
     """The model to evaluate: `config.model`; the weights of `checkpoint` (a run's
     `checkpoints/step-N`), if there is one, replace those of the model."""
 
@@ -89,7 +89,7 @@ class EvalFolder:
 
 
 @contextlib.contextmanager
-def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
+def open_folder(path: Path, asked: EvalTarget) -> Iterator[EvalFolder]:
     """Open the folder `path` for a new or resumed evaluation.
 
     Raises:
@@ -134,7 +134,7 @@ def read_folder(path: Path) -> tuple[Config, str, list[Trajectory]]:
         return config, model, [reader.trajectory(name) for name in names]
 
 
-def _identity(asked: Asked) -> dict[str, str]:
+def _identity(asked: EvalTarget) -> dict[str, str]:
     """Return the name of the model and the checkpoint; the configuration has the model's folder."""
     return {"model": asked.model, "checkpoint": str(asked.checkpoint or "")}
 
@@ -159,7 +159,7 @@ def kept_date(path: Path) -> str | None:
         return None
 
 
-def with_kept(asked: Asked, path: Path) -> Asked:
+def with_kept(asked: EvalTarget, path: Path) -> EvalTarget:
     """Return what is evaluated with the keys that are newer than the evaluation kept in a folder,
     and not named, at the values that they had in effect then."""
     config = asked.config
@@ -185,7 +185,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return config_differences(one, other, free=free_keys(Config, "eval"))
 
 
-def _check_same(path: Path, asked: Asked) -> None:
+def _check_same(path: Path, asked: EvalTarget) -> None:
     if (path / "checkpoints").exists() or not (path / MODEL).exists():
         raise ConfigError(
             f"--out {path} is the folder of a training run; use another for an evaluation "

@@ -15,8 +15,8 @@ from agentgym_rl.storage.run_files import Run
 
 from .episode import Player
 from .groups import FinishedGroups
-from .player import Engines, env_spec, serving_policy
 from .producer import TaskCursor, play_member
+from .serving import Engines, env_spec, serving_policy
 
 
 class Rollout:

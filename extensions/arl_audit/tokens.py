@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.core.choices import UNKNOWN_EXPERT, Experts
+from agentgym_rl.core.token_records import UNKNOWN_EXPERT, Experts
 from agentgym_rl.core.trajectory import NOT_SAMPLED, BoolArray, FloatArray, IntArray, Row
 from agentgym_rl.storage.episode_reader import EpisodeReader
 
@@ -21,7 +21,7 @@ Index = npt.NDArray[np.int64]
 """The indices of some of the N tokens."""
 
 
-class Place(IntEnum):
+class TokenPosition(IntEnum):
     """The place of a token within its turn, relative to weight updates."""
 
     ONE_VERSION = 0
@@ -108,13 +108,13 @@ def _columns(episode: int, index: int, row: Row) -> dict[str, npt.NDArray[Any]]:
 
 
 def _places(turns: IntArray, versions: IntArray) -> IntArray:
-    places = np.full(len(turns), Place.ONE_VERSION, np.int32)
+    places = np.full(len(turns), TokenPosition.ONE_VERSION, np.int32)
     for turn in np.unique(turns):
         own = turns == turn
         if len(np.unique(versions[own])) > 1:
             first = versions[own][0]
             later = versions[own] != first
-            places[own] = np.where(later, Place.AFTER_UPDATE, Place.BEFORE_UPDATE)
+            places[own] = np.where(later, TokenPosition.AFTER_UPDATE, TokenPosition.BEFORE_UPDATE)
     return places
 
 

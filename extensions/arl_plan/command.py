@@ -36,9 +36,9 @@ from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import local_folder, model_folder
-from agentgym_rl.rollout.player import env_spec, specimen, turns_of
+from agentgym_rl.rollout.serving import env_spec, specimen, turns_of
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
@@ -51,7 +51,7 @@ from .trainer import ModelSize, TrainerMemory, adapter_shapes, shapes_in, traine
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanOptions:
     """The options of the command line besides the configuration."""
 
     run: Path | None = None
@@ -122,7 +122,7 @@ def _check_apart(cluster: ClusterConfig, where: str) -> None:
 
 def plan(
     config: Config,
-    asked: Asked,
+    asked: PlanOptions,
     *,
     say: Callable[[str], None] = lambda text: None,
     tell: Callable[[str], None] = lambda text: None,
@@ -152,7 +152,7 @@ def plan(
         from .probe import Probe, probed
 
         folder = model_folder(config.model, config.env.id)
-        config = fitted(config, folder, turns=turns, say=tell)
+        config = with_model_defaults(config, folder, turns=turns, say=tell)
         make = partial(make_stepper, config, model_dir=folder)
         engine = _measurable(config.own_engine)
         found = probed(Probe(folder, engine, config.trainer, make, tell))
@@ -163,7 +163,7 @@ def plan(
         rates = found.model_copy(update=_given(rates, found))
     elif folder := local_folder(config.model, config.env.id):
         # A model of the hub is fetched only to be measured.
-        config = fitted(config, folder, turns=turns, say=tell)
+        config = with_model_defaults(config, folder, turns=turns, say=tell)
     models = Models.of(config.algo, folder)
     memory = models.memory(
         config.algo,
@@ -337,7 +337,7 @@ async def _solved(
 
 
 def _calibrated(
-    asked: Asked, rates: Rates, say: Callable[[str], None]
+    asked: PlanOptions, rates: Rates, say: Callable[[str], None]
 ) -> tuple[Rates, RecordedRun | None, dict[str, float] | None]:
     """Return the rates with those of a recorded run, if one is given; the run; and its episodes/s,
     as measured and as simulated."""
@@ -374,7 +374,7 @@ def _planned(
     rates: Rates,
     recorded: RecordedRun | None,
     calibration: dict[str, float] | None,
-    asked: Asked,
+    asked: PlanOptions,
     say: Callable[[str], None],
     *,
     fewest_ranks: int,
@@ -397,7 +397,7 @@ def _planned(
     return Planned(prediction, tried, best, rates, calibration)
 
 
-def _rates(engine: OwnEngineConfig, asked: Asked) -> Rates:
+def _rates(engine: OwnEngineConfig, asked: PlanOptions) -> Rates:
     rates = load_rates(asked.rates) if asked.rates is not None else Rates()
     hardware = rates.hardware.model_dump()
     hardware["gpu"] = asked.gpu or hardware["gpu"]

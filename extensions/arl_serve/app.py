@@ -31,7 +31,7 @@ from agentgym_rl.runtime.http_server import (
     json_response,
 )
 
-from .desk import CLOSED_AS, Desk, NoRoom, Refused, Seat
+from .desk import CLOSED_AS, Desk, NoRoom, PermanentRefusal, Seat
 
 PREFIX = "/admin/v1/"
 _LIMIT_BYTES = 1_000_000
@@ -71,7 +71,7 @@ class AdminApp(Api):
         elif isinstance(error, NoRoom):
             kind, after_s = "rate_limit_error", _RETRY_AFTER_S
             error = ApiError(429, str(error), kind=kind, code="no_room", retry_after_s=after_s)
-        elif isinstance(error, Refused):
+        elif isinstance(error, PermanentRefusal):
             error = bad_request(str(error))
         elif not isinstance(error, ApiError):  # the error ends the run as well: see `Desk.run`
             error = engine_failed(f"The run has failed: {error}")
@@ -87,14 +87,20 @@ class AdminApp(Api):
         _known(body, "task", "data", "temperature", "main_tools")
         task, data, temperature = body.get("task"), body.get("data", {}), body.get("temperature")
         if not isinstance(task, str | None) or task == "":
-            raise Refused(f"task: got {task!r}, expected a text, the same for a whole group")
+            raise PermanentRefusal(
+                f"task: got {task!r}, expected a text, the same for a whole group"
+            )
         if not isinstance(data, dict):
-            raise Refused("data: expected an object; it is kept with the episode")
+            raise PermanentRefusal("data: expected an object; it is kept with the episode")
         if temperature is not None and not 0 < _number("temperature", temperature) <= 2:
-            raise Refused(f"temperature: got {temperature}, expected more than 0, at most 2")
+            raise PermanentRefusal(
+                f"temperature: got {temperature}, expected more than 0, at most 2"
+            )
         tools = body.get("main_tools", [])
         if not isinstance(tools, list) or not all(isinstance(name, str) for name in tools):
-            raise Refused(f"main_tools: got {tools!r}, expected a list of names of functions")
+            raise PermanentRefusal(
+                f"main_tools: got {tools!r}, expected a list of names of functions"
+            )
         seat = self._desk.open(task=task, data=data, temperature=temperature)
         seat.session.main_tools = tools
         opened = self._desk.describe(seat) | {
@@ -119,12 +125,16 @@ class AdminApp(Api):
         body = await _body(request)
         _known(body, "reward", "turn", "lineage")
         if "reward" not in body:
-            raise Refused("reward is missing")
+            raise PermanentRefusal("reward is missing")
         turn, lineage = body.get("turn"), body.get("lineage")
         if isinstance(turn, bool) or not isinstance(turn, int | str | None):
-            raise Refused(f"turn: got {turn!r}, expected a turn's number or the id of its reply")
+            raise PermanentRefusal(
+                f"turn: got {turn!r}, expected a turn's number or the id of its reply"
+            )
         if isinstance(lineage, bool) or not isinstance(lineage, int | None):
-            raise Refused(f"lineage: got {lineage!r}, expected a number; 0 is the main one")
+            raise PermanentRefusal(
+                f"lineage: got {lineage!r}, expected a number; 0 is the main one"
+            )
         reward, seat = _number("reward", body["reward"]), self._found(request)
         if not isinstance(seat, Seat):
             raise ApiError(410, f"Session {seat['id']} is closed.", code="session_closed")
@@ -136,9 +146,9 @@ class AdminApp(Api):
         _known(body, "reward", "outcome", "error")
         said, error = body.get("outcome", Outcome.COMPLETED.value), body.get("error") or ""
         if said not in CLOSED_AS:
-            raise Refused(f"outcome: got {said!r}, allowed: {', '.join(CLOSED_AS)}")
+            raise PermanentRefusal(f"outcome: got {said!r}, allowed: {', '.join(CLOSED_AS)}")
         if not isinstance(error, str):
-            raise Refused("error: expected a text")
+            raise PermanentRefusal("error: expected a text")
         reward = _number("reward", body["reward"]) if "reward" in body else None
         seat = self._found(request)
         if not isinstance(seat, Seat):
@@ -155,13 +165,13 @@ async def _body(request: Request) -> Mapping[str, Any]:
 
 def _known(body: Mapping[str, Any], *names: str) -> None:
     if unknown := sorted(body.keys() - set(names)):
-        raise Refused(f"unknown: {', '.join(unknown)}; allowed: {', '.join(names)}")
+        raise PermanentRefusal(f"unknown: {', '.join(unknown)}; allowed: {', '.join(names)}")
 
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Refused(f"{name}: got {value!r}, expected a number")
+        raise PermanentRefusal(f"{name}: got {value!r}, expected a number")
     try:
         return float(value)
     except OverflowError as error:
-        raise Refused(f"{name}: got a number of {len(str(value))} digits") from error
+        raise PermanentRefusal(f"{name}: got a number of {len(str(value))} digits") from error

@@ -29,7 +29,7 @@ from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class NoRoom(Exception):
     """A refusal for now: the program may ask again."""
 
 
-class Refused(ValueError):
+class PermanentRefusal(ValueError):
     """A refusal for good: the same request will never succeed."""
 
 
@@ -131,12 +131,12 @@ class Desk:
 
         Raises:
             NoRoom: the trainer is behind, or the group has as many sessions as it needs.
-            Refused: `task` is None, and a group has several sessions; or `data` is not that of the
-                group's task.
+            PermanentRefusal: `task` is None, and a group has several sessions; or `data` is not
+                that of the group's task.
         """
         rollout = self._rollout
         if task is None and rollout.group_size > 1:
-            raise Refused(
+            raise PermanentRefusal(
                 f"task: a group has {rollout.group_size} sessions (rollout.group_size), and each "
                 "has to name its task; sessions with the same name are compared with each other"
             )
@@ -145,7 +145,7 @@ class Desk:
         name = task if task is not None else f"session-{secrets.token_hex(4)}"
         known = self._filling.get(name) or self._begun.get(name) or self._empty.get(name)
         if known is not None and data and dict(data) != dict(known.task.data):
-            raise Refused(
+            raise PermanentRefusal(
                 f"data: the group of task {name!r} was opened with other data; the sessions of a "
                 "group share one task: send the same data, or none"
             )
@@ -155,7 +155,7 @@ class Desk:
                 f"task {name!r} has its {rollout.group_size} sessions (rollout.group_size); the "
                 "next group of this task begins when they are closed"
             )
-        now = ENGINES.time()
+        now = ENGINE_CLOCK.time()
         session_id = f"{group.id}-{next(group.numbers)}"
         if not group.id.endswith(self._suffix):  # the group was begun before the run was killed
             session_id += self._suffix
@@ -188,7 +188,8 @@ class Desk:
         (`Session.reward`).
 
         Raises:
-            Refused: the reward is out of range (`added_reward`), or the turn or lineage is unknown.
+            PermanentRefusal: the reward is out of range (`added_reward`), or the turn or lineage is
+                unknown.
         """
         try:
             if turn is None and lineage is None:
@@ -196,17 +197,17 @@ class Desk:
             else:
                 seat.session.reward(reward, turn=turn, lineage=lineage)
         except ValueError as error:
-            raise Refused(f"session {seat.session.id}: {error}") from error
+            raise PermanentRefusal(f"session {seat.session.id}: {error}") from error
         seat.num_rewards += 1
 
     async def close(self, seat: Seat, outcome: Outcome, *, error: str = "") -> dict[str, Any]:
         """Close the session of an episode that is over; return its result.
 
         Raises:
-            Refused: an episode that ended well was never given a reward.
+            PermanentRefusal: an episode that ended well was never given a reward.
         """
         if outcome.trains and not seat.num_rewards:
-            raise Refused(
+            raise PermanentRefusal(
                 "the episode has no reward: post one (0 is allowed), or close it as failed"
             )
         return await self._leave(seat, outcome, error)
@@ -218,7 +219,7 @@ class Desk:
         record = self._gateway.close_session(session)
         del self._seats[session.id]
         group.seats.discard(seat)
-        group.left_s = ENGINES.time()
+        group.left_s = ENGINE_CLOCK.time()
         if record.infra_error:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
         elif outcome.trains and record.too_long:
@@ -281,7 +282,7 @@ class Desk:
             index = next(self._indices)
             task = Task(id=name, seed=derived_number(name, bits=56), data=data)
             group = SessionGroup(f"g{index}{self._suffix}", index, task, [], {})
-        group.opened_s = group.left_s = ENGINES.time()
+        group.opened_s = group.left_s = ENGINE_CLOCK.time()
         self._groups.admit(group)
         self._filling[name] = group
         return group
@@ -339,8 +340,8 @@ class Desk:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._failed.wait()
-            await self._look(ENGINES.time())
-            await self._make_room(ENGINES.time())
+            await self._look(ENGINE_CLOCK.time())
+            await self._make_room(ENGINE_CLOCK.time())
             await self._go_on()
         raise self._failure
 
@@ -390,7 +391,7 @@ class Desk:
             "group": seat.group.id,
             "reward": seat.reward,
             "num_turns": seat.session.num_turns,
-            "age_s": round(ENGINES.time() - seat.opened_s, 3),
+            "age_s": round(ENGINE_CLOCK.time() - seat.opened_s, 3),
         }
 
     def status(self) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.player import check_policy, check_port, policy_gateway
+from agentgym_rl.rollout.checks import check_policy, check_port
+from agentgym_rl.rollout.serving import policy_gateway
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.run.opening import training
 from agentgym_rl.run.result import Played, TrainResult

@@ -18,7 +18,7 @@ from agentgym_rl.cli.output import print_json, progress_of
 from agentgym_rl.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentgym_rl.evaluate.folder import Asked
+    from agentgym_rl.evaluate.folder import EvalTarget
 
 _HELP = """\
 Evaluate a model or a finished run on held-out tasks, as training does.
@@ -117,7 +117,7 @@ def evaluate(args: Namespace) -> int:
     return 0
 
 
-def _round_robin(args: Namespace, asked: Sequence[Asked]) -> int:
+def _round_robin(args: Namespace, asked: Sequence[EvalTarget]) -> int:
     """Let models play each other, and print their ratings."""
     if len(asked) < 2 or args.out:
         raise ConfigError(

@@ -40,7 +40,7 @@ class WorkerLife:
     is_ready: bool = False
     is_leaving: bool = False
     """True if the worker gets no more groups, and ends when it has played those it has."""
-    heard_s: float = field(default_factory=time.monotonic)
+    progress_s: float = field(default_factory=time.monotonic)
     """The monotonic time of the worker's last request."""
     groups: set[OpenGroup] = field(default_factory=set["OpenGroup"])
     """The groups leased to the worker."""
@@ -83,7 +83,7 @@ class NotYours(Exception):
     """An episode of a group that is not leased to this worker (any more)."""
 
 
-class Refused(ValueError):
+class InvalidEpisode(ValueError):
     """An episode that is no member of its group."""
 
 
@@ -226,7 +226,7 @@ class Leases:
 
         Raises:
             NotYours: the episode's group is not leased to this worker.
-            Refused: the episode is none of the group's members.
+            InvalidEpisode: the episode is none of the group's members.
             Busy: the episode is being recorded.
             TooManyErrors, StorageError, ConfigError: the run cannot go on.
         """
@@ -234,7 +234,7 @@ class Leases:
         if group is None or group not in life.groups:
             raise NotYours(f"group {member.group_id} is not leased to {life.id}")
         if name not in group.names or member.task_id != group.task.id:
-            raise Refused(
+            raise InvalidEpisode(
                 f"episode {name} of task {member.task_id}: expected one of {group.names}, of task "
                 f"{group.task.id}"
             )
