@@ -58,7 +58,13 @@ PACKAGES = {
     "algo": Package("agentgym_rl/algo", ("tests/algo",)),
     "objectives": Package(
         "extensions/arl_objectives",
-        ("tests/algo", "tests/rollout/test_curriculum.py", "tests/rollout/test_teachers.py"),
+        (
+            "tests/algo",
+            "tests/rollout/test_curriculum.py",
+            "tests/rollout/test_teachers.py",
+            "tests/trainer/test_critic.py",
+            "tests/trainer/test_teacher.py",
+        ),
     ),
     "controller": Package("agentgym_rl/controller", ("tests/controller",)),
     "rollout": Package("agentgym_rl/rollout", ("tests/rollout", "tests/test_public_parts.py")),
