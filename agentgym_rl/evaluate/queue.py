@@ -58,7 +58,7 @@ class EvalQueue:
         self._pinned: asyncio.Queue[int | None] = asyncio.Queue()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._owed: set[int] = set()
-        """The versions that were due before a crash and are to be produced again."""
+        """The versions that were due before a crash and have to be trained again."""
         self._is_resumed = recovered.incarnation > 0
 
     def recover(self) -> None:

@@ -37,8 +37,8 @@ def chosen(
         if not (weights or "model.path" in overrides):
             return _export(Path(run), config, overrides)
     elif weights and config is None:
-        said = f"--checkpoint {checkpoint} without --run or --config"
-        config = config_of(run_of(weights), said)
+        option = f"--checkpoint {checkpoint} without --run or --config"
+        config = config_of(run_of(weights), option)
     return EvalTarget(load_config(config, overrides), weights)
 
 

@@ -68,9 +68,9 @@ def export_model(
     adapter: AdapterFiles | None = None,
     names: SourceNames | None = None,
 ) -> Path:
-    """Write `folder`: weights from `state`, each asked for once and in order, all other files
-    copied from `model_dir`. If the run trained an adapter, write it for peft to the subfolder
-    `adapter`; `state` has it merged already.
+    """Write `folder`: weights from `state`, each read once and in order, all other files copied
+    from `model_dir`. If the run trained an adapter, write it for peft to the subfolder `adapter`;
+    `state` has it merged already.
 
     The files of `model_dir` that are no weights (configurations, tokenizer, chat templates, code)
     are copied unchanged. Only the configuration's dtype follows the weights, which are as precise

@@ -1,9 +1,9 @@
 """The publication of policy versions by the trainer: all ranks write a version, rank 0 makes the
 engines serve it.
 
-A published version is the masters cast to the dtype in which the engines hold each tensor. Its
-files are a snapshot: whatever happens to the masters afterwards, engines, audits and evaluations
-read these bytes. The ranks own whole tensors, and each writes its own.
+A published version is the master weights cast to the dtype in which the engines hold each tensor.
+Its files are a snapshot: whatever happens to the masters afterwards, engines, audits and
+evaluations read these bytes. The ranks own whole tensors, and each writes its own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _VersionFolder:
-    """The folder of a version that is being written, as rank 0 tells the others."""
+    """The folder of a version that is being written, which rank 0 sends to the others."""
 
     part: Path
     over: Path | None
@@ -289,10 +289,10 @@ class VersionPublisher:
         self._copied = stored.path, path
 
     def publish(self, stored: StoredVersion) -> Published:
-        """Make engines serve a version; tell the controller which engines serve it.
+        """Make engines serve a version; report to the controller which engines serve it.
 
-        If the weights are those of the version published last, engines that serve it only learn
-        the new number: nothing is transferred, and nothing pauses.
+        If the weights are those of the version published last, engines that serve it only get the
+        new number: nothing is transferred, and nothing pauses.
 
         If no engine serves it, try again, for at most weights.update_timeout_s in all. The waits
         for an available engine are not included; their total has its own bound.
@@ -310,10 +310,10 @@ class VersionPublisher:
         self._publisher.prepare(version, stored)
         left_s, wait_s = self._publisher.timeout_s, self._begin_timeout_s
         while True:
-            asked = time.monotonic()
+            requested_s = time.monotonic()
             engines = self._client.begin_publication(version, timeout_s=wait_s)
             start = time.monotonic()
-            wait_s -= start - asked
+            wait_s -= start - requested_s
             try:
                 published = self._publisher.publish(
                     engines, version, timeout_s=left_s, same_as=same_as
@@ -321,7 +321,7 @@ class VersionPublisher:
                 break
             except PublicationFailed as failure:
                 self._client.end_publication(version, served=(), failed=failure.failed)
-                same_as = None  # an engine that cannot be told gets the weights
+                same_as = None  # an engine that cannot get just the number gets the weights
                 time.sleep(_BETWEEN_TRIES_S)
                 left_s -= time.monotonic() - start
                 if left_s <= 0:

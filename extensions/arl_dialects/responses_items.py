@@ -1,7 +1,7 @@
 """The items of the Responses API as chat messages.
 
 One sampled turn leaves as several items (thoughts, text, calls), and clients send them back in this
-form. The items become one assistant message again, which the session's tree knows:
+form. The items are joined to one assistant message again, which is in the session's tree:
 
     reasoning, message, function_call, function_call, function_call_output, function_call_output
     └────────────────── assistant ──────────────────┘ └─ tool ───────────┘  └─ tool ───────────┘

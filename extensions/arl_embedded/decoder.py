@@ -181,7 +181,7 @@ class Sleep:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self.asleep: frozenset[Memory] = frozenset()
-        """The memory that has been released."""
+        """The parts of the memory that have been released."""
         self._has_weights = True
 
     def fall(self, level: SleepLevel) -> None:

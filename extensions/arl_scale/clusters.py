@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def conflicts_of_nodes(config: Config) -> Iterator[str]:
-    """Yield what of a configuration works only on one machine."""
+    """Yield an error for each part of a configuration that works only on one machine."""
     where = f"cluster.type {config.cluster.type!r}"
     if config.init.method != "none":
         yield (
