@@ -68,7 +68,7 @@ class Setting:
     model: Path | None = None
     """The folder of a real model."""
     skipped: list[str] = field(default_factory=list)
-    """What could not be measured, and why."""
+    """The parts that could not be measured, with the reasons."""
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
