@@ -145,9 +145,7 @@ def write_weights(reader: Any, made: Path) -> None:
             values = interleaved(values, value(reader, f"llama.attention.{heads}"))
         tensors[name_of(tensor.name)] = values
     save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
-    (made / "model.safetensors").chmod(
-        0o644
-    )  # readable by all, like the other files
+    (made / "model.safetensors").chmod(0o644)  # readable by all, like the other files
 
 
 NAMES = {
