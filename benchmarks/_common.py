@@ -35,7 +35,7 @@ _END_TIMEOUT_S = 10.0
 def peer_python(name: str) -> str:
     """Return the interpreter that has the peer `name`; "": benchmarks skip it, by name.
 
-    It is the one that ARL_NAME_PYTHON names, or the environment beside this one, as `make
+    It is the one that ARL_NAME_PYTHON names, or the environment next to this one, as `make
     bench-peers` (and for vLLM `make test-vllm`) installs it.
     """
     beside = Path(f"{sys.prefix}-{name}")

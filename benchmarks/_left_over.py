@@ -162,7 +162,7 @@ def _mounts() -> list[str]:
 
 
 def _unfinished(top: Path) -> Iterator[Path]:
-    """Yield the files of the image cache that are no complete layer, and no lock of one."""
+    """Yield the files of the image cache that are neither complete layers nor locks of one."""
     folder = top / "cache" / "agentgym-rl" / "images"
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     for name in there:

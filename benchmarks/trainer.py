@@ -11,7 +11,7 @@ TRL: forty batches of the main job through the whole stack, gateway, agents and 
 included, against TRL's GRPOTrainer on both cores; same model, tasks and rewards, and `arl eval`
 judges both. "train_s" is without start-up and evaluation: from the trainer's first wait for a batch
 to the end of its last, and TRL's time inside `GRPOTrainer.train`. `make bench-peers` installs TRL
-beside this package; without, it is skipped, by name.
+next to this package; without it, the part is skipped, by name.
 
 Nothing else should run on the machine meanwhile.
 """

@@ -3,7 +3,7 @@
     eval "$(python scripts/dockerd.py start)"   # prints: export DOCKER_HOST=unix://...
     python scripts/dockerd.py status
     python scripts/dockerd.py stop              # ends it and removes all it made
-    python scripts/dockerd.py run COMMAND       # with a daemon that answers, or one for it alone
+    python scripts/dockerd.py run COMMAND       # with a daemon that answers, or one only for it
 
 `start` installs Debian's docker.io where there is no dockerd, starts one with a data folder, socket
 and cgroup of its own, without networks or a registry, and gives it the image of sandbox_image.py.

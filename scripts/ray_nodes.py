@@ -43,7 +43,7 @@ OPTIONS = {
 
 
 class Failed(Exception):
-    """Says what, and what to do."""
+    """An error whose message has the cause and the remedy."""
 
 
 class RayNodes:

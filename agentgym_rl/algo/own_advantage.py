@@ -87,7 +87,7 @@ class TokenBatch:
     staleness: Tensor
     """The age of the weights that sampled each token, in versions, [N] int64."""
     ranks: Ranks
-    """The ranks, for numbers of the whole batch."""
+    """The ranks, for statistics over the complete batch."""
     proximal: Tensor | None = None
     """The log-probs under the weights at the start of the batch, [N], if they are needed."""
     reference: Tensor | None = None

@@ -29,8 +29,8 @@ from agentgym_rl.runtime.imports import import_function
 Need = Literal["reference", "every_row", "proximal", "teacher", "entropy"]
 """The data that a part of the objective may need. reference: log-probs of the reference model
 (`algo.kl.reference`); every_row: rows whose advantages are all 0 are computed too; proximal:
-log-probs of the whole batch under the weights at its start, before the first update; teacher: the
-targets of `algo.teacher.models`; entropy: the entropy at each token."""
+log-probs of all tokens of the batch under the weights at its start, before the first update;
+teacher: the targets of `algo.teacher.models`; entropy: the entropy at each token."""
 
 _MARK = "needs"
 """The attribute of a function or term that holds its needs."""
@@ -92,8 +92,8 @@ class LossTokens:
     one. For numbers that two computations of one prediction would round in two ways."""
 
     def of(self, values: Tensor) -> Tensor:
-        """Return the parts of `values` of the whole batch that belong to these tokens, on their
-        device."""
+        """Return the parts of `values`, of all tokens of the batch, that belong to these tokens, on
+        their device."""
         assert self.index is not None
         return values[self.index].to(self.logprobs.device)
 

@@ -184,7 +184,7 @@ def _is_router(module: Any) -> bool:
 
 
 def _num_experts(router: Any) -> int:
-    """Return the number of experts that a router chooses from; 0 if it is no router."""
+    """Return the number of experts that a router chooses from; 0 if it is not a router."""
     found = getattr(router, "num_experts", None)
     weight = getattr(router, "weight", None)
     return int(found or (len(weight) if isinstance(weight, Tensor) else 0))

@@ -77,7 +77,7 @@ def check_format(found: object, where: object) -> None:
 
     Raises:
         LaterVersion: the format is later than `FORMAT`.
-        ConfigError: it is no number.
+        ConfigError: it is not a number.
     """
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
         raise ConfigError(f"{where}: {FORMAT_KEY} is {found!r}, expected a number of 0 or more")

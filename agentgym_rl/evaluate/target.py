@@ -69,7 +69,7 @@ def config_of_run(run: Path, config: object = None) -> Path:
     """Return the configuration file of the folder `run`.
 
     Raises:
-        ConfigError: there is none, or a `config` is given, too.
+        ConfigError: there is no such file, or a `config` is given, too.
     """
     if config is not None:
         raise ConfigError(
@@ -94,7 +94,7 @@ def checked_checkpoint(path: Path) -> Path:
     """Return the absolute path of a checkpoint.
 
     Raises:
-        ConfigError: it is none; the message names one, if there is one nearby.
+        ConfigError: the folder is not a checkpoint; the message names one nearby, if there is one.
     """
     if not path.is_dir():
         raise ConfigError(f"--checkpoint {path}: no such folder (in {Path.cwd()})")

@@ -83,7 +83,7 @@ class Objective:
         self.factors = [factor for factor in found if factor is not None]
 
     def behavior(self, index: Tensor) -> BehaviorWeights:
-        """Return the behavior weights of the tokens at `index`, which are those of whole rows."""
+        """Return the behavior weights of the tokens at `index`, which form complete rows."""
         proximal, behavior = self.proximal[index], self.batch.behavior_logprobs[index]
         if self.algo.naive:
             finite = torch.isfinite(behavior)

@@ -80,7 +80,7 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
     """Return the bytes that the model's blocks keep for the gradient of one token, by trial, as
     they are and if they are light."""
     packed = pack_tokens(_PROBES).to(model.device)
-    one = replace(packed, positions=packed.positions[:1])  # the head's logits are no activation
+    one = replace(packed, positions=packed.positions[:1])  # the head's logits are not activations
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 

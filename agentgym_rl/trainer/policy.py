@@ -312,7 +312,7 @@ class Policy(PackedModel):
         if self._head:
             self._head.expect(packed)
         if self._routers:
-            # Not for this forward alone: the backward pass may repeat parts of it.
+            # Beyond this forward, too: the backward pass may repeat parts of it.
             self._routers.give(packed.experts if self._replays else None)
         found = super().outputs(packed)
         if self._routers and self._replays and packed.experts is not None:

@@ -77,7 +77,7 @@ class VersionWriter:
 
     `kinds` are the dtypes of published tensors (`published_kinds`). `keep`: the versions that the
     folder has at most, the one being written included. `config`: the model's config.json, copied
-    beside each version. `follows`: engines may rely on an earlier version for unchanged tensors.
+    next to each version. `follows`: engines may rely on an earlier version for unchanged tensors.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece]
 
     An engine that does not round everything gets only the matrices of layers in bfloat16. Adapters
     stay as they are, since engines merge them in float32, and so do tensors that the model's folder
-    has in float32 beside others in 16 bits.
+    has in float32 among others in 16 bits.
     """
     everywhere = engine.rounds_everything
     precise = policy.names.precise if policy.names is not None else set[str]()

@@ -56,7 +56,7 @@ def shard(
 
     With `compute_dtype` bfloat16, blocks are gathered in bfloat16 and the rest (embeddings, the
     last norm, the head) in its own dtype; gradients are reduced in float32. On a CPU, only linear
-    layers compute in bfloat16, as the engine's do: all else is no faster in it. Frozen parameters
+    layers compute in bfloat16, as the engine's do: nothing else is faster in it. Frozen parameters
     that compute in bfloat16 are also stored in it, which halves their memory. A single rank that
     neither gathers in another dtype nor offloads has nothing to shard: FSDP would only hold all
     parameters twice and copy every gradient twice.

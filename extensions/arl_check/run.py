@@ -208,7 +208,8 @@ _BLOCKED = "first put right:"
 
 
 def _stands_in_the_way(result: Result) -> bool:
-    """Return whether a criterion failed or was blocked; one that does not apply is no obstacle."""
+    """Return whether a criterion failed or was blocked; a criterion that does not apply is not an
+    obstacle."""
     return result.outcome is Outcome.FAILED or result.detail.startswith(_BLOCKED)
 
 

@@ -65,7 +65,7 @@ def string_field(item: Item, name: str, where: str, *, empty: bool = True) -> st
 
 class ItemReader:
     """A reader of consecutive items. `messages` are the messages so far, `items` the items as they
-    are stored (with an id, and a text for each part that is no text), `tools` the tools that items
+    are stored (with an id, and a text for each part that is not text), `tools` the tools that items
     offer."""
 
     def __init__(self, number_of: NumberOf, find: Find, *, unreadable: Unreadable) -> None:

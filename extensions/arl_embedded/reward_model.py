@@ -199,7 +199,7 @@ class _Waiting:
 
 
 class Batches:
-    """The queue of rows. `run` computes them in batches, in a thread beside the event loop."""
+    """The queue of rows. `run` computes them in batches, in a thread."""
 
     def __init__(self, classifier: Classifier, *, max_rows: int) -> None:
         self._classifier = classifier

@@ -1,4 +1,4 @@
-"""The extension of optional parts of the objective: one file an algorithm, its keys beside it.
+"""The extension of optional parts of the objective: one file for each algorithm, with its keys.
 
 covariance.py       tokens that stand out by a covariance (`algo.covariance`)
 critic.py           the value model, and its training (`algo.baseline` "critic")

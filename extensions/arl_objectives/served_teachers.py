@@ -173,7 +173,7 @@ class ServedTeachers(Addition):
 
         Raises:
             InfraError: a teacher has not answered for `algo.teacher.patience_s`.
-            ConfigError: a teacher refuses, or its answer is no list of log-probs.
+            ConfigError: a teacher refuses, or its response is not a list of log-probs.
         """
         weights = self._config.weights(episode.env_id, task.data)
         urls = [

@@ -101,7 +101,7 @@ def read_run(run: Path) -> RecordedRun:
     """Read the data of a run that a plan needs.
 
     Raises:
-        ConfigError: the folder is no run, or the run is too short to calibrate on.
+        ConfigError: the folder is not a run, or the run is too short to calibrate on.
     """
     config = load_config(config_of(run, f"arl plan --run {run}"))
     phases = {found.step: list(found.trainer) for found in read_phases(run)}

@@ -358,8 +358,8 @@ def trainer_memory(
     trainer: TrainerConfig,
     dtype: str,
 ) -> TrainerMemory:
-    """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices,
-    beside which the policy is frozen."""
+    """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices;
+    the policy itself is then frozen."""
     trained = adapter or policy
     base = policy.frozen_bytes(dtype) if adapter else 0
     return TrainerMemory(

@@ -155,7 +155,7 @@ class Followers(Mirror):
             pairs = self._followers.items()
             return [name for name, it in pairs if it.seen is not None and it.seen < number]
 
-        for _ in range(_LOOKS):  # a pause of this whole process uses up only one look
+        for _ in range(_LOOKS):  # a pause of this process uses up only one check
             try:
                 await self._router.changes.wait_for(
                     lambda: not late(),
@@ -189,5 +189,5 @@ class Followers(Mirror):
     @property
     def silent_s(self) -> dict[str, float]:
         """Return, by engine, the shortest time for which any follower has had no token. (A follower
-        that waits behind the requests of another gets no token, and that is no fault.)"""
+        that waits behind the requests of another gets no token, which is not a fault.)"""
         return shortest(*(follower.silent_s for follower in self._followers.values()))

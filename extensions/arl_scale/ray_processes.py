@@ -184,7 +184,7 @@ class RayProcesses:
         return await first_of(end_of(name, ended), self._silent(name))
 
     async def _silent(self, name: str) -> ProcessDied:
-        """Ask a host for heartbeats until none comes; return the ProcessDied."""
+        """Request heartbeats of a host until none comes; return the ProcessDied."""
         host = self._hosts[name]
         async with asyncio.TaskGroup() as tasks:
             while True:

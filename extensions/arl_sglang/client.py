@@ -373,7 +373,7 @@ class SglangEngine(EngineClient):
         except OSError as error:
             raise WeightsError(f"{version} as a folder for SGLang: {error}") from error
 
-    # ------------------------------------------------------------------ what it tells of itself
+    # ------------------------------------------------------------------ information
     async def info(self) -> EngineInfo:
         known = await self._known()
         # /v1/models names the folder of the last update; this name is the one it began with.

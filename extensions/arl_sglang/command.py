@@ -148,7 +148,7 @@ def server_command(
         *("--grammar-backend", "llguidance"),
         "--incremental-streaming-output",
         "--enable-metrics",
-        "--sleep-on-idle",  # else it uses a whole core without any request
+        "--sleep-on-idle",  # else it uses a full core without any request
     ]
     if config.prefix_cache == "off":
         argv.append("--disable-radix-cache")

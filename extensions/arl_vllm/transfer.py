@@ -166,7 +166,7 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         """Return the tensors of an adapter that this server can compute in addition to its base.
 
         Raises:
-            WeightsError: they are none, of another base, or do not fit.
+            WeightsError: they are not an adapter's, belong to another base, or do not fit.
         """
         if not is_adapter(loaded.tensors):
             raise WeightsError(

@@ -20,7 +20,7 @@ from .demonstrations import Notes
 
 _VERSION = re.compile(r"-v[0-9]+$")
 _SURE = 20
-"""The number of characters, without spaces, from which a text is no coincidence."""
+"""The number of characters, without spaces, from which a common text is not a coincidence."""
 _REMEDY = (
     "To learn from episodes of training tasks, play them with `arl eval --eval.split=train`, or "
     "choose them with `arl export --split train`"

@@ -30,7 +30,7 @@ TokenRow = tuple[list[int], list[bool]]
 """The token ids, and whether each is a token of the assistant that is learned."""
 
 _SURE = 12
-"""The number of characters from which a text that is found is no coincidence."""
+"""The number of characters from which a text that is found is not a coincidence."""
 _NOISE = str.maketrans("", "", "\\\"'`")
 """The characters that templates add and remove as they quote."""
 _TAG = re.compile(r"\s*(<[^<>\s/]{1,40}>)")
@@ -51,9 +51,9 @@ def rows_of(
     """Return the conversation as rows in which each turn of the assistant occurs once.
 
     A turn is appended to the row before it if its prompt begins with exactly those tokens, which is
-    so with most chat templates; if the template rewrites history (drops thoughts, say), the turn
-    begins a new row. A reply that `learns` excludes, or that is empty, is only context. `notes`
-    counts the parts that the template leaves out.
+    so with most chat templates; if the template rewrites history (for example, drops thoughts), the
+    turn begins a new row. A reply that `learns` excludes, or that is empty, is only context.
+    `notes` counts the parts that the template leaves out.
 
     Raises:
         ValueError: there is no reply to learn, or the template refuses the messages, renders a turn

@@ -1,7 +1,7 @@
 """The written pages of the site: README.md is its first page.
 
-In the repository a page links to any file. In the site a link to a file that is no page leads to a
-page that shows that file, so that the site is complete without a host for the code.
+In the repository a page links to any file. In the site a link to a file that is not a page leads to
+a page that shows that file, so that the site is complete without a host for the code.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Pages:
         """Write a page with links converted to those of the site."""
         text = (self._root / source).read_text()
         parts, end = [], 0
-        for fenced in _FENCED.finditer(text):  # text in code is no link
+        for fenced in _FENCED.finditer(text):  # text in code is not a link
             parts += [self._relinked(text[end : fenced.start()], source, page), fenced[0]]
             end = fenced.end()
         parts.append(self._relinked(text[end:], source, page))

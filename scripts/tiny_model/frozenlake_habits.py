@@ -2,8 +2,8 @@
 
 On ice a step goes in one of three directions, so the direct way is wrong: careful demonstrators
 walk toward a wall, or away from the holes, and slip to the goal. Most demonstrators hurry, or
-wander. A demonstrator keeps the habit for the whole episode, and so does the model: reinforcement
-learning has to find the habit that reaches the goal.
+wander. A demonstrator keeps the habit for the complete episode, and so does the model:
+reinforcement learning has to find the habit that reaches the goal.
 """
 
 from __future__ import annotations

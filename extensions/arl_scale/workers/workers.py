@@ -80,7 +80,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
     ) -> None:
         """Set up the workers, which wait for an engine for at most `engine_timeout_s`, and have
         `stop_timeout_s` to end by themselves. `on_error` is called with each error that ends the
-        run and is no worker's fault."""
+        run and is not a worker's fault."""
         limit = rollout.max_restarts
         super().__init__("rollout worker", max_restarts=limit, key="rollout.max_restarts")
         self.restarts = 0
@@ -202,7 +202,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             slot.late = asyncio.get_running_loop().create_future()
             slot.life = self._join(slot.name, slot.restarts)
             await self._start(slot)
-        except ProcessDied as error:  # on a cluster without room, say
+        except ProcessDied as error:  # on a cluster without room, for example
             return error
         return None
 
