@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 
-from .births import Birth
+from .forking import Fork
 from .loop import Feed, Loop, Output
 
 INTERRUPT_GRACE_S = 0.5
@@ -45,7 +45,7 @@ class Job:
         self.cpu_s = 0.0
         """The CPU time of the orphans that the program left."""
         self.output: Output
-        self.birth: Birth
+        self.fork: Fork
         self.stdin: list = []
         """The pipe of its standard input: the read end and, if there is input, the write end."""
         self.feed: Feed | None = None
@@ -62,12 +62,12 @@ class Job:
     def grievance(self) -> str:
         """Return the reason why the program did not start; "" if it did."""
         try:
-            return self.birth.conn.recv(4096)[1:].decode("utf-8", "replace")
+            return self.fork.conn.recv(4096)[1:].decode("utf-8", "replace")
         except OSError:
             return ""
 
     def close(self) -> None:
-        self.birth.close()
+        self.fork.close()
         self.output.close()
         if self.feed:
             self.feed.close()
@@ -113,8 +113,8 @@ class Session:
     def __init__(self, number: int, kind: str, loop: Loop, limit: int) -> None:
         self.number, self.kind, self.pid = number, kind, 0
         self.loop = loop
-        self.birth: Birth | None = None
-        """The birth of the process; None for a fork, which its parent creates."""
+        self.fork: Fork | None = None
+        """The fork that made the process; None for a copy of a session, which that makes."""
         self.conn: socket.socket
         self.output = Output(loop, limit, lambda: self.stop("output_limit"))
         self.opening: int | None = None
@@ -187,8 +187,8 @@ class Session:
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
-        if self.birth:
-            self.birth.close()
+        if self.fork:
+            self.fork.close()
         else:
             self.loop.forget(self.conn.fileno())
             self.conn.close()

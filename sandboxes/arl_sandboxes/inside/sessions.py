@@ -8,7 +8,7 @@ import signal
 import socket
 
 from . import repl
-from .births import ROOM, pid_of
+from .forking import ROOM, pid_of
 from .jobs import Session
 
 START_S = 10.0
@@ -52,10 +52,10 @@ class Sessions:
             raise ValueError(f"no session is of the kind {request['kind']!r}")
         self._runner.box.open_up()
         session = self._new_session(request["id"], request["kind"], limits)
-        session.birth = self._runner.bear(
+        session.fork = self._runner.fork(
             [self._runner.null, *session.output.writers],
             {"become": session.kind, "limits": limits},
-            lambda pid: self._born(session, pid),
+            lambda pid: self._has_begun(session, pid),
             lambda why: self._give_up(session, why),
         )
 
@@ -113,9 +113,9 @@ class Sessions:
         self.open[session.number] = session
         return session
 
-    def _born(self, session: Session, pid: int) -> None:
-        assert session.birth is not None
-        session.pid, session.conn = pid, session.birth.conn
+    def _has_begun(self, session: Session, pid: int) -> None:
+        assert session.fork is not None
+        session.pid, session.conn = pid, session.fork.conn
         session.ended = self._runner.ended_unknown(pid)
         session.output.close_writers()
         self._attend(session)

@@ -21,7 +21,7 @@ from .cgroup import Cgroup
 from .child import Child, Ended
 from .inside import wire
 from .interpreter import SlotConfig
-from .processes import LoneEnd, descends, kill_process_1
+from .processes import LandlockEnd, descends, kill_process_1
 
 KILL_GRACE_S = 5.0
 """The longest wait for a slot to end a program; then the slot itself is killed."""
@@ -77,7 +77,7 @@ class Slot:
         self._process: subprocess.Popen[bytes] | None = None
         self._vital: Vital | None = None
         """The watch over our own processes in the slot; programs may stop themselves."""
-        self._lone_end: LoneEnd | None = None
+        self._landlock_end: LandlockEnd | None = None
         self._control: socket.socket | None = None
 
     # ------------------------------------------------------------------ life
@@ -135,11 +135,11 @@ class Slot:
                 stderr=subprocess.DEVNULL,
             )
         # With namespaces there are two processes: the one outside, and process 1.
-        self._vital = Vital(self._process.pid, depth=0 if self._is_lone else 1)
+        self._vital = Vital(self._process.pid, depth=0 if self._by_landlock else 1)
         self._loop.add_reader(mine, self._read)
 
     @property
-    def _is_lone(self) -> bool:
+    def _by_landlock(self) -> bool:
         return self._config.isolation == "landlock"
 
     def look(self) -> None:
@@ -175,10 +175,10 @@ class Slot:
             self._control = None
         if self._process is not None and self.frozen:
             self._process.send_signal(signal.SIGCONT)  # a stopped process would never end
-        if self._process is not None and self._is_lone:
+        if self._process is not None and self._by_landlock:
             # The process ends its children and their leftovers when its control socket is closed.
             sweep = [*self._config.command(), "sweep", tempfile.gettempdir()]
-            self._lone_end = LoneEnd(self._process, sweep)
+            self._landlock_end = LandlockEnd(self._process, sweep)
         elif self._process is not None:
             kill_process_1(self._process.pid)
         self._forget(SandboxLost(self.dead))
@@ -188,7 +188,7 @@ class Slot:
         """Return True if nothing is left of a closed slot."""
         if not self._closed:
             return False
-        if self._lone_end is not None and not self._lone_end.over():
+        if self._landlock_end is not None and not self._landlock_end.over():
             return False
         if self._process is not None and self._process.poll() is None:
             return False

@@ -19,9 +19,10 @@ from arl_isolation.programs import exactly, execute, flush, reseed, run_main
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "LANG": "C.UTF-8"}
 _OWN_MODULES = (
-    "alone", "arl_isolation", "arl_isolation.bpf", "arl_isolation.locks", "arl_isolation.programs",
-    "boxes", "kernel", "landlock", "lone", "outer", "program", "root", "seccomp", "session",
-    "syscalls", "wire", "zygote",
+    "arl_isolation", "arl_isolation.bpf", "arl_isolation.forks", "arl_isolation.locks",
+    "arl_isolation.programs", "kernel", "landlock", "landlock_seccomp", "landlock_server",
+    "namespace_server", "priority", "program", "root", "seccomp", "session", "slot_server",
+    "syscalls", "wire", "work_folders",
 )  # fmt: skip
 _MANY = 1 << 20
 _ALWAYS = (

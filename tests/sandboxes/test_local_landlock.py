@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from arl_sandboxes.local import LocalBackend, processes
-from arl_sandboxes.local.inside import boxes
+from arl_sandboxes.local.inside import work_folders
 
 from agentgym_rl import make_sandbox
 from agentgym_rl.core.errors import ConfigError, SandboxError, SandboxLost
@@ -41,7 +41,7 @@ def temporary(tmp_path_factory, monkeypatch):
     folder.chmod(0o755)
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     yield folder
-    boxes.sweep(str(folder))
+    work_folders.sweep(str(folder))
     folder.rmdir()
 
 
@@ -68,7 +68,7 @@ def launchers(parent: int | None = None) -> list[int]:
     """Of the slots of a process."""
     parent = parent or os.getpid()
     words = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [pid for pid in map(int, words) if b"/lone.py" in cmdline(pid)]
+    return [pid for pid in map(int, words) if b"/landlock_server.py" in cmdline(pid)]
 
 
 def cmdline(pid: int) -> bytes:
