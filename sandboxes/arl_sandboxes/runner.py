@@ -67,20 +67,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arl_isolation import files, locks, programs
+from arl_isolation import files, locks, programs, removal
 
-PARTS = (
-    "loop",
-    "clear",
-    "files",
-    "domain",
-    "program",
-    "repl",
-    "fork_server",
-    "forking",
-    "jobs",
-    "sweep",
-)
+PARTS = ("loop", "files", "domain", "program", "repl", "fork_server", "forking", "jobs", "sweep")
 PARTS += ("sessions", "ports", "serve")
 """The modules of `inside/` in loading order; a later one may import the earlier ones."""
 _PREIMPORT = """
@@ -110,7 +99,9 @@ sys.modules["arl_runner.serve"].main()
 def source() -> str:
     """Return the source of the complete runner, which needs only the standard library."""
     folder = Path(__file__).parent / "inside"
-    paths = {module.__name__: Path(str(module.__file__)) for module in (files, locks, programs)}
+    paths = {
+        module.__name__: Path(str(module.__file__)) for module in (files, locks, programs, removal)
+    }
     paths |= {f"arl_runner.{name}": folder / f"{name}.py" for name in PARTS}
     texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
     return f"PARTS = {texts!r}\n{_LOADER}"

@@ -83,12 +83,12 @@ def _become(order: dict, conn: socket.socket, work: str) -> None:
         sys.path.append(work)  # last: a program's file must not stand in for a library
         programs.run_main(base64.b64decode(order["code"]))
     elif kind == "program":
-        program.run_program(order["argv"], order["cwd"], order["env"])
+        programs.run_program(order["argv"], order["cwd"], {**os.environ, **order["env"]})
     elif kind == "python":
         repl.serve(conn, work)
     else:
         os.set_inheritable(CONN, True)
-        program.run_program(repl.SHELL, ".", {})
+        programs.run_program(programs.shell("printf + >&3; "), ".", dict(os.environ))
 
 
 def frame(order: dict) -> bytes:

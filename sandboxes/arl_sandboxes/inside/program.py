@@ -78,18 +78,3 @@ def _set(kind: int, soft: int, hard: int) -> None:
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)
     resource.setrlimit(kind, (soft, hard))
-
-
-def run_program(argv: list, cwd: str, env: dict) -> None:
-    for name in ("SIGPIPE", "SIGXFSZ", "SIGINT"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    try:
-        if cwd != ".":
-            os.chdir(cwd)
-        os.execvpe(argv[0], argv, {**os.environ, **env})
-    except (OSError, ValueError) as error:  # ValueError: a name that Python itself rejects
-        missing = isinstance(error, (FileNotFoundError, ValueError))
-        what = cwd if missing and not os.path.isdir(cwd) else argv[0]
-        why = getattr(error, "strerror", None) or str(error)
-        os.write(2, f"{what}: {why}\n".encode("utf-8", "replace"))
-        os._exit(127 if missing else 126)

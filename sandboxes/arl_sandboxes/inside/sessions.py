@@ -7,6 +7,8 @@ import errno
 import signal
 import socket
 
+from arl_isolation import programs
+
 from . import repl
 from .forking import ROOM, pid_of
 from .jobs import Session
@@ -68,7 +70,7 @@ class Sessions:
         session = self._session(request)
         code = base64.b64decode(request["code"])
         if session.kind == "python":
-            data = repl.HEADER.pack(repl.RUN, len(code)) + code
+            data = programs.CELL.pack(programs.RUN, len(code)) + code
         else:
             data = code.replace(b"\0", b"") + b"\0"
         session.begin(request["id"], data, request["timeout_s"])
@@ -91,7 +93,7 @@ class Sessions:
         try:
             with theirs:
                 handles = [self._runner.null, *session.output.writers, theirs.fileno()]
-                parent.conn.sendall(repl.HEADER.pack(repl.FORK, 0))
+                parent.conn.sendall(programs.CELL.pack(programs.FORK, 0))
                 repl.send_handles(parent.conn, repl.READY, handles)
         except BaseException:
             self._forget(session)

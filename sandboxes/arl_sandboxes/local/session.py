@@ -13,6 +13,7 @@ from typing import Protocol
 
 from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Limits, Session, SessionKind, Status
+from arl_isolation import programs
 
 from .child import Child, Feed
 from .inside import wire
@@ -178,7 +179,7 @@ class LocalSession(Session):
     def _cell(self, code: str) -> bytes:
         text = code.encode("utf-8", "surrogatepass")
         if self.kind == "python":
-            return wire.CELL.pack(wire.RUN, len(text)) + text
+            return programs.CELL.pack(programs.RUN, len(text)) + text
         return text.replace(b"\0", b"") + b"\0"
 
     def _read(self) -> None:
@@ -285,7 +286,7 @@ class LocalSession(Session):
                 mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 output = Output(self._sandbox.limits.output_bytes)
                 handles = [handle, output.stdout, output.stderr, theirs.fileno()]
-                self._conn.send(wire.CELL.pack(wire.FORK, 0))
+                self._conn.send(programs.CELL.pack(programs.FORK, 0))
                 socket.send_fds(self._conn, [b"+"], handles)
             output.close_writers()
             pidfd = await self._greeting(mine)
