@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterator
 
 from .question import Claim, Question, Stated, is_work, read_question
+from .symbolic.answer_types import Answer, Choice, Items, Named, Relation, leaves
 from .symbolic.expression import symbols
-from .symbolic.leftover import form, leftover, operations
 from .symbolic.matching import equation
-from .symbolic.shapes import Choice, Items, Named, Relation, Shape, leaves
+from .symbolic.remaining_work import form, operations, remaining_work
 
 _FORM = re.compile(
     r"factor|expand|multiply out|\bform\b|complet\w+ the square|partial fraction|slope-intercept"
@@ -28,7 +28,7 @@ _FORM = re.compile(
 )
 
 
-def echoes(gold: Shape, answer: Shape, question: str) -> bool:
+def echoes(gold: Answer, answer: Answer, question: str) -> bool:
     """Return whether `answer` repeats `question`, given that `gold` is right."""
     if isinstance(answer, Choice):  # its letter decides, and all letters are in the question
         return False
@@ -51,11 +51,11 @@ def _is_undone(golds: list[Stated], said: Stated, asked: Question, wants_form: b
     if any(stated.node == said.node for stated in asked.expressions):
         return True
     ours = [gold for gold in golds if gold.equals(said)]
-    work = {kind for gold in ours for kind in leftover(gold.node)}
+    work = {kind for gold in ours for kind in remaining_work(gold.node)}
     theirs = [
         stated
         for stated in asked.expressions
-        if stated.equals(said) and leftover(stated.node) <= work
+        if stated.equals(said) and remaining_work(stated.node) <= work
     ]
     given = {stated.node for stated in theirs}
     if not theirs or not ours or any(gold.node in given for gold in ours):
@@ -66,14 +66,14 @@ def _is_undone(golds: list[Stated], said: Stated, asked: Question, wants_form: b
     return wants_form or not said.names or operations(said.node) >= fewest
 
 
-def _equations(shape: Shape) -> Iterator[Relation]:
+def _equations(answer: Answer) -> Iterator[Relation]:
     """Yield the equations and inequalities between expressions."""
-    for part in shape.items if isinstance(shape, Items) else (shape,):
+    for part in answer.items if isinstance(answer, Items) else (answer,):
         if (found := equation(part)) is not None:
             yield found
 
 
-def _repeats(gold: Shape, said: Relation, asked: Question, wants_form: bool) -> bool:
+def _repeats(gold: Answer, said: Relation, asked: Question, wants_form: bool) -> bool:
     """Return whether the equation or inequality `said` only repeats one of the question."""
     claim = Claim(said)
     ours = [ours for right in _equations(gold) if (ours := Claim(right)).same(claim)]
