@@ -36,34 +36,34 @@ def echoes(gold: Answer, answer: Answer, question: str) -> bool:
     nodes = [] if isinstance(answer, Relation) else list(filter(is_work, leaves(answer)))
     if not equations and not nodes:
         return False
-    asked = read_question(question)
+    parsed = read_question(question)
     wants_form = _FORM.search(question) is not None
     golds = list(map(Stated, filter(is_work, leaves(gold))))
-    return any(_repeats(gold, one, asked, wants_form) for one in equations) or any(
-        _is_undone(golds, Stated(node), asked, wants_form) for node in nodes
+    return any(_repeats(gold, one, parsed, wants_form) for one in equations) or any(
+        _is_undone(golds, Stated(node), parsed, wants_form) for node in nodes
     )
 
 
-def _is_undone(golds: list[Stated], said: Stated, asked: Question, wants_form: bool) -> bool:
-    """Return whether the expression `said` only repeats one of the question."""
-    if any(gold.node == said.node for gold in golds):
+def _is_undone(golds: list[Stated], reply: Stated, parsed: Question, wants_form: bool) -> bool:
+    """Return whether the expression `reply` only repeats one of the question."""
+    if any(gold.node == reply.node for gold in golds):
         return False
-    if any(stated.node == said.node for stated in asked.expressions):
+    if any(stated.node == reply.node for stated in parsed.expressions):
         return True
-    ours = [gold for gold in golds if gold.equals(said)]
+    ours = [gold for gold in golds if gold.equals(reply)]
     work = {kind for gold in ours for kind in remaining_work(gold.node)}
     theirs = [
         stated
-        for stated in asked.expressions
-        if stated.equals(said) and remaining_work(stated.node) <= work
+        for stated in parsed.expressions
+        if stated.equals(reply) and remaining_work(stated.node) <= work
     ]
     given = {stated.node for stated in theirs}
     if not theirs or not ours or any(gold.node in given for gold in ours):
         return False
-    if form(said.node) in {form(gold.node) for gold in ours}:
+    if form(reply.node) in {form(gold.node) for gold in ours}:
         return False
     fewest = min(operations(stated.node) for stated in theirs)
-    return wants_form or not said.names or operations(said.node) >= fewest
+    return wants_form or not reply.names or operations(reply.node) >= fewest
 
 
 def _equations(answer: Answer) -> Iterator[Relation]:
@@ -73,15 +73,15 @@ def _equations(answer: Answer) -> Iterator[Relation]:
             yield found
 
 
-def _repeats(gold: Answer, said: Relation, asked: Question, wants_form: bool) -> bool:
-    """Return whether the equation or inequality `said` only repeats one of the question."""
-    claim = Claim(said)
+def _repeats(gold: Answer, reply: Relation, parsed: Question, wants_form: bool) -> bool:
+    """Return whether the equation or inequality `reply` only repeats one of the question."""
+    claim = Claim(reply)
     ours = [ours for right in _equations(gold) if (ours := Claim(right)).same(claim)]
     if not ours or any(_look(right) == _look(claim) for right in ours):
         return False
     if wants_form and isinstance(gold, Named):
         return True
-    given = [stated for stated in asked.claims if stated.same(claim)]
+    given = [stated for stated in parsed.claims if stated.same(claim)]
     sides = [set(stated.sides) for stated in given]
     return bool(given) and not any(set(right.sides) in sides for right in ours)
 

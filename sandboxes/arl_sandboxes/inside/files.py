@@ -24,7 +24,7 @@ def parts(path: str) -> tuple:
     return ("/", *found) if path.startswith("/") else found
 
 
-class Box:
+class WorkFolder:
     """The work folder; with `image`, absolute paths are allowed, and more files at once."""
 
     def __init__(self, folder: str, image: bool = False) -> None:

@@ -59,7 +59,7 @@ class Job:
             if self.pid:
                 os.kill(self.pid, signal.SIGKILL)
 
-    def grievance(self) -> str:
+    def start_error(self) -> str:
         """Return the reason why the program did not start; "" if it did."""
         try:
             return self.fork.conn.recv(4096)[1:].decode("utf-8", "replace")
@@ -155,21 +155,20 @@ class Session:
         self.loop.cancel(self.timer)
         self.timer = self.loop.later(INTERRUPT_GRACE_S, lambda: self.signal(signal.SIGKILL))
 
-    def result(self, said: bytes) -> dict:
-        """Return the result of the cell that ended; `said` is the session's message, empty if the
-        session ended, too."""
+    def result(self, message: bytes) -> dict:
+        """Return the result of the cell that ended; `message` is the session's, empty at its end."""
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
         self.cell = None  # before the last output is read, as there is nothing left to stop
         taken, code, kind = self.output.take(), None, None
-        if not said:
+        if not message:
             code, kind = _code(self.ended[0]) if self.ended else (None, None)
             status = "killed" if kind == signal.SIGKILL else "error"
         elif self.kind == "python":
-            status = {0: "ok", 2: "memory_limit"}.get(said[0], "error")
+            status = {0: "ok", 2: "memory_limit"}.get(message[0], "error")
         else:
-            text = said.partition(b"\n")[0]
+            text = message.partition(b"\n")[0]
             code = int(text) if text.isdigit() else 1
             status = "error" if code else "ok"
         if taken["truncated"] and status in ("ok", "error"):
@@ -180,7 +179,7 @@ class Session:
             "signal": kind,
             **taken,
             "wall_ms": 1000 * (time.monotonic() - self.started),
-            "state_lost": not said,
+            "state_lost": not message,
         }
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from arl_isolation import locks
 
 from . import fork_server, program
 from . import sweep as processes
-from .files import Box
+from .files import WorkFolder
 from .forking import Fork, ForkServer
 from .jobs import Job
 from .loop import Feed, Loop, Output
@@ -36,8 +36,8 @@ CLEAR_S = 20.0
 class Runner:
     def __init__(self, work: str, scratch: list, whole: bool, image: bool) -> None:
         self.work, self._whole = work, whole
-        self.box = Box(work, image)
-        self._emptied = [] if image else [self.box, *map(Box, scratch)]
+        self.box = WorkFolder(work, image)
+        self._emptied = [] if image else [self.box, *map(WorkFolder, scratch)]
         self.loop = Loop()
         self._ports = Ports(self.loop, lambda event: _send({"id": -1, "event": event}))
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -171,11 +171,11 @@ class Runner:
             self._orphan_cpu_s = 0.0
         job.killed = self.sweep()
         job.cpu_s = self._orphan_cpu_s
-        grievance = job.grievance()
+        start_error = job.start_error()
         result = job.result()
         job.close()
-        if grievance:
-            self.refuse(job.id, OSError(0, grievance))
+        if start_error:
+            self.refuse(job.id, OSError(0, start_error))
             return
         self.reply(job.id, {**result, **self.box.collect(job.request.get("collect", []))})
 

@@ -124,7 +124,7 @@ class Sessions:
 
     def _attend(self, session: Session) -> None:
         """Watch the session for its first message."""
-        self._loop.watch(session.conn.fileno(), lambda: self._said(session))
+        self._loop.watch(session.conn.fileno(), lambda: self._read(session))
         session.timer = self._loop.later(START_S, lambda: self._give_up(session, "no answer"))
 
     def _session(self, request: dict) -> Session:
@@ -135,7 +135,7 @@ class Sessions:
             raise OSError(errno.EBUSY, "the session is busy")
         return session
 
-    def _said(self, session: Session) -> None:
+    def _read(self, session: Session) -> None:
         try:
             data, ancillary, _, _ = session.conn.recvmsg(256, ROOM)
         except BlockingIOError:
@@ -154,8 +154,8 @@ class Sessions:
     def _greeting(self, session: Session, data: bytes, ancillary: list) -> None:
         """Handle the first message of a session."""
         if data[:1] != repl.READY:
-            said = data[1:].decode("utf-8", "replace") if data[:1] == repl.GAVE_UP else ""
-            self._give_up(session, said or data.decode("utf-8", "replace"))
+            text = data[1:].decode("utf-8", "replace") if data[:1] == repl.GAVE_UP else ""
+            self._give_up(session, text or data.decode("utf-8", "replace"))
             return
         if not session.pid:  # a fork, which leaves its parent's kernel session once it is known
             session.pid = pid_of(ancillary)
@@ -169,9 +169,9 @@ class Sessions:
         self._runner.reply(id, {"session": session.number})
 
     def _give_up(self, session: Session, why: str) -> None:
-        said = base64.b64decode(session.output.take()["stderr"]).decode("utf-8", "replace")
+        text = base64.b64decode(session.output.take()["stderr"]).decode("utf-8", "replace")
         self._runner.refuse(
-            session.opening, OSError(0, f"it did not start: {why} {said[-500:]}".strip())
+            session.opening, OSError(0, f"it did not start: {why} {text[-500:]}".strip())
         )
         session.signal(signal.SIGKILL)
         self._forget(session)

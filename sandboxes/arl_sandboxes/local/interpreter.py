@@ -110,11 +110,15 @@ def slot_config(
 
 def _places(python: str) -> tuple[str, str]:
     """Return the interpreter's prefix and its standard library."""
-    told = "sys.version_info >= (3, 10), sys.base_prefix, os.__file__"
-    ask = f"import os, sys; print({told}, sep=chr(10))"
+    facts = "sys.version_info >= (3, 10), sys.base_prefix, os.__file__"
+    script = f"import os, sys; print({facts}, sep=chr(10))"
     try:
         done = subprocess.run(
-            [python, "-I", "-S", "-c", ask], capture_output=True, text=True, timeout=30, check=True
+            [python, "-I", "-S", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxUnavailable(f"sandbox python {python!r} does not run: {error}") from error

@@ -313,10 +313,10 @@ class Slot:
             if folder >= 0:
                 os.close(folder)
         self.box = self.root = -1
-        self._tell(error)
+        self._notify(error)
 
     async def _wait(self, what: str) -> None:
-        """Wait for `_tell`, or for an error."""
+        """Wait for `_notify`, or for an error."""
         assert self._awaited is None, "two wait for one slot"
         if self._closed:  # by the command that was to be waited for: nothing would report it
             raise SandboxLost(self.dead)
@@ -330,7 +330,7 @@ class Slot:
             if self._awaited is awaited:
                 self._awaited = None
 
-    def _tell(self, error: SandboxError | None = None) -> None:
+    def _notify(self, error: SandboxError | None = None) -> None:
         awaited, self._awaited = self._awaited, None
         if awaited is None or awaited.done():
             return
@@ -371,18 +371,18 @@ class Slot:
             number, *ended = wire.DONE_BODY.unpack(body)
             self._done(number, Ended(*ended))
         elif kind in (wire.READY, wire.AHEAD):
-            self._tell()
+            self._notify()
         elif kind == wire.FAILED:
             self.dead = body[4:].decode("utf-8", "replace")
             number = struct.unpack("i", body[:4])[0]
             text = f"{self.dead} (errno {number})" if number else self.dead
-            self._tell(SandboxUnavailable(f"the slot could not start: {text}"))
+            self._notify(SandboxUnavailable(f"the slot could not start: {text}"))
         else:
-            self._hear(kind, body, handles)
+            self._handle_other(kind, body, handles)
 
-    def _hear(self, kind: bytes, body: bytes, handles: list[int]) -> None:
+    def _handle_other(self, kind: bytes, body: bytes, handles: list[int]) -> None:
         """Handle a message that only another kind of slot sends."""
-        raise AssertionError(f"a slot said {kind!r}")
+        raise AssertionError(f"a slot sent {kind!r}")
 
     def _add(self, number: int, handles: list[int]) -> None:
         if len(handles) > 1:
@@ -396,7 +396,7 @@ class Slot:
         self.child = self._children[number] = Child(
             number, socket.socket(fileno=handles[0]), self._life
         )
-        self._tell()
+        self._notify()
 
     def _done(self, number: int, ended: Ended) -> None:
         child = self._children.pop(number, None)
@@ -414,11 +414,11 @@ class Slot:
     def _replace_waiting(self, child: Child) -> None:
         """Replace the waiting child, which has ended; a session may kill it, but not forever."""
         self.child = None
-        complaint = child.complaint()
+        start_error = child.start_error()
         child.close()
         self._replaced += 1
-        if complaint or self._replaced > MAX_REPLACED:
-            self.close(f"a waiting process ended: {complaint or 'killed again and again'}")
+        if start_error or self._replaced > MAX_REPLACED:
+            self.close(f"a waiting process ended: {start_error or 'killed again and again'}")
         else:
             self.prepare(child)
 

@@ -89,7 +89,7 @@ def _parts(name: str) -> list[str]:
 
 
 def renamed(answer: Named, name: str) -> Named:
-    """Return `answer` with its parts in the order of `name`; `answer` itself if the parts differ."""
+    """Return `answer` with its parts in the order of `name`; itself if the parts differ."""
     ours, theirs = _parts(name), _parts(answer.name)
     if ours == theirs or sorted(ours) != sorted(theirs) or len(set(ours)) < len(ours):
         return answer

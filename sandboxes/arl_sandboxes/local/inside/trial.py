@@ -104,10 +104,10 @@ TRIALS = {
 
 def attempt(trial) -> tuple[int, str]:
     try:
-        said = trial()
+        detail = trial()
     except OSError as error:
         return error.errno or 1, str(error.strerror or error)
-    return 0, said or ""
+    return 0, detail or ""
 
 
 def main(trials=TRIALS) -> None:
@@ -120,7 +120,7 @@ def main(trials=TRIALS) -> None:
             os._exit(0)
         os.close(write)
         with open(read, "rb") as answers:
-            said = answers.read()
+            result = answers.read()
         os.waitpid(child, 0)
-        found.append(json.loads(said) if said else [name, 1, "the trial died"])
+        found.append(json.loads(result) if result else [name, 1, "the trial died"])
     print(json.dumps(found))

@@ -1,6 +1,6 @@
 """A slot's folder on the machine's disk: the work folder in it, and its removal.
 
-    TMPDIR/arl-box-XXXX/  of the launcher, locked (flock) for as long as that lives
+    TMPDIR/arl-box-XXXX/  of the fork server, locked (flock) for as long as that lives
         box/              the work folder, of the programs' user
         packages/         links to the packages that programs may import
         trash/            old work folders, until they are removed
