@@ -156,7 +156,7 @@ class Session:
         self.timer = self.loop.later(INTERRUPT_GRACE_S, lambda: self.signal(signal.SIGKILL))
 
     def result(self, message: bytes) -> dict:
-        """Return the result of the cell that ended; `message` is the session's, empty at its end."""
+        """Return the result of a cell; `message` is the session's reply, empty if that ended."""
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
