@@ -73,8 +73,8 @@ async def evaluate(
     except failures of infrastructure, which are not results.
 
     An episode that fails because of infrastructure is played again, up to `rollout.max_retries`
-    times. The first one for which that fails too ends the evaluation. Episodes that fail in the
-    agent's or environment's code, or have too long a first prompt, are left out of the means;
+    times. If the last attempt of an episode fails too, the evaluation ends. Episodes that fail in
+    the agent's or environment's code, or have too long a first prompt, are left out of the means;
     `outcomes` counts them.
 
     Raises:
