@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_vllm.client import SERVED_ADAPTER
 from arl_vllm.command import server_command
 from arl_vllm.kind import VllmEngineConfig
 
 from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import LoraConfig
-from agentgym_rl.engines.protocol import SERVED_ADAPTER
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.servers import ServerProcess, launched
 
