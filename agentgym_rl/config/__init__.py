@@ -190,8 +190,8 @@ class Config(Sections):
         raise ConfigError(
             f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint"
             f"{' ' + url if url else ''} gives out no token ids "
-            "and log-probs that a trainer could learn from, and takes no weights; use "
-            "--engine=embedded or --engine=vllm (or sglang) here"
+            "and log-probs that a trainer could learn from, and takes no weights; use an engine "
+            "that does here, such as --engine=embedded"
         )
 
     @model_validator(mode="before")

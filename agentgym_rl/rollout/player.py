@@ -73,8 +73,8 @@ async def check(config: Config, *, trains: bool = True) -> None:
 
     Raises:
         ConfigError: an engine of another provider, an unknown env, agent, filter or model, a model
-            without chat template, no usable vLLM or SGLang, an unknown sandbox backend if one is
-            needed, tasks that cannot be recorded, or a port that is taken.
+            without chat template, no usable server of the engine, an unknown sandbox backend if one
+            is needed, tasks that cannot be recorded, or a port that is taken.
     """
     spec = await check_parts(config)
     check_policy(config, config.own_engine)
@@ -238,7 +238,7 @@ async def policy_gateway(
     and watch over the engines meanwhile."""
     chat = ChatFormat.load(model_dir, config)
     info = await fleet.ready()
-    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # "" from vLLM and SGLang
+    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # "" from other projects
         raise ConfigError(
             f"engine and gateway disagree on the tokenizer or chat template of {model_dir}: "
             f"{info.tokenizer_hash} and {tokenizer_hash(model_dir)}"

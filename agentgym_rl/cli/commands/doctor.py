@@ -64,7 +64,7 @@ def doctor(args: Namespace) -> int:
 
 
 def _examine(python: str, *, as_json: bool) -> int:
-    """Probe the complete machine, with the vLLM and SGLang of the interpreter `python`; print the
+    """Probe the complete machine, with the servers that the interpreter `python` has; print the
     result."""
     from agentgym_rl.cli.doctor import examine, machine_text
     from agentgym_rl.runtime.signals import run_interruptible
