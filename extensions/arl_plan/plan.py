@@ -15,7 +15,7 @@ from agentgym_rl.cli.command import (
     load_configuration,
     steps_flag,
 )
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
 
@@ -78,11 +78,11 @@ def plan(args: Namespace) -> int:
         args.config = config_of(args.run, f"--run {args.run}")
     config = load_configuration(args)
     log.setup("warning")  # the run's own messages, of another time
-    from arl_plan.command import Asked, plan
+    from arl_plan.command import PlanOptions, plan
 
     planned = plan(
         config,
-        Asked(
+        PlanOptions(
             run=args.run,
             rates=args.rates,
             gpu=args.gpu,
@@ -96,10 +96,7 @@ def plan(args: Namespace) -> int:
         say=log.now_and_then(),
         tell=partial(print, file=sys.stderr, flush=True),
     )
-    if args.json:
-        print_json(planned.json())
-    else:
-        print(planned.text())
+    print_result(planned.json(), planned.text(), as_json=args.json)
     return 0
 
 
