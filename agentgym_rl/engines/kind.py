@@ -4,6 +4,7 @@ with the name that `engine.type` has: its keys, its servers, their client, and t
 from __future__ import annotations
 
 import os
+import tempfile
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -89,6 +90,31 @@ class Launch(NamedTuple):
     """The folder of the run, if there is one."""
     journal: Path | None = None
     """The file to which requests are logged."""
+
+    @property
+    def engine(self) -> ServerEngineConfig:
+        """Return the keys of the engine, which is a server of another project."""
+        assert isinstance(self.config.engine, ServerEngineConfig)
+        return self.config.engine
+
+    @property
+    def adapter_dir(self) -> Path:
+        """Return the folder to which the first adapter of the server is written."""
+        return self.run_dir or Path(tempfile.mkdtemp(prefix="arl-"))
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the flags that servers of all projects have: the address first."""
+        engine = self.engine
+        parallel = ("--tensor-parallel-size", str(engine.tensor_parallel_size))
+        return [
+            *("--served-model-name", self.config.model.path),
+            *("--host", self.host),
+            *("--port", str(self.port)),
+            *("--dtype", engine.dtype),
+            *("--stream-interval", str(engine.stream_interval)),
+            *(parallel if engine.tensor_parallel_size > 1 else ()),
+        ]
 
 
 class OwnKind(ReceiverKind):
@@ -200,8 +226,9 @@ class ServerKind(OwnKind):
         """
 
     @abstractmethod
-    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
-        """Return the argv of a server, and the additions to its environment.
+    def command(self, launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
+        """Return the argv of a server of an installed release, and the additions to its
+        environment.
 
         Raises:
             ConfigError: it cannot serve such a run.
@@ -242,7 +269,7 @@ class ServerKind(OwnKind):
         return Checked(self.name, has_spans, seed)
 
     def serve(self, launch: Launch) -> None:
-        argv, env = self.command(launch)
+        argv, env = self.command(launch, self.find_build(launch.engine.python))
         _become(argv, env)
 
 

@@ -86,24 +86,10 @@ class SglangKind(ServerKind):
     releases: ClassVar[Releases] = RELEASES
     identity: ClassVar[str] = "/server_info"
 
-    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def command(self, launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
         from .command import server_command
 
-        config = launch.config
-        assert isinstance(config.engine, SglangEngineConfig)
-        return server_command(
-            config.engine,
-            model_dir=launch.model_dir,
-            served_model_name=config.model.path,
-            host=launch.host,
-            port=launch.port,
-            index=launch.index,
-            interrupt=config.rollout.interrupt,
-            seed=config.seed,
-            label=launch.label,
-            lora=config.lora,
-            run_dir=launch.run_dir,
-        )
+        return server_command(launch, build)
 
     def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
         from .client import SglangEngine

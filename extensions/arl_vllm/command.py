@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from agentgym_rl.config import LoraConfig, ServerEngineConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.builds import Build
+from agentgym_rl.engines.kind import Launch
 from agentgym_rl.engines.launch import server_environment, server_seed
 from agentgym_rl.engines.served_adapter import empty_adapter
 
-from .build import check_routing, check_sleep, find_build
+from .build import check_routing, check_sleep
 from .client import MAX_LOGPROBS, SERVED_ADAPTER
 from .plugin import GLOO, SHM
 
@@ -27,55 +27,29 @@ when all else of it leaves; vLLM's own default is 0.92."""
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 
 
-def server_command(
-    config: ServerEngineConfig,
-    *,
-    model_dir: Path,
-    served_model_name: str,
-    host: str,
-    port: int,
-    index: int,
-    transport: str,
-    seed: int,
-    sleeps: bool = False,
-    lora: LoraConfig | None = None,
-    run_dir: Path | None = None,
-    build: Build | None = None,
-) -> tuple[list[str], dict[str, str]]:
-    """Return the argv of server `index`, and the additions to its environment.
+def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
+    """Return the argv of a server, and the additions to its environment.
 
-    `seed` is for sampling requests without one (on a CPU they must not have one); each server gets
-    a different one.
-
-    `sleeps`: it shares its GPUs with trainer ranks, and releases their memory when told to.
-
-    `lora`: with `serve` "adapter", the server computes an adapter beside the model; its first one,
-    which changes nothing, is written to `run_dir` (default: a temporary folder).
-
-    `build` is the result of `find_build(config.python)`, which is called if it is None.
+    Its seed is for sampling requests without one: on a CPU they must not have one.
 
     Raises:
-        ConfigError: see `find_build`, `check_sleep` and `check_routing`.
+        ConfigError: see `check_sleep`, `check_routing` and `adapter_flags`.
     """
-    build = build or find_build(config.python)
+    config, lora = launch.engine, launch.config.lora
+    transport = launch.config.weights.transport
+    sleeps, routed = launch.config.cluster.colocated, config.routing_replay == "on"
     if sleeps:
         check_sleep(build)
-    routed = config.routing_replay == "on"
     if routed:
         check_routing(build)
     argv = [
         # -P: nothing in the current folder may replace an installed package.
         *(build.python, "-P", "-m", _ENTRY),
-        *("--model", str(model_dir)),
-        *("--served-model-name", served_model_name),
-        *("--host", host),
-        *("--port", str(port)),
-        *("--dtype", config.dtype),
+        *("--model", str(launch.model_dir)),
+        *launch.flags,
         *("--max-model-len", str(config.max_model_len)),
         *("--max-num-seqs", str(config.max_num_seqs)),
-        *("--stream-interval", str(config.stream_interval)),
-        # Servers with the same seed would sample the same tokens for the members of one group.
-        *("--seed", str(server_seed(seed, index))),
+        *("--seed", str(server_seed(launch.config.seed, launch.index))),
         # The token route, and log-probs of the distribution that was really sampled from.
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
@@ -87,8 +61,6 @@ def server_command(
         f"--{'no-' if config.prefix_cache == 'off' else ''}enable-prefix-caching",
         "--disable-uvicorn-access-log",
     ]
-    if config.tensor_parallel_size > 1:
-        argv += ["--tensor-parallel-size", str(config.tensor_parallel_size)]
     if build.is_cpu:
         argv.append("--enforce-eager")
     elif share := config.gpu_memory_utilization or (_SHARE_WITH_A_RANK if sleeps else 0.0):
@@ -97,10 +69,10 @@ def server_command(
         argv.append("--enable-sleep-mode")
     if routed:
         argv.append("--enable-return-routed-experts")
-    if lora is not None and lora.serve == "adapter":
-        folder = empty_adapter(model_dir, lora, run_dir or Path(tempfile.mkdtemp(prefix="arl-")))
+    if lora.serve == "adapter":
+        folder = empty_adapter(launch.model_dir, lora, launch.adapter_dir)
         argv += adapter_flags(lora, folder)
-    return [*argv, *config.flags], _environment(config, build, index, transport)
+    return [*argv, *config.flags], _environment(config, build, launch.index, transport)
 
 
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)

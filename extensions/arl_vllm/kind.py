@@ -52,24 +52,10 @@ class VllmKind(ServerKind):
     identity: ClassVar[str] = "/version"
     reward_model_command: ClassVar[str] = ", such as `vllm serve MODEL --runner pooling`"
 
-    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def command(self, launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
         from .command import server_command
 
-        config = launch.config
-        assert isinstance(config.engine, VllmEngineConfig)
-        return server_command(
-            config.engine,
-            model_dir=launch.model_dir,
-            served_model_name=config.model.path,
-            host=launch.host,
-            port=launch.port,
-            index=launch.index,
-            transport=config.weights.transport,
-            seed=config.seed,
-            sleeps=config.cluster.colocated,
-            lora=config.lora,
-            run_dir=launch.run_dir,
-        )
+        return server_command(launch, build)
 
     def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
         from .client import MAX_LOGPROBS, SERVED_ADAPTER, VllmEngine

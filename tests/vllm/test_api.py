@@ -26,8 +26,10 @@ from arl_vllm.kind import VllmEngineConfig
 from arl_vllm.native import FleetClient, weight_source
 
 import agentgym_rl
+from agentgym_rl.config import ClusterConfig, WeightsConfig
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.deltas import PausedError, answered
+from tests.kit.launches import launch
 
 from .api.describe import TOKENS, TRANSFER
 
@@ -69,11 +71,11 @@ def commands() -> list[tuple[list[str], dict[str, str]]]:
     """What every kind of server is started with."""
     cpu, gpu = (RELEASES.build("p", "0.33.0", is_cpu=is_cpu) for is_cpu in (True, False))
     config = VllmEngineConfig(gpu_memory_utilization=0.5, tensor_parallel_size=2)
-    options: dict[str, Any] = {"model_dir": ROOT, "served_model_name": "m", "host": "h"}
-    options |= {"port": 1, "index": 0, "transport": "ipc", "seed": 1}
+    sections = {"weights": WeightsConfig(transport="ipc"), "model_dir": ROOT}
+    sleeping = ClusterConfig(colocated=True)
     return [
-        server_command(VllmEngineConfig(), build=cpu, **options),
-        server_command(config, build=gpu, sleeps=True, **options),
+        server_command(launch(VllmEngineConfig(), **sections), cpu),
+        server_command(launch(config, cluster=sleeping, **sections), gpu),
     ]
 
 

@@ -15,30 +15,22 @@ from arl_sglang.command import server_command
 from arl_sglang.kind import SglangEngineConfig
 from safetensors.numpy import load_file
 
-from agentgym_rl.config import LoraConfig
+from agentgym_rl.config import LoraConfig, RolloutConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.builds import Build
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
+from tests.kit.launches import launch
 
 CPU = RELEASES.build("/v/bin/python", "0.5.23", is_cpu=True)
 GPU = RELEASES.build("/v/bin/python", "0.5.23", is_cpu=False)
 
 
 def command(build: Build, *, index: int = 0, interrupt="recompute", lora=None, **fields):
-    return server_command(
-        SglangEngineConfig(**fields),
-        model_dir=BUNDLED,
-        served_model_name="policy",
-        host="127.0.0.1",
-        port=8001,
-        index=index,
-        interrupt=interrupt,
-        seed=0,
-        label="3.0",
-        lora=lora,
-        build=build,
-    )
+    rollout = RolloutConfig(interrupt=interrupt)
+    sections = {"seed": 0, "rollout": rollout, "lora": lora or LoraConfig()}
+    engine = SglangEngineConfig(**fields)
+    return server_command(launch(engine, index=index, label="3.0", **sections), build)
 
 
 def value(argv: list[str], flag: str) -> str:

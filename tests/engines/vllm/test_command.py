@@ -14,12 +14,13 @@ from arl_vllm.kind import VllmEngineConfig
 from safetensors.numpy import load_file
 
 import agentgym_rl
-from agentgym_rl.config import LoraConfig
+from agentgym_rl.config import ClusterConfig, LoraConfig, WeightsConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.builds import Build, parse_release
 from agentgym_rl.engines.served_adapter import empty_adapter
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
+from tests.kit.launches import launch
 
 CPU = RELEASES.build("/v/bin/python", "0.32.0", is_cpu=True)
 GPU = RELEASES.build("/v/bin/python", "0.32.0", is_cpu=False)
@@ -34,18 +35,10 @@ def command(
     sleeps: bool = False,
     **fields,
 ):
-    return server_command(
-        VllmEngineConfig(**fields),
-        model_dir=Path("/m"),
-        served_model_name="policy",
-        host="127.0.0.1",
-        port=8001,
-        index=index,
-        transport=transport,
-        seed=seed,
-        sleeps=sleeps,
-        build=build,
-    )
+    engine, weights = VllmEngineConfig(**fields), WeightsConfig(transport=transport)
+    cluster = ClusterConfig(colocated=sleeps)
+    sections = {"seed": seed, "weights": weights, "cluster": cluster}
+    return server_command(launch(engine, model_dir=Path("/m"), index=index, **sections), build)
 
 
 def value(argv: list[str], flag: str) -> str:
@@ -246,4 +239,4 @@ def test_the_plugin_needs_nothing_but_the_standard_library():
     argv = [sys.executable, "-S", "-c", code]
     answer = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     loaded = set(answer.stdout.split()) - {"__mp_main__"}
-    assert loaded - set(sys.stdlib_module_names) == {"arl_vllm"}
+    assert loaded - set(sys.stdlib_module_names) == {"arl_isolation", "arl_vllm"}
