@@ -49,6 +49,7 @@ from .file import load, preset_names
 from .gateway import GatewayConfig, ServeConfig
 from .model import InitConfig, LoraConfig, ModelConfig
 from .records import FORMAT, LaterVersion, check_format, head_of
+from .registered import OneOf, type_of
 from .rollout import (
     AgentConfig,
     EnvConfig,
@@ -101,6 +102,7 @@ __all__ = [
     "MomentMaskCorrection",
     "NoCorrection",
     "NoKeys",
+    "OneOf",
     "OwnEngineConfig",
     "RewardConfig",
     "RolloutConfig",
@@ -128,6 +130,7 @@ __all__ = [
     "may_use_gpu",
     "preset_names",
     "section_types",
+    "type_of",
     "unset_keys",
 ]  # fmt: skip
 
@@ -187,8 +190,8 @@ class Config(Sections):
         raise ConfigError(
             f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint"
             f"{' ' + url if url else ''} gives out no token ids "
-            "and log-probs that a trainer could learn from, and takes no weights; use "
-            "--engine=embedded or --engine=vllm (or sglang) here"
+            "and log-probs that a trainer could learn from, and takes no weights; use an engine "
+            "that does here, such as --engine=embedded"
         )
 
     @model_validator(mode="before")

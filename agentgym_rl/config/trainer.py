@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from .registered import OneOf, offered
 from .section import Fitted, Needs, OnResume, Section, named_or_function, none_of, one_of
 
 OPTIMIZERS = ("adamw", "muon", "adamw8bit")
@@ -164,7 +165,7 @@ class TrainerConfig(Section):
 class WeightsConfig(Section):
     """The transfer of policy versions from trainer to engines."""
 
-    transport: Literal["shm", "gloo", "nccl", "ipc"] = "shm"
+    transport: Annotated[str, OneOf(lambda: offered("engines", "transports"), usual="shm")] = "shm"
     """The transport. `shm`: safetensors files in a folder that both can access. vLLM and SGLang
     only: `gloo` broadcasts over sockets, `nccl` between GPUs; `ipc` is vLLM's own within one GPU,
     and sends the tensors to SGLang in requests. Experimental, not measured yet: `nccl`, and vLLM's
