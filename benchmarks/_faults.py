@@ -171,10 +171,10 @@ _ENGINE, TRAINER = "engine-[01] is out of service", "the trainer is lost"
 _WORKER, _WORKERS = "rollout-[01] is lost", ("--rollout.workers=2", "--steps=60")
 LOG = r"episodes.db cannot be written"
 HANG = ("--rollout.tool_timeout_s=3",)
-ZYGOTE = "local/inside/zygote.py"
+SLOT_SERVER = "local/inside/namespace_server.py"
 SLOT = r"sandbox slot \d+ is lost"
 PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
-_POOL = "arl_verifier.inside.zygote"
+_POOL = "arl_verifier.inside.fork_server"
 _LONG = "--steps=150"
 """A number of batches larger than are trained while a part is slow."""
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
@@ -217,12 +217,14 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "controller slow": Fault(stutter_controller),
     "sandbox host killed": Fault(
-        hosts(ZYGOTE, signal.SIGKILL, below=1), SLOT, flags=PROGRAMS, always_paid=True
+        hosts(SLOT_SERVER, signal.SIGKILL, below=1), SLOT, flags=PROGRAMS, always_paid=True
     ),
     "sandbox host frozen": Fault(
-        hosts(ZYGOTE, signal.SIGSTOP, below=1), SLOT, flags=PROGRAMS, always_paid=True
+        hosts(SLOT_SERVER, signal.SIGSTOP, below=1), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox host slow": Fault(stutter_hosts(ZYGOTE, below=1), flags=PROGRAMS, always_paid=True),
+    "sandbox host slow": Fault(
+        stutter_hosts(SLOT_SERVER, below=1), flags=PROGRAMS, always_paid=True
+    ),
     "program stops itself": Fault(
         _request_stop,
         flags=(*PROGRAMS, *_WORKERS, "--sandbox.options.limits.wall_s=4"),
@@ -244,13 +246,13 @@ FAULTS: Mapping[str, Fault] = {
     "verifier worker slow": Fault(
         stutter_hosts(_POOL, below=1), flags=(*_STAY, _LONG), always_paid=True
     ),
-    "sandbox zygote killed": Fault(
-        hosts(ZYGOTE, signal.SIGKILL), SLOT, flags=PROGRAMS, always_paid=True
+    "sandbox fork server killed": Fault(
+        hosts(SLOT_SERVER, signal.SIGKILL), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox zygote frozen": Fault(
-        hosts(ZYGOTE, signal.SIGSTOP), SLOT, flags=PROGRAMS, always_paid=True
+    "sandbox fork server frozen": Fault(
+        hosts(SLOT_SERVER, signal.SIGSTOP), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox zygote slow": Fault(stutter_hosts(ZYGOTE), flags=PROGRAMS, always_paid=True),
+    "sandbox fork server slow": Fault(stutter_hosts(SLOT_SERVER), flags=PROGRAMS, always_paid=True),
     "fork server killed": Fault(hosts(_FORKS, signal.SIGKILL), _FORKS_END),
     "fork server frozen": Fault(hosts(_FORKS, signal.SIGSTOP), _FORKS_STOP),
     "fork server frozen as its engine dies": Fault(_frozen_and_killed, _FORKS_STOP),

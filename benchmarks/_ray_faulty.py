@@ -14,8 +14,8 @@ from ._faults import (
     HANG,
     LOG,
     PROGRAMS,
+    SLOT_SERVER,
     TRAINER,
-    ZYGOTE,
     Injection,
     hang,
     hosts,
@@ -142,12 +142,12 @@ def _of_sandboxes() -> dict[str, Fault]:
         return Fault(inject, flags=PROGRAMS, reported=reported, always_paid=True, on_ray=True)
 
     def sent(number: signal.Signals) -> Injection:
-        return logged(hosts(ZYGOTE, number, below=1), "rollout-*.log", " is lost: ")
+        return logged(hosts(SLOT_SERVER, number, below=1), "rollout-*.log", " is lost: ")
 
     return {
         "sandbox host killed": fault(sent(signal.SIGKILL)),
         "sandbox host frozen": fault(sent(signal.SIGSTOP)),
-        "sandbox host slow": fault(stutter_hosts(ZYGOTE), reported=False),
+        "sandbox host slow": fault(stutter_hosts(SLOT_SERVER), reported=False),
     }
 
 

@@ -36,7 +36,7 @@ from arl_audit.exactly_once import audit_ledger
 from ._common import hardware, say, versions
 from ._toy import sized
 
-KILLS = int(os.environ.get("ARL_BENCH_KILLS", sized("50", toy="4")))
+KILLS = int(os.environ.get("ARL_BENCH_KILLS", sized("50", toy="2")))
 STEPS = int(os.environ.get("ARL_BENCH_STEPS", sized("40", toy="8")))
 BUDGET_S = float(os.environ.get("ARL_BENCH_BUDGET_S", "inf"))
 """The seconds after which no process is killed any more, and the present run is finished."""

@@ -262,12 +262,10 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "extensions/",
         "scripts/",
         "scripts/tiny_model/",
-        "tests/docs/blocks.py",
         "tests/e2e/forked.py",
         "tests/models/test_tiny_model.py",
         "tests/programs/",
         "tests/run/test_loop.py",
-        "tests/test_mutants.py",
     ),
 }
 """The beginnings of paths on which each further suite depends. Cheap suites are first; the last one

@@ -58,10 +58,16 @@ PACKAGES = {
     "algo": Package("agentgym_rl/algo", ("tests/algo",)),
     "objectives": Package(
         "extensions/arl_objectives",
-        ("tests/algo", "tests/rollout/test_curriculum.py", "tests/rollout/test_teachers.py"),
+        (
+            "tests/algo",
+            "tests/rollout/test_curriculum.py",
+            "tests/rollout/test_teachers.py",
+            "tests/trainer/test_critic.py",
+            "tests/trainer/test_teacher.py",
+        ),
     ),
     "controller": Package("agentgym_rl/controller", ("tests/controller",)),
-    "rollout": Package("agentgym_rl/rollout", ("tests/rollout",)),
+    "rollout": Package("agentgym_rl/rollout", ("tests/rollout", "tests/test_public_parts.py")),
     "gateway/session": Package("agentgym_rl/gateway/session", ("tests/gateway",)),
     "storage": Package("agentgym_rl/storage", ("tests/storage", "tests/weights")),
 }

@@ -107,9 +107,9 @@ def test_the_rollout_side_is_torch_free(module):
 
 
 def test_the_verifiers_processes_import_no_numpy():
-    """Each pool waits for these imports, and each new zygote makes them again."""
+    """Each pool waits for these imports, and each new fork server makes them again."""
     inside = "arl_verifier.inside"
-    assert "numpy" not in imported_by(f"import {inside}.zygote")
+    assert "numpy" not in imported_by(f"import {inside}.fork_server")
 
 
 @cases("name", agentgym_rl.__all__)

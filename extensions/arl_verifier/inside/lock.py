@@ -30,7 +30,7 @@ _NEW_NETWORK, _NEW_IPC, _NEW_USER = 0x40000000, 0x8000000, 0x10000000  # linux/s
 
 @dataclass
 class Lock:
-    """The lock that all workers of a zygote share."""
+    """The lock that all workers of a fork server share."""
 
     memory_mb: int
     """The address space that a worker may use on top of that at its start."""
