@@ -10,7 +10,7 @@ from agentgym_rl.engines.builds import Build
 from agentgym_rl.engines.kind import Launch
 from agentgym_rl.engines.launch import server_environment, server_seed
 from agentgym_rl.engines.served_adapter import adapted_layers, empty_adapter
-from agentgym_rl.models.fitted import kv_bytes_per_token
+from agentgym_rl.models.defaults import kv_bytes_per_token
 
 from .adapters import adapter_name
 
@@ -37,7 +37,7 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         *("--grammar-backend", "llguidance"),
         "--incremental-streaming-output",
         "--enable-metrics",
-        "--sleep-on-idle",  # else it uses a whole core without any request
+        "--sleep-on-idle",  # else it uses a full core without any request
     ]
     if config.prefix_cache == "off":
         argv.append("--disable-radix-cache")

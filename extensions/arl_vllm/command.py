@@ -22,8 +22,8 @@ BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": 
 EXTENSION = "arl_vllm.transfer.StagingExtension"
 
 _SHARE_WITH_A_RANK = 0.85
-"""The share of a GPU's memory for a server beside a rank, whose CUDA context and NCCL buffers stay
-when all else of it leaves; vLLM's own default is 0.92."""
+"""The share of a GPU's memory for a server that shares it with a rank, whose CUDA context and NCCL
+buffers stay when its tensors leave; vLLM's own default is 0.92."""
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 
 
@@ -80,8 +80,8 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def adapter_flags(lora: LoraConfig, folder: Path | str) -> list[str]:
-    """Return the flags of a server that computes an adapter beside its base; the first one is in
-    `folder`.
+    """Return the flags of a server that computes an adapter in addition to its base; the first one
+    is in `folder`.
 
     Raises:
         ConfigError: vLLM takes no adapter of that rank.
@@ -109,7 +109,7 @@ def _environment(
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     }
     if config.routing_replay == "on":
-        env["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # no other tells experts
+        env["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # no other reports experts
     if build.is_cpu:
         env |= {
             "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
