@@ -1,6 +1,6 @@
-"""Sections and values that packages add. The `type` of such a section is the name of a member of a
-registry, which has the class of its keys. A member is imported when its type is chosen, or all are
-listed."""
+"""Sections and values that packages register: the `type` of such a section names a member of a
+registry, and the member has the class of the section's keys. A member is imported when its type is
+chosen, or when all are listed."""
 
 from __future__ import annotations
 

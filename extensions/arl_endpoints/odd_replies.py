@@ -35,7 +35,7 @@ _WITHHOLDING_WORDS = (
 """The words of such errors without a code of their own (Anthropic, Azure, DeepSeek)."""
 _CALLED = ("tool_calls", "function_call", "tool_use")
 """The finish reasons of replies with calls."""
-ADVICE: Mapping[Odd, str] = {
+ADVICE: Mapping[str, str] = {
     "filtered_turns": "replies were withheld by a content filter of the endpoint: another endpoint "
     "or other tasks do not have it",
     "empty_turns": "replies had neither text nor calls, only thoughts or nothing: if thoughts fill "

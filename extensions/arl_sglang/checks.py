@@ -28,7 +28,7 @@ async def lacking(ask: Ask, server: ServerInfo, setup: EngineSetup) -> list[str]
 
 
 def _lacks(server: ServerInfo, context: int, setup: EngineSetup) -> Iterator[str]:
-    """Yield what the command line of an SGLang server lacks, a line each."""
+    """Yield the flags that the command line of an SGLang server lacks, a line each."""
     config = setup.engine
     yield from _lacks_lora(server, setup)
     if not server.incremental_streaming_output:
@@ -60,8 +60,8 @@ def _lacks(server: ServerInfo, context: int, setup: EngineSetup) -> Iterator[str
 
 
 def _lacks_lora(server: ServerInfo, setup: EngineSetup) -> Iterator[str]:
-    """Yield what an SGLang server lacks, or has too much of, to serve versions as `lora.serve`
-    says."""
+    """Yield the flags that an SGLang server lacks, or has in excess, to serve versions by
+    `lora.serve`."""
     if setup.lora.serve == "merged":
         if server.enable_lora:
             yield "no --enable-lora (lora.serve is 'merged')"
