@@ -19,8 +19,7 @@ from pydantic import BaseModel
 
 from agentgym_rl.core.chat import is_dict, is_list
 from agentgym_rl.core.errors import ConfigError
-
-from .section import Section, reached, section_types
+from agentgym_rl.core.section import Section, reached, section_types
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.extensions import extension_names, load_extension, only_one
@@ -24,6 +25,9 @@ class PlayerKind(ABC):
 
     Evaluations play with `Player.alone` of what it makes.
     """
+
+    alone: ClassVar[bool] = False
+    """Whether one agent plays an episode."""
 
     @abstractmethod
     def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
@@ -61,6 +65,8 @@ class PlayerKind(ABC):
 
 class _Episodes(PlayerKind):
     """The kernel's own kind: one agent plays."""
+
+    alone = True
 
     def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
         return True

@@ -29,6 +29,8 @@ from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.rollout.episode import EpisodeEnv, Player
 from agentgym_rl.rollout.players import PlayerKind
 
+from .keys import SeatKeys
+
 OWN = "env:"
 """The prefix of a seat that a player of the game itself takes."""
 FROZEN = "frozen:"
@@ -284,10 +286,10 @@ class Games(PlayerKind):
     """The kind of players of runs with a player for each seat (`rollout.seats`)."""
 
     def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
-        return bool(rollout.seats)
+        return bool(rollout.part(SeatKeys).seats)
 
     def check(self, rollout: RolloutConfig, spec: EnvSpec, env: Env) -> None:
-        check_seats(rollout.seats, spec, env)
+        check_seats(rollout.part(SeatKeys).seats, spec, env)
 
     def check_alone(self, spec: EnvSpec, env: Env) -> None:
         check_alone(spec, env)
@@ -295,7 +297,8 @@ class Games(PlayerKind):
     def player(
         self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
-        return seated(alone, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents)
+        keys = rollout.part(SeatKeys)
+        return seated(alone, keys.seats, rotates=keys.rotate_seats, opponents=opponents)
 
     def seats(self, env: Env) -> Sequence[str]:
         game = env.unwrapped
