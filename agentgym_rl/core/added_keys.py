@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from .errors import ConfigError
-from .extensions import extension_names, load_extension
+from .extensions import entry_points_of, extension_names, is_ours, load_extension
 from .section import KEYS, Section, Sections
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,9 @@ def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:
 def _parts(kind: type[Section], prefix: str) -> Iterator[type[Section]]:
     """Yield the registered classes of keys of a section, each once; one that cannot be added is
     left out, with a warning, as it is no obstacle to others."""
+    points = entry_points_of(KEYS)
     names = [name for name in extension_names(KEYS) if _is_in(name, prefix)]
+    names.sort(key=lambda name: name not in points or not is_ours(points[name]))  # ours first
     taken = dict.fromkeys(kind.model_fields, kind) | dict.fromkeys(_checks(kind), kind)
     found: list[object] = []
     for name in names:
@@ -182,9 +184,11 @@ def _conflicts_of(
 def _sort(made: type[Section], kind: type[Section], parts: Sequence[type[Section]]) -> None:
     """Put the keys of the parts in their places between the others, as help and files show them."""
     order = [*kind.model_fields]
-    for part in parts:
-        at = order.index(part.after) + 1 if part.after in order else len(order)
-        order[at:at] = part.model_fields
+    for part in reversed(parts):
+        if part.after in kind.model_fields:
+            at = order.index(part.after) + 1
+            order[at:at] = part.model_fields
+    order += [key for part in parts for key in part.model_fields if key not in order]
     fields = {name: made.model_fields[name] for name in order}
     made.model_fields.clear()
     made.model_fields.update(fields)

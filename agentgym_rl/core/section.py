@@ -108,7 +108,7 @@ class Section(BaseModel):
     added_to: ClassVar[str | None] = None
     """The beginning of the dotted names of such keys; None: none can be added."""
     after: ClassVar[str] = ""
-    """The key behind which the keys of a package stand in lists; "": they are the last."""
+    """The key of the section behind which those of a package stand in lists; "": they are last."""
     added_by: ClassVar[str] = ""
     """What a package has that adds a section to this one; "": none can."""
 
