@@ -23,10 +23,10 @@ PLAYERS = "players"
 class PlayerKind(ABC):
     """A kind of players of a run's training episodes, made from the player of one agent.
 
-    Evaluations play with `Player.alone` of what it makes.
+    Evaluations play with `Player.single_agent` of what it makes.
     """
 
-    alone: ClassVar[bool] = False
+    single_agent: ClassVar[bool] = False
     """Whether one agent plays an episode."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class PlayerKind(ABC):
 
     @abstractmethod
     def player(
-        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+        self, single_agent: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
         """Return the player of a run; `opponents` are players of models beside the policy."""
 
@@ -46,7 +46,7 @@ class PlayerKind(ABC):
             ConfigError: the reason.
         """
 
-    def check_alone(self, spec: EnvSpec, env: Env) -> None:  # noqa: B027
+    def check_single_agent(self, spec: EnvSpec, env: Env) -> None:  # noqa: B027
         """Refuse to play `env`, an instance of `spec`, with one agent, if this kind knows that it
         takes more.
 
@@ -66,15 +66,15 @@ class PlayerKind(ABC):
 class _Episodes(PlayerKind):
     """The kernel's own kind: one agent plays."""
 
-    alone = True
+    single_agent = True
 
     def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
         return True
 
     def player(
-        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+        self, single_agent: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
-        return alone
+        return single_agent
 
 
 def player_kinds() -> Iterator[tuple[str, PlayerKind]]:
@@ -94,7 +94,7 @@ def player_kind(rollout: RolloutConfig, spec: EnvSpec) -> PlayerKind:
     return _Episodes() if found is None else found
 
 
-def check_alone(spec: EnvSpec, env: Env) -> None:
+def check_single_agent(spec: EnvSpec, env: Env) -> None:
     """Refuse to play `env`, an instance of `spec`, with one agent, as evaluations do, if a
     registered kind knows that it takes more.
 
@@ -102,4 +102,4 @@ def check_alone(spec: EnvSpec, env: Env) -> None:
         ConfigError: the reason.
     """
     for _, kind in player_kinds():
-        kind.check_alone(spec, env)
+        kind.check_single_agent(spec, env)
