@@ -20,6 +20,7 @@ from agentgym_rl.core.section import (
     Section,
     default,
     field_of,
+    missing_key,
     named_or_function,
     none_of,
     one_of,
@@ -216,7 +217,7 @@ class AlgoConfig(ObjectiveKeys):
         except ConfigError as error:
             raise PydanticCustomError(INNER, "{said}", {"said": str(error)}) from error
         if field is None:
-            raise ValueError(f"unknown key {name}")
+            raise ValueError(missing_key(f"algo.{name}") or f"unknown key {name}")
         usual: Section = field.default
         try:
             return type(usual).model_validate(value)
