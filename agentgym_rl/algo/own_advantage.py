@@ -59,7 +59,7 @@ class TokenBatch:
     rewards: Tensor
     """The rewards of episodes as `algo.reward` shapes them, [E] float64."""
     groups: Tensor
-    """The number of each episode's group, [E] int64. The seats of a game are groups of their
+    """The number of each episode's group, [E] int64. The players of a game are groups of their
     own."""
     lengths: Tensor
     """The number of trained tokens of each episode, [E] int64, on all ranks together."""

@@ -1,13 +1,13 @@
 """The keys that installed packages add to the sections of the configuration.
 
-An entry point of the group `agentgym_rl.keys` has the name of a key, `rollout.seats`, and names the
-class that declares it: a `Section` of some keys that belong together, with their rules. Each key
-has an entry point of its own, so that a key whose package was left out of the installation is
-known, and refused with the name of that package. A key of the configuration itself may hold a
+An entry point of the group `agentgym_rl.keys` has the name of a key, such as `rollout.workers`, and
+names the class that declares it: a `Section` of some keys that belong together, with their rules.
+Each key has an entry point of its own, so that a key whose package was left out of the installation
+is known, and refused with the name of that package. A key of the configuration itself may hold a
 section: `init`.
 
-The classes are bases of the section that they are added to, so `config.of(SeatKeys).seats` is
-`rollout.seats`. They are found when the module of that section is imported: their modules import
+The classes are bases of the section that they are added to, so `config.of(WorkerKeys).workers` is
+`rollout.workers`. They are found when the module of that section is imported: their modules import
 neither the configuration nor torch before they use it.
 """
 

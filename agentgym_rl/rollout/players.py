@@ -1,13 +1,13 @@
 """The kinds of players that installed packages register, beside the player of one agent.
 
 `agentgym_rl.players`     what is played: an episode of one agent, unless a kind takes it, such as
-                          games with an agent at each seat (game.py)
+                          games of several agents
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from agentgym_rl.config import RolloutConfig
@@ -53,14 +53,6 @@ class PlayerKind(ABC):
         Raises:
             ConfigError: the reason.
         """
-
-    def seats(self, env: Env) -> Sequence[str]:
-        """Return the seats of `env` that `match` gives to players; none: it is no game for it."""
-        return ()
-
-    def match(self, env: Env, players: Sequence[Player]) -> Player:
-        """Return the player of games between `players`, one for each of `seats`, in that order."""
-        raise NotImplementedError(f"{self!r} names no seats")
 
 
 class _Episodes(PlayerKind):

@@ -300,15 +300,19 @@ class Games(PlayerKind):
         keys = rollout.part(SeatKeys)
         return seated(single_agent, keys.seats, rotates=keys.rotate_seats, opponents=opponents)
 
-    def seats(self, env: Env) -> Sequence[str]:
-        game = env.unwrapped
-        return game.seats if isinstance(game, MultiSeatEnv) else ()
 
-    def match(self, env: Env, players: Sequence[Player]) -> Player:
-        first, *others = players
-        opponents = {f"model {number}": each for number, each in enumerate(others, start=2)}
-        seats = dict(zip(self.seats(env), (POLICY, *opponents), strict=True))
-        return seated(first, seats, opponents=opponents)
+def seats_of(env: Env) -> Sequence[str]:
+    """Return the seats of a game; none: the environment is no game."""
+    game = env.unwrapped
+    return game.seats if isinstance(game, MultiSeatEnv) else ()
+
+
+def match_of(seats: Sequence[str], players: Sequence[Player]) -> Player:
+    """Return the player of games between `players`, one for each of `seats`, in that order."""
+    first, *others = players
+    opponents = {f"model {number}": each for number, each in enumerate(others, start=2)}
+    places = dict(zip(seats, (POLICY, *opponents), strict=True))
+    return seated(first, places, opponents=opponents)
 
 
 KIND = Games()
