@@ -32,7 +32,7 @@ from agentgym_rl.core.section import (
     without,
 )
 
-from .algo import BASELINES, AlgoConfig
+from .algo import BASELINES, LOSSES, AlgoConfig
 from .algo_terms import (
     ClampCorrection,
     Correction,
@@ -41,10 +41,8 @@ from .algo_terms import (
     MomentMaskCorrection,
     NoCorrection,
     RewardConfig,
-    SapoConfig,
     SequenceMaskCorrection,
     StdConfig,
-    VespoConfig,
     WhitenConfig,
 )
 from .allocation import may_use_gpu
@@ -75,6 +73,7 @@ __all__ = [
     "BASELINES",
     "ENGINES",
     "FORMAT",
+    "LOSSES",
     "AgentConfig",
     "AlgoConfig",
     "ClampCorrection",
@@ -100,7 +99,6 @@ __all__ = [
     "RewardConfig",
     "RolloutConfig",
     "SandboxConfig",
-    "SapoConfig",
     "Section",
     "Sections",
     "SequenceMaskCorrection",
@@ -108,7 +106,6 @@ __all__ = [
     "StdConfig",
     "TrainerConfig",
     "VerifierConfig",
-    "VespoConfig",
     "WeightsConfig",
     "WhitenConfig",
     "check_format",

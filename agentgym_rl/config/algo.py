@@ -9,10 +9,15 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from agentgym_rl.core.added_keys import ObjectiveKeys, with_added_keys
+from agentgym_rl.core.added_keys import LossKind, ObjectiveKeys, with_added_keys
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, is_function_path, load_extension
+from agentgym_rl.core.extensions import (
+    extension_names,
+    is_function_path,
+    load_extension,
+    load_extensions,
+)
 from agentgym_rl.core.section import (
     INNER,
     Fitted,
@@ -21,6 +26,7 @@ from agentgym_rl.core.section import (
     default,
     field_of,
     missing_key,
+    missing_member,
     named_or_function,
     none_of,
     one_of,
@@ -31,9 +37,7 @@ from .algo_terms import (
     KlConfig,
     MaskCorrection,
     RewardConfig,
-    SapoConfig,
     StdConfig,
-    VespoConfig,
     WhitenConfig,
 )
 
@@ -46,15 +50,20 @@ else:  # pydantic names the registered ones in its errors
     Baseline = Literal[(*_OURS, *extension_names(BASELINES))]
 _TERMS = "objectives"
 """The group of entry points of the terms that other packages add."""
-LOSSES = ("ppo", "gspo", "cispo", "sapo", "gmpo", "vespo", "reinforce", "dro", "dppo")
-WITH_RATIO = ("ppo", "gspo", "cispo", "sapo")
+_FOUND = load_extensions("losses", of=LossKind)
+LOSSES: Mapping[str, LossKind] = {
+    name: _FOUND[name] for name in sorted(_FOUND, key=lambda name: (_FOUND[name].order, name))
+}
+"""The registered losses, by name."""
+_WITH_RATIO = [name for name, kind in LOSSES.items() if kind.takes_ratio]
 """The losses that take any `algo.ratio`, as do a user's own."""
-_OWN_RATIO = [loss for loss in LOSSES if loss not in WITH_RATIO]
+_OWN_RATIO = [name for name in LOSSES if name not in _WITH_RATIO]
 _STD = one_of("group_std", "batch_std", "leave_one_out_std")
 
 
-def _of_loss(key: str, *losses: str) -> Needs:
+def _of_losses(key: str) -> Needs:
     """Return the rule of a key that some losses alone have."""
+    losses = [name for name, kind in LOSSES.items() if key in kind.keys]
     return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
 
 
@@ -73,15 +82,8 @@ class AlgoConfig(ObjectiveKeys):
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("loss_options", "loss", "a function (module:function)", none_of(*LOSSES)),
-        _of_loss("clip_low", "ppo", "gspo", "cispo", "gmpo"),
-        _of_loss("clip_high", "ppo", "gspo", "cispo", "gmpo"),
-        _of_loss("dual_clip", "ppo", "gspo"),
-        _of_loss("behavior_clip", "ppo"),
-        _of_loss("sapo", "sapo"),
-        _of_loss("vespo", "vespo"),
-        _of_loss("dro_beta", "dro"),
-        _of_loss("divergence_limit", "dppo"),
-        Needs("ratio", "loss", f"{', '.join(WITH_RATIO)} or a function", none_of(*_OWN_RATIO)),
+        *map(_of_losses, ("clip_low", "clip_high", "dual_clip", "behavior_clip")),
+        Needs("ratio", "loss", f"{', '.join(_WITH_RATIO)} or a function", none_of(*_OWN_RATIO)),
         Needs("behavior_correction", "naive", "false", one_of(False)),
         Needs("std", "scale", "a standard deviation of rewards", _STD),
         Needs("whiten", "whiten.over", "episodes or tokens", none_of("none")),
@@ -121,10 +123,6 @@ class AlgoConfig(ObjectiveKeys):
     the probability with which it was sampled is lowered no further, so old episodes do not undo the
     policy (docs/staleness.md). With `rollout.max_staleness` 0 it adds nothing to an equal
     `clip_low`. 1: no limit, as in the papers."""
-    divergence_limit: float = Field(default=0.2, gt=0, le=1)
-    """The δ of dppo: the maximum distance of a token's probability from the behavior policy's."""
-    dro_beta: float = Field(default=0.1, gt=0)
-    """The β of dro: the cost of ½(log u)²."""
     behavior_correction: Correction = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
     """The weight of a token in the loss. token: equal for all tokens of the batch; sequence: equal
@@ -163,8 +161,6 @@ class AlgoConfig(ObjectiveKeys):
     not rise."""
     std: StdConfig = StdConfig()
     whiten: WhitenConfig = WhitenConfig()
-    sapo: SapoConfig = SapoConfig()
-    vespo: VespoConfig = VespoConfig()
     kl: KlConfig = KlConfig()
     reward: RewardConfig = RewardConfig()
 
@@ -238,7 +234,16 @@ class AlgoConfig(ObjectiveKeys):
     @field_validator("loss")
     @classmethod
     def _known_loss(cls, loss: str) -> str:
-        return named_or_function(loss, LOSSES)
+        if why := missing_member("losses", loss, f"{loss!r} is a loss"):
+            raise ValueError(why)
+        return named_or_function(loss, [*LOSSES])
+
+    @field_validator("baseline", mode="before")
+    @classmethod
+    def _known_baseline(cls, baseline: Any) -> Any:
+        if why := missing_member(BASELINES, str(baseline), f"{baseline!r} is a baseline"):
+            raise ValueError(why)
+        return baseline
 
     @field_validator("advantage")
     @classmethod

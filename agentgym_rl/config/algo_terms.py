@@ -185,28 +185,6 @@ class WhitenConfig(Section):
     """The divisor. std: √v + eps; variance: √(v + eps); floor: √max(v, eps)."""
 
 
-class SapoConfig(Section):
-    """The section `algo.sapo`: the temperatures of SAPO's gate."""
-
-    tau_good: float = Field(default=1.0, gt=0)
-    """The temperature of tokens with an advantage above 0."""
-    tau_bad: float = Field(default=1.05, gt=0)
-    """The temperature of the others: a higher one makes the gate narrower."""
-
-
-class VespoConfig(Section):
-    """The section `algo.vespo`: the weight of a row, exp(λ + k·log w − λ·w)."""
-
-    k_good: float = Field(default=2.0, ge=0)
-    """The k where the advantage is 0 or more."""
-    lambda_good: float = Field(default=3.0, gt=0)
-    """The λ where the advantage is 0 or more."""
-    k_bad: float = Field(default=3.0, ge=0)
-    """The k where the advantage is negative."""
-    lambda_bad: float = Field(default=2.0, gt=0)
-    """The λ where the advantage is negative."""
-
-
 class RewardConfig(Section):
     """The section `algo.reward`: the shaping of rewards for the advantages, in this order."""
 

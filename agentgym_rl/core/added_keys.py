@@ -14,7 +14,8 @@ neither the configuration nor torch before they use it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from .errors import ConfigError
@@ -67,6 +68,36 @@ class ObjectiveKeys(Section):
     def watches(self) -> list[TaskWatch]:
         """Return new watches of the tasks that are trained."""
         return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossKind:
+    """A loss that `algo.loss` names, by an entry point of the group `agentgym_rl.losses`."""
+
+    function: str
+    """The function, `module:function`, which ranks import: it gets the tokens, the logs of their
+    ratios and `algo`, and returns a `TokenObjective` (algo/own_loss.py)."""
+    keys: Collection[str] = ()
+    """The keys of `algo` that some losses alone have, and this one too."""
+    ratio: str = "token"
+    """The value that `algo.ratio` has for it, if it is not set."""
+    takes_ratio: bool = False
+    """Whether it takes other values of `algo.ratio`."""
+    order: int = 100
+    """Its place in lists; those with the same are in the order of their names."""
+
+
+_CLIPS = ("clip_low", "clip_high", "dual_clip")
+PPO = LossKind(
+    function="agentgym_rl.algo.losses:ppo",
+    keys=(*_CLIPS, "behavior_clip"),
+    takes_ratio=True,
+    order=0,
+)
+GSPO = LossKind(
+    function="agentgym_rl.algo.losses:ppo", keys=_CLIPS, ratio="row", takes_ratio=True, order=10
+)
+REINFORCE = LossKind(function="agentgym_rl.algo.losses:reinforce", order=60)
 
 
 class TaskWatch(Protocol):

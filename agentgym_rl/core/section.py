@@ -235,13 +235,19 @@ def named_or_function(name: str, known: Sequence[str]) -> str:
 
 def missing_key(name: str) -> str:
     """Return why a dotted key is not there, if its package was left out of the installation."""
-    point = next((it for it in absent(KEYS) if it.name == name), None)
+    return missing_member(KEYS, name, f"{name} is a key")
+
+
+def missing_member(group: str, name: str, said: str) -> str:
+    """Return why a registry lacks a member of ours, if its package was left out; `said` names what
+    is missing."""
+    point = next((it for it in absent(group) if it.name == name), None)
     if point is None:
         return ""
     package = point.module.partition(".")[0]
     return (
-        f"{name} is a key of the extension {package}, which is not installed: install agentgym-rl "
-        f"with its extensions (the folder extensions/{package}), or leave the key out"
+        f"{said} of the extension {package}, which is not installed: install agentgym-rl with its "
+        f"extensions (the folder extensions/{package}), or leave it out"
     )
 
 

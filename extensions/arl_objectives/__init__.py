@@ -1,6 +1,7 @@
 """The extension of optional parts of the objective: one file an algorithm.
 
 keys.py             their keys
+losses.py           policy losses beside PPO's (`algo.loss`)
 covariance.py       tokens that stand out by a covariance (`algo.covariance`)
 critic.py           the value model, and its training (`algo.baseline` "critic"); values.py: GAE
 curriculum.py       the choice of tasks by measured rewards (`rollout.curriculum`)
