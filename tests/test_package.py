@@ -334,17 +334,17 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 200,
-    "algo": 2_400,
+    "algo": 2_350,
     "arl_audit": 2_900,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_300,
     "arl_inspect": 1_950,
-    "arl_objectives": 1_850,
+    "arl_objectives": 2_000,
     "arl_plan": 3_950,
     "arl_scale": 3_500,
-    "arl_selfplay": 600,
+    "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_500,
     "arl_verifier": 1_750,
@@ -354,14 +354,14 @@ MOST_LINES = {
     "cluster": 1_300,
     "config": 2_850,
     "controller": 1_600,
-    "core": 3_500,
+    "core": 3_550,
     "engines": 3_550,
-    "evaluate": 1_800,
+    "evaluate": 1_750,
     "fleet": 1_100,
     "gateway": 11_300,
     "gym": 5_650,
     "models": 650,
-    "report": 750,
+    "report": 700,
     "rollout": 2_450,
     "run": 2_050,
     "runtime": 2_600,
@@ -401,7 +401,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 219
+MOST_KEYS = 211
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

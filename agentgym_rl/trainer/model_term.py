@@ -26,7 +26,7 @@ from .policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What a term loads its models with."""
+    """The things that a term loads its models with."""
 
     policy: Policy
     model_dir: Path

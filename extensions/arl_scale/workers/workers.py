@@ -134,7 +134,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             lambda: self._leases.num_ready >= len(self.left),
             who="rollout",
             what="its workers to start",
-            timeout_s=self._start_timeout_s * (1 + self._config.max_restarts),
+            timeout_s=self._start_timeout_s * (1 + self._keys.max_restarts),
         )
 
     # ------------------------------------------------------------------ one worker
