@@ -1,5 +1,5 @@
 """The KL divergence of the policy from a reference model, estimated on the sampled tokens; and the
-tokens that stand out in the complete batch by their distance from the behavior policy."""
+limit of `moment_mask`, which depends on all tokens of the batch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def kl_to_come(
 ) -> Tensor:
     """Return [N] −coef · (estimates of the token and of those after it in its row): the addition to
     each token's advantage, if the penalty is a reward of each token. With `placement` token, it is
-    the estimate of the token alone.
+    only the estimate of the token itself.
 
     REINFORCE++, Hu et al. 2025 (https://arxiv.org/abs/2501.03262); undiscounted.
     """
@@ -88,8 +88,8 @@ def kl_to_come(
 
 
 def largest_moment(moments: Tensor, limit: float) -> float:
-    """Return the largest of some numbers that is kept, so that the mean of those kept is below
-    `limit`; at least one is kept. The order of the numbers does not matter.
+    """Return the largest of the numbers that are kept if the largest are dropped until the mean of
+    the others is below `limit`; at least one is kept. The order of the numbers does not matter.
 
     M2PO, Zheng et al. 2025 (https://arxiv.org/abs/2510.01161).
     """

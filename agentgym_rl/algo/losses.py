@@ -151,8 +151,8 @@ class PolicyLoss(NamedTuple):
 
 
 def policy_loss(tokens: LossTokens, algo: AlgoConfig, added: Iterable[Tensor] = ()) -> PolicyLoss:
-    """Return the loss `algo.loss` of some tokens, with what terms have `added` to the objective of
-    each, [N].
+    """Return the loss `algo.loss` of some tokens; `added`, [N], is the sum that terms add to the
+    objective of each token.
 
     Tokens of behavior weight 0 contribute nothing, whatever their log-probs: not even a NaN.
     """
@@ -179,8 +179,8 @@ def _function(path: str) -> Callable[[LossTokens, Tensor, AlgoConfig], TokenObje
 
 def _row_log_ratio(tokens: LossTokens, kind: str) -> Tensor:
     """Return [N] the mean of log u over all trained tokens of the row, including those that are
-    dropped; over those that are kept (`row_kept`); or, with the gradient of the token alone, at
-    most 10 (`row_token`). 0 for a dropped token.
+    dropped; over those that are kept (`row_kept`); or, at most 10, with the gradient of only the
+    token itself (`row_token`). 0 for a dropped token.
 
     GSPO and GSPO-token, Zheng et al. 2025 (https://arxiv.org/abs/2507.18071).
     """

@@ -62,13 +62,14 @@ _STD = one_of("group_std", "batch_std", "leave_one_out_std")
 
 
 def _of_losses(key: str) -> Needs:
-    """Return the rule of a key that some losses alone have."""
+    """Return the rule of a key that only some losses have."""
     losses = [name for name, kind in LOSSES.items() if key in kind.keys]
     return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
 
 
 def _has_own_part(values: Mapping[str, Any]) -> bool:
-    """Return whether a part of the objective is not ours, and may need the reference model."""
+    """Return whether a part of the objective comes from the user or another package, and may need
+    the reference model."""
     own = is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
     return own or bool(values.keys() - AlgoConfig.model_fields.keys())
 
@@ -275,7 +276,7 @@ class AlgoConfig(ObjectiveKeys):
 
     @property
     def in_group(self) -> bool:
-        """Return whether an episode alone in its group has advantage 0."""
+        """Return whether the only episode of a group has advantage 0."""
         if self.advantage is not None:
             return False
         return self.baseline in ("mean", "leave_one_out", "length_weighted") or self.scale in (

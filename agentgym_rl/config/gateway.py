@@ -1,4 +1,4 @@
-"""The section `gateway`: the endpoint that agents talk to."""
+"""The section `gateway`: the endpoint that agents send requests to."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GatewayConfig(Section):
     the model has to learn the form (docs/gateway.md#forced-turns)."""
     sampling: Literal["request", "session"] = "request"
     """The treatment of `top_p`, penalties and other sampling parameters of clients: "request"
-    honours or refuses them, "session" ignores them all, and draws as the run says
+    honours or refuses them, "session" ignores them all, and samples as the run is configured
     (docs/gateway.md#sampling-parameters-of-clients)."""
     edited_calls: Literal["fork", "trust"] = "fork"
     """The reaction to a client that returns a sampled tool call with other arguments: the
@@ -92,7 +92,7 @@ class GatewayConfig(Section):
     keep_alive_s: float = Field(default=15.0, gt=0)
     """The longest silence of a stream before it sends a keep-alive."""
     max_requests: int = Field(default=4096, ge=1)
-    """The maximum number of concurrent requests; more are told to retry (429)."""
+    """The maximum number of concurrent requests; more are refused with 429 (retry)."""
     max_session_requests: int = Field(default=64, ge=1)
     """The maximum number of concurrent requests of one session."""
     max_session_turns: int = Field(default=10_000, ge=1)

@@ -31,7 +31,8 @@ class EnvConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _reward_function(cls, values: Any) -> Any:
-        """Take a function in the place of the id as one that rewards replies (docs/python.md)."""
+        """Convert a function given as id to an environment that rewards replies with it
+        (docs/python.md)."""
         if is_mapping(values) and isinstance(found := values.get("id"), FunctionType):
             return {**values, "id": f"reward:{path_of(found)}"}
         return values

@@ -22,7 +22,7 @@ from agentgym_rl.config import (
 from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.config_checks import check
@@ -54,7 +54,7 @@ async def evaluate(
 ) -> EvalResult:
     """Evaluate a model on held-out tasks; return when every process has ended.
 
-    It runs in the event loop of the caller, and leaves signal handlers and logging alone, like
+    It runs in the event loop of the caller, and does not change signal handlers or logging, like
     `agentgym_rl.train`.
 
     >>> import asyncio
@@ -137,8 +137,8 @@ def _places(
 async def _all_checked(
     places: Sequence[tuple[EvalTarget, Path | None]], *, say: Callable[[str], None]
 ) -> list[EvalTarget]:
-    """Refuse what cannot work; return all models to evaluate, with one date in their prompts:
-    that of an evaluation which is continued."""
+    """Refuse configurations that cannot work; return all models to evaluate, with the same date in
+    their prompts: the date of the evaluation that is continued, if there is one."""
     dates = [kept_date(folder) for _, folder in places if folder is not None]
     date, checked = next((date for date in dates if date is not None), None), list[EvalTarget]()
     for one, folder in places:
@@ -154,13 +154,14 @@ async def _all_checked(
 
 
 async def _checked(target: EvalTarget, *, say: Callable[[str], None]) -> EvalTarget:
-    """Refuse what cannot work; return it with the defaults that fit its model."""
+    """Refuse a configuration that cannot work; return the target with the defaults for its
+    model."""
     await _check(target)
     config, folder = target.config, None
     if not isinstance(config.engine, EndpointConfig):
         folder = model_folder(config.model, config.env.id)
     turns = await turns_of(config.env, config.agent, config.rollout)
-    config = fitted(config, folder, turns=turns)
+    config = with_model_defaults(config, folder, turns=turns)
     if folder is not None:
         await check_prompts(config, ("eval",), say=say)
     return replace(target, config=config)
@@ -205,7 +206,7 @@ async def _evaluate(target: EvalTarget, progress: Progress, out: Path | None) ->
 async def _missing(
     target: EvalTarget, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
 ) -> tuple[EvalResult, Pace]:
-    """Play the missing episodes. If there are none, no engine is started."""
+    """Play the missing episodes; start no engine if there are none."""
     config = target.config
     spec = env_spec(config.env, config.rollout)
     tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)

@@ -87,7 +87,7 @@ class Reference(ModelTerm):
             batch.reference = frozen_pass(self._model, self._model.logprobs, batch.tokens)
 
     def end(self, batch: TokenBatch) -> None:
-        """Move the reference after every so many batches."""
+        """Move the reference after every `algo.kl.refresh_every` batches."""
         moving = self._moving
         if moving is not None and (batch.step + 1) % self.keys.refresh_every == 0:
             assert self._policy is not None

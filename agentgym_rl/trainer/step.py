@@ -59,7 +59,8 @@ OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
 
 
 class Stepper:
-    """A trainer of one batch after another. Every rank has one and calls `train` in step."""
+    """A trainer of one batch after another. Every rank has one, and all call `train_shard`
+    together."""
 
     def __init__(
         self,
@@ -203,7 +204,7 @@ class Stepper:
             return frozen_pass(self.policy, self.policy.logprobs, tokens, rows)
 
     def _tally(self, objective: Objective, used: Tensor, tally: Tally) -> None:
-        """Add what the proximal log-probs of the tokens at the indices `used` tell."""
+        """Add the metrics of the proximal log-probs of the tokens at the indices `used`."""
         tokens, proximal = objective.batch.tokens, objective.proximal[used]
         tally_mismatch(
             tally,

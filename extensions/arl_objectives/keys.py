@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the configuration is made of these keys
 log = logging.getLogger(__name__)
 
 CURRICULA = ("", "task", "level", "env")
-"""The values of `rollout.curriculum`, beside `module:Class`."""
+"""The values of `rollout.curriculum`, other than `module:Class`."""
 _BATCHES_OF_A_TEACHER = 3
 """The batches after which a teacher of some tasks should have taught one."""
 
@@ -54,8 +54,8 @@ class TeacherModel(Section):
 
 
 class TeacherConfig(Section):
-    """The section `algo.teacher`: on-policy distillation, which draws the policy to other models on
-    the tokens that it sampled itself."""
+    """The section `algo.teacher`: on-policy distillation, which minimizes the divergence of the
+    policy from other models on the tokens that the policy sampled."""
 
     models: tuple[TeacherModel, ...] = ()
     """The teachers; each may be its `model` alone. Empty: there is no distillation."""
@@ -175,7 +175,8 @@ class TeacherKeys(ObjectiveKeys):
         )
 
     def conflicts(self, config: Config) -> Iterator[str]:
-        """Yield what teachers alone make useless, and what a served one cannot compute."""
+        """Yield an error for each key that has no effect when only teachers teach, or that a served
+        teacher cannot support."""
         teacher, rollout = self.teacher, config.rollout
         if not teacher.reward_coef and rollout.should_accept == "mixed_rewards":
             yield (

@@ -67,7 +67,7 @@ def vespo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjec
 def dro(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """Return A·x − ½β·(log u)², which holds the policy near the anchor without a clip.
 
-    DRO, Richemond et al. 2024 (https://arxiv.org/abs/2405.19107), as used for the policy alone by
+    DRO, Richemond et al. 2024 (https://arxiv.org/abs/2405.19107), as used without a value model by
     Kimi k1.5 (https://arxiv.org/abs/2501.12599).
     """
     beta = algo.part(DistanceKeys).dro_beta

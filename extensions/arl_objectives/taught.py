@@ -19,20 +19,20 @@ from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
 
 
 class Taught(NamedTuple):
-    """The teaching of some tokens by all their teachers together; constants of the batch."""
+    """The combined target of all teachers for some tokens; constants of the batch."""
 
     logprobs: Tensor
     """The weighted mean of the teachers' log-probs, [N]; 0 for a token without a teacher."""
     weight: Tensor
     """The sum of their weights, [N]; 0 for a token without a teacher."""
     weights: Tensor
-    """The weight of each, [N, M]."""
+    """The weight of each teacher, [N, M]."""
     top: Tensor | None = None
-    """The log-probs and the ids of each one's likeliest tokens, [N, M, 2, K], if they are wanted;
-    NaN without a teacher."""
+    """The log-probs and the ids of each teacher's likeliest tokens, [N, M, 2, K], if they are
+    wanted; NaN without a teacher."""
 
     def of(self, index: Tensor) -> Taught:
-        """Return the teaching of some of the tokens."""
+        """Return the same for some of the tokens."""
         top = None if self.top is None else self.top[index]
         return Taught(self.logprobs[index], self.weight[index], self.weights[index], top)
 
@@ -50,8 +50,8 @@ class Taught(NamedTuple):
 
 
 def taught_by(logprobs: Tensor, weights: Tensor, top: Tensor | None = None) -> Taught:
-    """Return the teaching by M teachers, given their log-probs and weights, both [N, M], and `top`
-    as `Taught` has it; a teacher without a log-prob (NaN) does not count.
+    """Return the combined target of M teachers, given their log-probs and weights, both [N, M], and
+    `top` (see `Taught.top`); a teacher without a log-prob (NaN) does not count.
 
     Σ_m w_m (x − t_m) = W (x − t̄) with W = Σ w_m and t̄ = Σ w_m t_m / W: for x and its gradient,
     several teachers are one.
@@ -70,11 +70,11 @@ def taught_tokens(
     top_k: int,
     vocab_size: int,
 ) -> Taught:
-    """Return the teaching of this rank's tokens by frozen models (None: one that is served, and has
-    been asked); collective.
+    """Return the targets of the teachers for this rank's tokens (collective). `None` is a served
+    teacher, whose log-probs are already in the batch.
 
-    Each model computes the rows of the tasks that it teaches, and no others. With `top_k`, it also
-    names its likeliest tokens among the first `vocab_size`, those that the policy has.
+    Each model computes only the rows of the tasks that it teaches. With `top_k`, it also names its
+    likeliest tokens among the first `vocab_size`, those that the policy has.
 
     Raises:
         TrainerError: a row has a token that a teacher lacks, or is of other teachers.
@@ -107,7 +107,9 @@ def _served(rows: Sequence[Row], num_teachers: int) -> Tensor:
     parts: list[np.ndarray] = [np.zeros((0, num_teachers), np.float32)]
     for row in rows:
         silent = np.full((row.num_trained, num_teachers), np.nan, np.float32)
-        parts.append(silent if row.told is None else row.told.logprobs[row.loss_mask])
+        parts.append(
+            silent if row.teacher_logprobs is None else row.teacher_logprobs.logprobs[row.loss_mask]
+        )
     try:
         return torch.from_numpy(np.concatenate(parts))
     except ValueError as error:

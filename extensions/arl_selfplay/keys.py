@@ -35,7 +35,7 @@ class SeatKeys(PlayKeys):
 
     @property
     def other_models(self) -> list[str]:
-        """Return the players of seats that are models beside the policy."""
+        """Return the players of seats that are models other than the policy."""
         return sorted({who for who in self.seats.values() if not re.match("policy$|env:", who)})
 
     @property
@@ -85,7 +85,7 @@ class SeatKeys(PlayKeys):
         yield from self._beside_servers(config)
 
     def _beside_servers(self, config: Config) -> Iterator[str]:
-        """Yield why the players of seats cannot have servers of their own."""
+        """Yield the reasons why the players of seats cannot have servers of their own."""
         from agentgym_rl.config import ServerEngineConfig
 
         engine, others = config.engine, self.other_engines

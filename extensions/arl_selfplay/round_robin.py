@@ -1,5 +1,5 @@
-"""Models that play each other at a game of two seats (`arl eval --round-robin`): any two of them
-play every held-out task, once at either seat, and the results rate them."""
+"""Models that play each other at a game of two seats (`arl eval --round-robin`): each pair plays
+every held-out task twice, once at each seat, and the results rate them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def round_robin(targets: Sequence[EvalTarget], progress: Progress) -> dict
     `arl eval --round-robin`.
 
     Raises:
-        ConfigError: some configuration cannot work, or the game has not two seats.
+        ConfigError: some configuration cannot work, or the game does not have two seats.
     """
     config = targets[0].config
     spec = env_spec(config.env, config.rollout)
@@ -49,7 +49,7 @@ async def round_robin(targets: Sequence[EvalTarget], progress: Progress) -> dict
             match = match_of(seats, [players[one], players[other]])
             points = await _match(checked[one], match, progress)
             won += [{(one, other): value, (other, one): 1 - value} for value in points]
-            results = {said: points.count(value) for value, said in _RESULTS.items()}
+            results = {name: points.count(value) for value, name in _RESULTS.items()}
             pairs.append({"first": names[one], "second": names[other], **results})
     each = len(won) // len(pairs)
     tasks = [_sum(won[index::each]) for index in range(each)]

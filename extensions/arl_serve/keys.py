@@ -14,7 +14,7 @@ class ServeConfig(Section):
     """The name of the environment variable with the key that opens sessions. If it is not set, a
     gateway on loopback generates and reports a key; any other host needs the variable."""
     max_sessions: int = Field(default=1024, ge=1)
-    """The maximum number of open sessions; more are told to retry (429)."""
+    """The maximum number of open sessions; more are refused with 429 (retry)."""
     idle_timeout_s: float = Field(default=600.0, gt=0)
     """The time without requests after which a session is closed and its group seat is freed."""
     group_timeout_s: float = Field(default=3600.0, gt=0)

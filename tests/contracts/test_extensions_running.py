@@ -23,7 +23,6 @@ from agentgym_rl.gym.registry import spec
 from agentgym_rl.gym.services import Verifier, running_services
 from agentgym_rl.rollout.players import PlayerKind, check_single_agent, player_kind
 from agentgym_rl.rollout.producer import LocalProducer
-from agentgym_rl.run import parts as run_parts
 from agentgym_rl.run.parts import ProducerKind, producer_kind
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from tests.kit.extension import install
