@@ -18,22 +18,28 @@ from pydantic.fields import FieldInfo
 from agentgym_rl.core.chat import is_dict, is_list, is_mapping
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_toml
-
-from .allocation import expanded
-from .records import brought_up, is_record
-from .registered import type_of
-from .section import (
+from agentgym_rl.core.registered import type_of
+from agentgym_rl.core.section import (
     INNER,
     SECRET,
     Section,
     field_of,
     flat,
+    missing_key,
     reached,
     section_types,
     without,
 )
 
+from .allocation import expanded
+from .records import brought_up, is_record
+
 M = TypeVar("M", bound=BaseModel)
+
+
+class MissingPackage(ConfigError):
+    """The error for a key of a package that was left out of the installation."""
+
 
 PRESETS = Path(__file__).parent / "presets"
 """The folder of presets: named files of values, one published recipe each."""
@@ -53,6 +59,8 @@ def load(
         values = brought_up(model, values, source)
         try:
             return _load(model, values, overrides, preset="")  # it has all values of its preset
+        except MissingPackage:
+            raise
         except ConfigError as error:
             try:
                 model.model_validate(values)
@@ -282,6 +290,8 @@ def _reject_unknown(
     for key, value in values.items():
         field = field_of(model, key)
         if field is None:
+            if why := missing_key(f"{prefix}{key}"):
+                raise MissingPackage(why)
             absent: Mapping[str, str] = model.absent if issubclass(model, Section) else {}
             other = next((kind for kind in kinds if key in kind.model_fields), None)
             elsewhere = f"{prefix}type {type_of(other)!r} has it" if other else ""

@@ -19,9 +19,8 @@ from pydantic import BaseModel
 
 from agentgym_rl.core.chat import is_dict, is_list
 from agentgym_rl.core.errors import ConfigError
-
-from .registered import type_of
-from .section import Section, reached, section_types
+from agentgym_rl.core.registered import type_of
+from agentgym_rl.core.section import Section, reached, section_types
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.extensions import extension_names, load_extension, load_extensions
+from .chat import is_mapping
+from .extensions import extension_names, load_extension, load_extensions
 
 
 class WithKeys(ABC):
