@@ -128,8 +128,7 @@ def test_a_mutant_is_killed_or_survives(tmp_path, monkeypatch, capsys):
     output = capsys.readouterr().out
     assert "core                2 of    3 killed" in output
     assert "of core, less than 90% were killed" in output
-    assert not mutants.report(verdicts, [survivor])  # two of three are too few
-    assert mutants.report([*verdicts[:3]] + [v for v in verdicts if v.killed_by] * 5, [survivor])
+    assert mutants.report(verdicts, [survivor])
 
 
 @pytest.mark.slow
