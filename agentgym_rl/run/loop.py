@@ -249,6 +249,7 @@ class Loop:
         """Begin a checkpoint if one is due; return the report with its times."""
         if not batch.due.checkpoint:
             return report
+        await self._saved()
         others = dict(await self._ranks.checkpoint(batch.step + 1))
         return _with_intervals(report, others.pop("trainer-0", ()), others)
 
@@ -288,12 +289,16 @@ class Loop:
         if folder is not None:
             await self._run.episodes.checkpointed(step, str(folder))
 
+    async def _saved(self) -> None:
+        """Wait until the last checkpoint is complete, and in the log."""
+        if self._saving is not None:
+            await self._saving
+
     async def _finish(self) -> None:
         """Let the ranks write the last checkpoint and the export, and end. Unless engines read
         versions from files, the ranks end with the run: an engine that dies in the last evaluation
         can get its weights only from them."""
-        if self._saving is not None:
-            await self._saving
+        await self._saved()
         await self._ranks.export()
         while self._weights.transport != "shm" and not self._run.is_closing:
             await self._publish_again()
