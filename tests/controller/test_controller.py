@@ -319,7 +319,7 @@ def test_a_version_is_published_again_for_an_engine_that_came_back(tmp_path, gro
             await s.add(group("a", [0]), group("b", [0]))
             await s.train(0)
             fleet.wanted = True
-            while len(s.ranks.published) < 2:
+            while len(s.ranks.published) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             s.controller.close()
             assert set(s.ranks.published) == {1}
@@ -390,12 +390,14 @@ def test_checkpoints_are_completed_beside_batches_and_logged_after_their_batch(t
             s.ranks.checkpoint, s.ranks.complete, s.ranks.stop = checkpoint, complete, stop
             for step in range(3):
                 await s.add(group(f"a{step}", [step]), group(f"b{step}", [step]))
-                metrics = await s.train(step)
-                assert metrics.get("time/checkpoint", 0) == (2.0 if step else 0)
-            assert begun == [(2, 1), (3, 2)], "before the record"
-            assert not ended.is_set()
-            may_complete.set()
+                training = asyncio.create_task(s.train(step))
+                if step == 2:
+                    await asyncio.sleep(0.05)
+                    assert begun == [(2, 1)], "one at a time"
+                    may_complete.set()
+                assert (await training).get("time/checkpoint", 0) == (2.0 if step else 0)
             await ended.wait()
+            assert begun == [(2, 1), (3, 2)], "before the record"
 
     asyncio.run(play())
     assert [set(phases.others) for phases in read_phases(tmp_path)] == [

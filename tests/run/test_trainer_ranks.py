@@ -25,7 +25,8 @@ from tests.kit.served import served
 IDLE = """
 import os, sys, time, urllib.request
 headers = {"authorization": "Bearer " + os.environ["ARL_TOKEN"]}
-ready = urllib.request.Request(sys.argv[1] + "/ready", b'{"rank": 0, "url": "http://127.0.0.1:9", "version": null}', headers)
+body = b'{"rank": 0, "url": "http://127.0.0.1:9", "version": null}'
+ready = urllib.request.Request(sys.argv[1] + "/ready", body, headers)
 urllib.request.urlopen(ready).close()
 time.sleep(600)
 """

@@ -1,4 +1,4 @@
-"""The run of a rank in this process, played by a thread: its loop without a buffer, and an engine."""
+"""The run of a rank in this process, in a thread: its loop without a buffer, and an engine."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ class FakeRun(ThreadingHTTPServer):
                 pass
             except TrainerError as error:
                 self.failed.append(str(error))
+            finally:
+                await ranks.close()
 
     async def _train(self, ranks: HttpRanks, first: int | None) -> None:
         if first is not None:
