@@ -9,7 +9,7 @@ from pathlib import Path
 from agentgym_rl.config import ENGINES, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import extension_names
-from agentgym_rl.evaluate.folder import Asked
+from agentgym_rl.evaluate.folder import EvalTarget
 from agentgym_rl.evaluate.target import (
     checked_checkpoint,
     chosen,
@@ -22,7 +22,7 @@ from agentgym_rl.storage.run_folder import MARK, config_of
 from .command import load_configuration, overrides_of
 
 
-def evaluated(args: Namespace) -> list[Asked]:
+def evaluated(args: Namespace) -> list[EvalTarget]:
     """Return the models of `arl eval`; they differ only in model and engine.
 
     Raises:
@@ -43,13 +43,13 @@ def evaluated(args: Namespace) -> list[Asked]:
         return [chosen(args.config, overrides, run=args.run, checkpoint=args.checkpoint)]
     if args.run:
         args.config = config_of_run(Path(args.run), args.config)
-    asked_type = args.engine or args.overrides.get("engine.type")
-    default = asked_type or load_config(args.config).engine.type
-    types = {name: _split(name)[0] or asked_type or _type_of(name) or default for name in names}
+    chosen_type = args.engine or args.overrides.get("engine.type")
+    default = chosen_type or load_config(args.config).engine.type
+    types = {name: _split(name)[0] or chosen_type or _type_of(name) or default for name in names}
     return [_named(args, name, types=types, default=default) for name in names]
 
 
-def _named(args: Namespace, name: str, *, types: Mapping[str, str], default: str) -> Asked:
+def _named(args: Namespace, name: str, *, types: Mapping[str, str], default: str) -> EvalTarget:
     """Return the model of one `--model` [ENGINE:]NAME; NAME may be the folder of a run or a
     checkpoint, whose engine has the keys of its run.
 
@@ -67,7 +67,7 @@ def _named(args: Namespace, name: str, *, types: Mapping[str, str], default: str
             del own.overrides[key]
     folder, run = Path(path), _run_with(path)
     if run is None:
-        return Asked(load_configuration(own))
+        return EvalTarget(load_configuration(own))
     is_checkpoint = (folder / "manifest.json").exists()
     checkpoint = checked_checkpoint(folder) if is_checkpoint else None
     own.model = None if is_checkpoint else str(export_of(folder))
@@ -79,7 +79,7 @@ def _named(args: Namespace, name: str, *, types: Mapping[str, str], default: str
     if is_checkpoint:  # the weights need the run's model, and their format its trainer section
         update = {"model": trained.model, "trainer": trained.trainer}
         config = config.model_copy(update=update)
-    return Asked(config, checkpoint)
+    return EvalTarget(config, checkpoint)
 
 
 def _run_with(path: str) -> Path | None:

@@ -13,7 +13,7 @@ from agentgym_rl.config import Config, EndpointConfig, ServerEngineConfig, load_
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.storage.run_folder import config_of
 
-from .folder import Asked
+from .folder import EvalTarget
 
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
@@ -24,7 +24,7 @@ def chosen(
     *,
     run: Path | str | None,
     checkpoint: Path | str | None,
-) -> Asked:
+) -> EvalTarget:
     """Return the model of `config`, or the final one of the folder `run`, or that of `checkpoint`;
     the last two have the configuration of their run.
 
@@ -39,10 +39,10 @@ def chosen(
     elif weights and config is None:
         said = f"--checkpoint {checkpoint} without --run or --config"
         config = config_of(run_of(weights), said)
-    return Asked(load_config(config, overrides), weights)
+    return EvalTarget(load_config(config, overrides), weights)
 
 
-def first_engines(asked: Sequence[Asked]) -> list[int]:
+def first_engines(targets: Sequence[EvalTarget]) -> list[int]:
     """Return the number of the first engine of each model, for models that are served at the same
     time: servers get their share of `engine.gpus` by their numbers.
 
@@ -50,7 +50,7 @@ def first_engines(asked: Sequence[Asked]) -> list[int]:
         ConfigError: there are too few of these GPUs.
     """
     found, taken = list[int](), Counter[tuple[int, ...]]()
-    for each in asked:
+    for each in targets:
         engine, first = each.config.engine, 0
         if isinstance(engine, ServerEngineConfig):
             gpus, width = engine.gpus, engine.gpus_per_server
@@ -78,7 +78,7 @@ def config_of_run(run: Path, config: object = None) -> Path:
     return config_of(run, f"--run {run}")
 
 
-def _export(run: Path, file: Path, overrides: Mapping[str, Any]) -> Asked:
+def _export(run: Path, file: Path, overrides: Mapping[str, Any]) -> EvalTarget:
     """Return the final model of `run`."""
     config = load_config(file, {**overrides, "model.path": str(export_of(run))})
     if isinstance(config.engine, EndpointConfig):
@@ -87,7 +87,7 @@ def _export(run: Path, file: Path, overrides: Mapping[str, Any]) -> Asked:
             "evaluated on an engine started here (--engine=embedded, vllm or sglang); to evaluate "
             "another model in the same way, add --model NAME"
         )
-    return Asked(config)
+    return EvalTarget(config)
 
 
 def checked_checkpoint(path: Path) -> Path:

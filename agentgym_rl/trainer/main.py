@@ -20,7 +20,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.engine import Published
 from agentgym_rl.core.errors import ArlError, StorageError, TrainerError
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.storage.checkpoints import Retention, lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
 from agentgym_rl.weights.files import StoredVersion
@@ -28,11 +28,11 @@ from agentgym_rl.weights.files import StoredVersion
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
 from .export import adapter_files, export_model
+from .publication import VersionPublisher, VersionWriter, make_publisher, num_stored_versions
 from .server import Controller, Final, RankServer
 from .shard_tensors import ShardTokens
 from .step import make_stepper
 from .usage import Phases
-from .versions_out import VersionFiles, VersionsOut, make_publisher, versions_there
 from .world import World, join_world
 
 _log = logging.getLogger(__name__)
@@ -107,10 +107,10 @@ def run(
         TrainerError, WeightsError: a command failed, or the controller is gone.
     """
     torch.set_num_threads(config.trainer.num_threads)
-    config = fitted(config, model_dir)
+    config = with_model_defaults(config, model_dir)
     controller = Controller(controller_url, os.environ.get("ARL_TOKEN", ""))
     publisher = make_publisher(config, weights_dir, model_dir=model_dir, incarnation=incarnation)
-    versions = VersionsOut(publisher, config.weights, kept=run_dir / "weights")
+    versions = VersionPublisher(publisher, config.weights, kept=run_dir / "weights")
     meeting = join_world(
         rank=rank,
         size=world_size,
@@ -153,7 +153,7 @@ class _Rank:
         config: Config,
         world: World,
         controller: Controller,
-        versions: VersionsOut,
+        versions: VersionPublisher,
         files: _Files,
         served: int | None,
     ) -> None:
@@ -167,12 +167,12 @@ class _Rank:
         """The hash of the present weights."""
         self._stepper = make_stepper(config, world, files.model_dir)
         self._policy = self._stepper.policy
-        self._writer = VersionFiles(
+        self._writer = VersionWriter(
             self._policy,
             files.weights_dir,
             engine=config.own_engine,
             incarnation=files.incarnation,
-            keep=versions_there(config.weights),
+            keep=num_stored_versions(config.weights),
             config=files.model_dir / "config.json",
             # Engines that drop their weights when they sleep have no earlier version.
             follows=not config.cluster.colocated,
@@ -251,7 +251,7 @@ class _Rank:
                 warnings.append(warning)
 
         try:
-            metrics = self._stepper.train(shard, phases, on_tokens=look)
+            metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
         except ArlError as error:
             raise Final(f"batch {step} cannot be trained: {error}") from error
         with phases.phase("weight_sync"):

@@ -40,7 +40,7 @@ from agentgym_rl.gym.services import Services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.rollout.episode import Player, play_with_retries
-from agentgym_rl.rollout.player import env_spec, make_player, services, specimen
+from agentgym_rl.rollout.factory import env_spec, make_player, services, specimen
 from agentgym_rl.rollout.producer import drawn
 
 _AT_ONCE = 8

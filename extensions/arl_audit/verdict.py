@@ -16,7 +16,7 @@ import numpy.typing as npt
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.trajectory import BoolArray, FloatArray
 
-from .tokens import Index, Place, Tokens
+from .tokens import Index, Tokens, UpdatePosition
 
 Gaps = npt.NDArray[np.float64]
 
@@ -134,7 +134,10 @@ def by_version(evidence: Evidence) -> list[dict[str, Any]]:
 def by_place(evidence: Evidence) -> dict[str, dict[str, Any]]:
     """Summarize all recomputed tokens by their place relative to updates."""
     place = evidence.tokens.place
-    return {p.name.lower(): summary(evidence.gaps[evidence.covered & (place == p)]) for p in Place}
+    return {
+        p.name.lower(): summary(evidence.gaps[evidence.covered & (place == p)])
+        for p in UpdatePosition
+    }
 
 
 def failing(evidence: Evidence, rule: Rule) -> Index:

@@ -78,11 +78,11 @@ def plan(args: Namespace) -> int:
         args.config = config_of(args.run, f"--run {args.run}")
     config = load_configuration(args)
     log.setup("warning")  # the run's own messages, of another time
-    from arl_plan.command import Asked, plan
+    from arl_plan.command import PlanOptions, plan
 
     planned = plan(
         config,
-        Asked(
+        PlanOptions(
             run=args.run,
             rates=args.rates,
             gpu=args.gpu,

@@ -14,7 +14,7 @@ from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import ENGINES, Config, EndpointConfig, ModelConfig
 from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.evaluate.command import serving_model
-from agentgym_rl.evaluate.folder import Asked
+from agentgym_rl.evaluate.folder import EvalTarget
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
@@ -68,7 +68,7 @@ class _Opponents:
                     found[who] = await stack.enter_async_context(serving)
                     continue
                 serving = serving_model(
-                    Asked(config),
+                    EvalTarget(config),
                     self._run.progress,
                     first_index=index,
                     logs=self._run.run_dir / "logs",

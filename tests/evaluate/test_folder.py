@@ -15,7 +15,7 @@ import pytest
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.evaluate import command
-from agentgym_rl.evaluate.folder import Asked, open_folder, with_kept
+from agentgym_rl.evaluate.folder import EvalTarget, open_folder, with_kept
 from agentgym_rl.runtime.http_server import serving
 from tests.kit.someones_eval import QUICK, evaluate
 from tests.kit.someones_model import SomeonesModel, gold, nonsense, refusing
@@ -98,7 +98,7 @@ def test_how_it_is_played_may_change(tmp_path, port):
 
 
 def test_a_folder_is_written_by_one_alone(tmp_path):
-    asked = Asked(load_config(overrides=QUICK))
+    asked = EvalTarget(load_config(overrides=QUICK))
     with (
         open_folder(tmp_path, asked),
         pytest.raises(ConfigError, match="another `arl eval` uses this folder"),
@@ -109,11 +109,11 @@ def test_a_folder_is_written_by_one_alone(tmp_path):
 
 def test_a_checkpoint_is_another_model(tmp_path):
     config = load_config()
-    with open_folder(tmp_path, Asked(config, Path("/run/checkpoints/step-1"))):
+    with open_folder(tmp_path, EvalTarget(config, Path("/run/checkpoints/step-1"))):
         pass
     with (
         pytest.raises(ConfigError, match="the checkpoint is /run/checkpoints/step-2, not /run/ch"),
-        open_folder(tmp_path, Asked(config, Path("/run/checkpoints/step-2"))),
+        open_folder(tmp_path, EvalTarget(config, Path("/run/checkpoints/step-2"))),
     ):
         pass
 
@@ -172,7 +172,10 @@ def test_a_continued_evaluation_keeps_the_date_in_its_prompts(tmp_path, monkeypa
         return replace(asked, config=asked.config.model_copy(update={"gateway": gateway}))
 
     monkeypatch.setattr(command, "_checked", dated)
-    asked, mine = Asked(Config()), Asked(load_config(None, {"gateway.date": "2020-01-01"}))
+    asked, mine = (
+        EvalTarget(Config()),
+        EvalTarget(load_config(None, {"gateway.date": "2020-01-01"})),
+    )
     for text, one, expected in (
         (None, asked, ["2027-01-01"] * 2),
         ('[gateway]\ndate = "2026-01-02"\n', asked, ["2026-01-02"] * 2),
@@ -190,10 +193,10 @@ def test_an_evaluation_of_an_earlier_version_is_continued_as_it_was(tmp_path):
     then = '[algo]\nclip_low = 0.2\n[env]\nid = "math"\n[env.options]\ndata = "a.jsonl"\n'
     (tmp_path / "config.toml").write_text(then)
     asked = load_config(None, {"env.id": "math", "env.options.data": "a.jsonl"})
-    kept = with_kept(Asked(asked), tmp_path).config
+    kept = with_kept(EvalTarget(asked), tmp_path).config
     assert kept.env.options["rows"] == {"weight_field": "weight", "join_forms": False}
     assert (kept.algo.behavior_clip, asked.algo.behavior_clip) == (1.0, 0.2)
     named = load_config(asked, {"algo.behavior_clip": 0.3})
-    assert with_kept(Asked(named), tmp_path).config.algo.behavior_clip == 0.3
+    assert with_kept(EvalTarget(named), tmp_path).config.algo.behavior_clip == 0.3
     (tmp_path / "config.toml").write_text(then.replace("math", "reward:a:b"))
-    assert with_kept(Asked(asked), tmp_path).config == asked
+    assert with_kept(EvalTarget(asked), tmp_path).config == asked

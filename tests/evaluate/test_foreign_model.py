@@ -15,7 +15,7 @@ from agentgym_rl.config import GatewayConfig, load_config
 from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.evaluate.command import evaluate_all
-from agentgym_rl.evaluate.folder import Asked
+from agentgym_rl.evaluate.folder import EvalTarget
 from agentgym_rl.gateway.odd_replies import oddity
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionSampling
@@ -355,5 +355,5 @@ def test_a_checkpoint_needs_an_engine_of_our_own():
     config = load_config(overrides=QUICK)
     with pytest.raises(ConfigError, match="--checkpoint"):
         asyncio.run(
-            evaluate_all([Asked(config, Path("step-1"))], make_progress("none", total_steps=0))
+            evaluate_all([EvalTarget(config, Path("step-1"))], make_progress("none", total_steps=0))
         )

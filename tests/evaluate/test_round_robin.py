@@ -12,7 +12,7 @@ from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.evaluate.command import round_robin
-from agentgym_rl.evaluate.folder import Asked
+from agentgym_rl.evaluate.folder import EvalTarget
 from agentgym_rl.evaluate.statistics import ratings
 from agentgym_rl.evaluate.target import first_engines
 from agentgym_rl.report.evaluation import print_ratings
@@ -91,7 +91,7 @@ def test_the_command_needs_two_models_and_keeps_nothing(capsys, more):
 
 
 def listed(engine, count=2):
-    return [Asked(Config.model_validate({"engine": engine}))] * count
+    return [EvalTarget(Config.model_validate({"engine": engine}))] * count
 
 
 def test_models_that_are_served_at_once_share_the_gpus_out():

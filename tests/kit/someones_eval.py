@@ -13,7 +13,7 @@ from agentgym_rl import Agent
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.errors import cause_of
 from agentgym_rl.evaluate.command import evaluate_all
-from agentgym_rl.evaluate.folder import Asked
+from agentgym_rl.evaluate.folder import EvalTarget
 from agentgym_rl.report.progress import make_progress
 from agentgym_rl.runtime.http_server import serving
 from tests.kit.someones_model import KEY, SomeonesModel
@@ -72,7 +72,9 @@ class Odd(Agent):
 
 
 async def report_of(config: Config, *, out: Path | None = None) -> dict:
-    (found,) = await evaluate_all([Asked(config)], make_progress("none", total_steps=0), out=out)
+    (found,) = await evaluate_all(
+        [EvalTarget(config)], make_progress("none", total_steps=0), out=out
+    )
     return found.report
 
 

@@ -28,7 +28,7 @@ from someones_model import (  # noqa: E402
 from agentgym_rl.config import load_config  # noqa: E402
 from agentgym_rl.core.errors import cause_of  # noqa: E402
 from agentgym_rl.evaluate.command import evaluate_all  # noqa: E402
-from agentgym_rl.evaluate.folder import Asked  # noqa: E402
+from agentgym_rl.evaluate.folder import EvalTarget  # noqa: E402
 from agentgym_rl.report.progress import make_progress  # noqa: E402
 from agentgym_rl.runtime.http_server import serving  # noqa: E402
 
@@ -114,7 +114,7 @@ async def play(model: str, server, settings: dict) -> dict:
     async with serving(server, host="127.0.0.1", port=0) as url, asyncio.timeout(60):
         base = url if model.startswith("anthropic/") else f"{url}/v1"
         overrides = QUICK | {"model.path": model, "engine.base_url": base} | settings
-        asked = Asked(load_config(overrides=overrides))
+        asked = EvalTarget(load_config(overrides=overrides))
         (found,) = await evaluate_all([asked], make_progress("none", total_steps=0))
         return found.report
 

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from arl_plan.command import Asked, plan
+from arl_plan.command import PlanOptions, plan
 from arl_plan.rates import HardwareRates, load_rates, rates_of
 
 from agentgym_rl.cli import main as cli
@@ -166,4 +166,4 @@ def test_rates_of_a_run_need_the_run(tmp_path):
 def test_turns_on_shared_devices_are_not_planned():
     config = load_config(None, {"cluster.colocated": True})
     with pytest.raises(ConfigError, match="on devices of their own"):
-        plan(config, Asked())
+        plan(config, PlanOptions())

@@ -26,7 +26,7 @@ from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.servers import agreed, wait_serving
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.player import serving_policy
+from agentgym_rl.rollout.factory import serving_policy
 from agentgym_rl.rollout.producer import play_member
 from agentgym_rl.rollout.throughput import used_by
 

@@ -29,7 +29,7 @@ from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.runtime.event_loop import LoopThread
 
 from .episode import CLOSE_TIMEOUT_S
-from .player import env_spec
+from .factory import env_spec
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,161 @@
+"""The checks of a configuration before a run starts anything: model, engine, parts, tasks, port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import cast
+
+from agentgym_rl.config import (
+    Config,
+    GatewayConfig,
+    OwnEngineConfig,
+    SandboxConfig,
+)
+from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
+from agentgym_rl.core.extensions import is_function_path
+from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.core.task import Split, Task
+from agentgym_rl.engines.kind import kind_of
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym import registry
+from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.models.resolve import model_folder
+from agentgym_rl.runtime.imports import check_eight_bits, check_findable
+
+from .draws import draws_kind
+from .factory import env_spec, specimen
+from .groups import GroupRewarder, accept_filter
+from .players import player_kind
+
+_PROBE_S = 60.0
+SEED_LIMIT = 2**63
+"""The limit of task seeds, which are stored as SQLite integers."""
+
+
+async def check(config: Config, *, trains: bool = True) -> None:
+    """Refuse, before anything is started, a configuration that cannot work with the run's own
+    engines. A run that only evaluates needs no training tasks.
+
+    Raises:
+        ConfigError: an engine of another provider, an unknown env, agent, filter or model, a model
+            without chat template, no usable vLLM or SGLang, an unknown sandbox backend if one is
+            needed, tasks that cannot be recorded, or a port that is taken.
+    """
+    spec = await check_parts(config)
+    check_policy(config, config.own_engine)
+    if trains:
+        await _check_tasks(spec, "train", seed=config.seed, env_id=config.env.id)
+
+
+def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
+    """Refuse an engine, model or filter that cannot work; return the model's chat format.
+
+    Raises:
+        ConfigError: see `check`.
+    """
+    accept_filter(config.rollout.should_accept)
+    if (kind := draws_kind(config.rollout)) is not None:
+        kind.check(config.rollout)
+    GroupRewarder(config.rollout)
+    own = {
+        "algo.loss": config.algo.loss,
+        "algo.advantage": config.algo.advantage or "",
+        "trainer.optimizer": config.trainer.optimizer,
+    }
+    for key, path in own.items():
+        if is_function_path(path):  # trainer ranks, which have torch, import it
+            check_findable(path, key)
+    if config.trainer.optimizer == "adamw8bit":
+        check_eight_bits()
+    folder = model_folder(config.model, config.env.id)
+    chat = ChatFormat.load(folder, config.gateway)
+    if not engine.attached:
+        tensor_heads(folder)
+        # attached servers are checked when they answer
+        interrupt, sleeps = config.rollout.interrupt, config.cluster.colocated
+        kind_of(engine).check_build(engine, interrupt=interrupt, sleeps=sleeps)
+    return chat
+
+
+async def check_parts(config: Config) -> EnvSpec:
+    """Check the parts that do not depend on the model: env, sandbox, agent, held-out tasks, port.
+    Return the spec of the environment.
+
+    Raises:
+        ConfigError: see `check`.
+    """
+    if config.sandbox.id != SandboxConfig().id:  # a wrong name is refused even if none is needed
+        registry.spec(config.sandbox.id, kind="sandbox")
+    spec = env_spec(config.env, config.rollout)
+    env = await specimen(spec)
+    player_kind(config.rollout, spec).check(config.rollout, spec, env)
+    if env.needs_sandboxes:
+        await _check_sandbox(config.sandbox, config.env.id, here=not config.cluster.kind.submits)
+    registry.make_agent(config.agent.id, **config.agent.options)
+    if config.eval.num_tasks:
+        await _check_tasks(spec, "eval", seed=config.seed, env_id=config.env.id)
+    check_port(config.gateway)
+    return spec
+
+
+async def _check_sandbox(sandbox: SandboxConfig, env_id: str, *, here: bool) -> None:
+    """Refuse a sandbox that does not work on this machine; if the run is not `here`, as that of a
+    Slurm job, check only its options.
+
+    Raises:
+        ConfigError: the backend is unknown, or does not take its options.
+        SandboxUnavailable: the backend does not work on this machine.
+    """
+    id = sandbox.id
+    backend = registry.make_sandbox(id, **sandbox.options)
+    if not here:
+        return
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            report = await backend.probe()
+    except TimeoutError as error:
+        raise SandboxUnavailable(
+            f"sandbox.id {id!r}: its probe did not end within {_PROBE_S:.0f} s; see "
+            f"`arl doctor sandbox --sandbox={id}`"
+        ) from error
+    if not report.ok:
+        raise SandboxUnavailable(
+            f"{env_id} runs programs in the sandbox {id!r}, which does not work here:\n"
+            f"{report.complaint()}\nSee `arl doctor sandbox --sandbox={id}`"
+        )
+
+
+def check_port(gateway: GatewayConfig) -> None:
+    """Refuse a port of the gateway that is taken.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    if gateway.port:
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((gateway.host, gateway.port))
+        except OSError as error:
+            raise ConfigError(
+                f"gateway.port {gateway.port} on {gateway.host}: {error}; 0 picks a free one"
+            ) from error
+
+
+async def _check_tasks(spec: EnvSpec, split: Split, *, seed: int, env_id: str) -> None:
+    try:
+        task = cast("object", (await spec.read_tasks(split, seed=seed))[0])  # foreign code
+    except IndexError as error:
+        hint = "; --eval.num_tasks=0 evaluates on none" if split == "eval" else ""
+        raise ConfigError(f"{env_id} has no {split} tasks{hint}") from error
+    if not isinstance(task, Task):
+        raise ConfigError(f"{env_id}: a task source must give Task objects, got {task!r}")
+    try:
+        json.dumps(dict(task.data))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{env_id}: task {task.id}: data must be JSON: {error}") from error
+    number = cast("object", task.seed)
+    if not (isinstance(number, int) and 0 <= number < SEED_LIMIT):
+        raise ConfigError(f"{env_id}: task {task.id}: seed {number!r} is not in [0, 2^63)")
