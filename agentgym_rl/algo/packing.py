@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentgym_rl.core.choices import (
+from agentgym_rl.core.token_records import (
     ALL,
     FORCED,
     UNKNOWN_EXPERT,

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from agentgym_rl.core.choices import UNKNOWN_EXPERT
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.token_records import UNKNOWN_EXPERT
 
 _log = logging.getLogger(__name__)
 

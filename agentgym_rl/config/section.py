@@ -50,7 +50,7 @@ class Free:
 
 
 class Fits:
-    """The mark of a key that, left unset, gets a value for the model (`models/fitted.py`). Its
+    """The mark of a key that, left unset, gets a value for the model (`models/defaults.py`). Its
     default is the value for a model of the size of the bundled ones."""
 
 

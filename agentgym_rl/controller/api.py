@@ -40,7 +40,7 @@ class RanksApi(Api):
     def check(self, request: Request) -> None:
         if not is_secret(bearer(request), self._ranks.token):
             raise HTTPException(401, "unknown token")
-        self._ranks.heard_s = time.monotonic()
+        self._ranks.progress_s = time.monotonic()
 
     async def _ready(self, request: Request) -> Response:
         body = await read_body(request.receive, limit_bytes=_LIMIT_BYTES)

@@ -14,7 +14,8 @@ from typing import Never, Protocol
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.runtime.waiting import Changes
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, Overlap, PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import Overlap, PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 
 from .buffer import Buffer

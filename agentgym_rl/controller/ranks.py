@@ -105,7 +105,7 @@ class HttpRanks(Ranks):
         self.num_ranks = num_ranks
         self.token = secrets.token_hex(16)
         """The secret of the present ranks."""
-        self.heard_s = time.monotonic()
+        self.progress_s = time.monotonic()
         """The time of the last request or finished pass of a rank, or of its last answer."""
         self.failed = asyncio.Event()
         """The event of a command that failed, for `failure`."""
@@ -189,7 +189,7 @@ class HttpRanks(Ranks):
         return [call.result() for call in calls]
 
     async def _call(self, rank: int, name: str, body: bytes) -> Any:
-        what, self.heard_s = f"trainer-{rank}: {name}", time.monotonic()
+        what, self.progress_s = f"trainer-{rank}: {name}", time.monotonic()
         try:
             status, reply = await self._http.call(
                 *(self._urls[rank], "POST", f"/{name}"),
@@ -213,7 +213,7 @@ class HttpRanks(Ranks):
 
     def _hear(self, piece: bytes) -> None:
         if piece.strip(STILL):
-            self.heard_s = time.monotonic()
+            self.progress_s = time.monotonic()
 
 
 class _Answer(msgspec.Struct):

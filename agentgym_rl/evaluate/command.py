@@ -26,7 +26,7 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.config_checks import check
@@ -235,7 +235,7 @@ async def _checked(target: EvalTarget, *, say: Callable[[str], None]) -> EvalTar
     if not isinstance(config.engine, EndpointConfig):
         folder = model_folder(config.model, config.env.id)
     turns = await turns_of(config.env, config.agent, config.rollout)
-    config = fitted(config, folder, turns=turns)
+    config = with_model_defaults(config, folder, turns=turns)
     if folder is not None:
         await check_prompts(config, ("eval",), say=say)
     return replace(target, config=config)

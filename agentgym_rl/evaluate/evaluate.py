@@ -15,7 +15,7 @@ from agentgym_rl.gateway.odd_replies import ADVICE
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.rollout.episode import Player, play_with_retries
 from agentgym_rl.rollout.producer import drawn
-from agentgym_rl.storage.metrics import CUT_SHARE
+from agentgym_rl.storage.metric_warnings import CUT_SHARE
 
 from .result import DURATION, EnvResult, EvalResult, summarize
 

@@ -30,7 +30,7 @@ from agentgym_rl.gym.sandbox import Sandbox
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.gym.wrappers import StepTimeout, within
 from agentgym_rl.runtime.log import Repeated
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +67,13 @@ class Deadlines:
     ) -> AbstractAsyncContextManager[asyncio.Timeout]:
         """Limit an episode, in a context: its time, or else its time without progress."""
         if self.episode_s is not None:
-            return ENGINES.timeout(self.episode_s)
+            return ENGINE_CLOCK.timeout(self.episode_s)
 
         def active_s() -> float:
             at_work = session.in_flight or env.is_stepping  # both have limits of their own
-            return ENGINES.time() if at_work else max(session.heard_s, env.heard_s)
+            return ENGINE_CLOCK.time() if at_work else max(session.progress_s, env.progress_s)
 
-        return ENGINES.timeout(self.idle_s, own=active_s)
+        return ENGINE_CLOCK.timeout(self.idle_s, own=active_s)
 
     def passed(self) -> str:
         """Return the message for an episode that took too long."""
@@ -131,8 +131,8 @@ class EpisodeEnv(Env):
         self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
         self.is_stepping = False
-        self.heard_s = -math.inf
-        """The time of the end of the last step, on the clock `ENGINES`."""
+        self.progress_s = -math.inf
+        """The time of the end of the last step, on the clock `ENGINE_CLOCK`."""
 
     async def start(self) -> None:
         """Reset the wrapped environment to the task."""
@@ -217,7 +217,7 @@ class EpisodeEnv(Env):
             yield
         finally:
             self.is_stepping = False
-            self.heard_s = ENGINES.time()
+            self.progress_s = ENGINE_CLOCK.time()
 
     async def close(self) -> None:
         """Close the wrapped environment; a failure is logged and does not change the record."""

@@ -1,4 +1,5 @@
-"""The construction of the rollout side: engines, the gateway in front of them, a player on top."""
+"""The construction of the rollout side: the configured environment and its services, engines, the
+gateway in front of them, and a player on top."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ from agentgym_rl.core.engine import Published
 from agentgym_rl.core.errors import TrainerError, WeightsError
 from agentgym_rl.core.group import Group
 from agentgym_rl.runtime.tasks import together
-from agentgym_rl.storage.metrics import StepPhases, finite
+from agentgym_rl.storage.metrics import finite
+from agentgym_rl.storage.phases import StepPhases
 from agentgym_rl.storage.recovery import batches
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -159,23 +160,15 @@ class TrainingRun(ABC):
         await self.trainer.ready()
 
     async def wait_trained(self) -> None:
-        """Wait until every batch is trained."""
-        # The ranks' own limits come first: for a batch, and for the passes of a step.
-        trainer, controller = self.config.trainer, self.controller
-        timeout_s = 2 * trainer.batch_timeout_s + trainer.finish_timeout_s
-        while controller.version < self.config.steps:
-            seen = controller.num_reports
-            try:
-                await controller.changes.wait_for(
-                    lambda seen=seen: controller.num_reports > seen,
-                    who="arl train",
-                    what=f"policy version {controller.version + 1}",
-                    timeout_s=timeout_s,
-                    on="trainer",
-                )
-            except TimeoutError:
-                if time.monotonic() - self.trainer.ranks.heard_s > trainer.stall_timeout_s:
-                    raise
+        """Wait until every batch is trained. Each wait of the loop has a deadline, whose end is an
+        error of the run."""
+        await self.controller.changes.wait_for(
+            lambda: self.controller.version >= self.config.steps,
+            who="arl train",
+            what="the last policy version",
+            timeout_s=math.inf,
+            on="trainer",
+        )
 
     async def _finish(self) -> None:
         """Wait until the trainer has written its last files and ended."""

@@ -40,7 +40,7 @@ from torch.futures import Future as Written
 
 from agentgym_rl.config import FORMAT, Config, dump_toml
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.runtime.atomic_file import beside, put, remove
+from agentgym_rl.runtime.atomic_file import put, remove, unfinished_path
 from agentgym_rl.storage.checkpoints import (
     MANIFEST,
     Manifest,
@@ -147,7 +147,7 @@ class Checkpoints:
             format=FORMAT,
         )
         path = self.folder / f"step-{step}"
-        part = beside(path)
+        part = unfinished_path(path)
         try:
             if world.rank == 0:
                 remove(part)  # left by a run that was killed

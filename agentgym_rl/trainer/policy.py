@@ -20,8 +20,8 @@ from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import Allowed, PackedRows
 from agentgym_rl.algo.routing import Routers, routers_of
 from agentgym_rl.config import Config
-from agentgym_rl.core.choices import UNKNOWN_EXPERT
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.token_records import UNKNOWN_EXPERT
 from agentgym_rl.core.trajectory import Row
 
 from .packed import PackedModel

@@ -17,8 +17,8 @@ import numpy as np
 
 from agentgym_rl import Agent, AgentError, Env, Step, Task
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.choices import FORCED
 from agentgym_rl.core.engine import Sampler
+from agentgym_rl.core.token_records import FORCED
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients

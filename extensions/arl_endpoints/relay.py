@@ -31,7 +31,7 @@ from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 from .session import RelayedTurn, RelaySession, StreamedMessage
 from .upstream import Upstream
@@ -121,7 +121,7 @@ class Relay(SessionServer):
         streamed = {**asking.request, "stream": True, "stream_options": _COUNTED}
         async with aclosing(self._upstream.events(streamed)) as chunks:
             async for chunk in chunks:
-                asking.session.heard_s = ENGINES.time()
+                asking.session.progress_s = ENGINE_CLOCK.time()
                 await on_events(turn, turn.add(chunk))
         if turn.said.finish_reason is None:
             raise self._unfinished()
@@ -141,7 +141,7 @@ class Relay(SessionServer):
         held: list[bytes] = []
         async with aclosing(self._upstream.events(request)) as events:
             async for event in events:
-                asking.session.heard_s = ENGINES.time()
+                asking.session.progress_s = ENGINE_CLOCK.time()
                 message.add(event)
                 if not (event.get("choices") or options.get("include_usage")):
                     continue  # the token counts, which the agent did not request

@@ -20,7 +20,7 @@ import numpy as np
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.metrics import PHASES, Interval, StepPhases, read_phases
+from agentgym_rl.storage.phases import PHASES, Interval, StepPhases, read_phases
 from agentgym_rl.storage.run_folder import config_of
 
 from .folders import InspectedRun

@@ -25,9 +25,9 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import Config, TeacherConfig, TeacherModel
-from agentgym_rl.core.choices import ALL, Told
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import Task
+from agentgym_rl.core.token_records import ALL, TeacherLogprobs
 from agentgym_rl.core.trajectory import Row, Trajectory
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import CANARIES, check_tokenizer, teacher_folders
@@ -197,7 +197,7 @@ class ServedTeachers(Addition):
                 said = await self._asked(url, row.tokens.tolist())
                 for number in (n for n, name in enumerate(urls) if name == url):
                     found[sound, number] = said[sound]
-        return replace(row, told=Told(found))
+        return replace(row, teacher_logprobs=TeacherLogprobs(found))
 
     async def _asked(self, url: str, prompt: str | list[int]) -> npt.NDArray[np.float32]:
         """Return the log-probs of the prompt's tokens, [T], NaN for the first; failed requests are

@@ -21,7 +21,8 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.metrics import COMPUTE_PHASES, Interval, read_metrics, read_phases
+from agentgym_rl.storage.metrics import read_metrics
+from agentgym_rl.storage.phases import COMPUTE_PHASES, Interval, read_phases
 from agentgym_rl.storage.run_folder import config_of
 
 from .decode_steps import (

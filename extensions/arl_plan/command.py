@@ -36,7 +36,7 @@ from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import local_folder, model_folder
 from agentgym_rl.rollout.factory import env_spec, specimen, turns_of
 from agentgym_rl.runtime.atomic_file import new_file
@@ -152,7 +152,7 @@ def plan(
         from .probe import Probe, probed
 
         folder = model_folder(config.model, config.env.id)
-        config = fitted(config, folder, turns=turns, say=tell)
+        config = with_model_defaults(config, folder, turns=turns, say=tell)
         make = partial(make_stepper, config, model_dir=folder)
         engine = _measurable(config.own_engine)
         found = probed(Probe(folder, engine, config.trainer, make, tell))
@@ -163,7 +163,7 @@ def plan(
         rates = found.model_copy(update=_given(rates, found))
     elif folder := local_folder(config.model, config.env.id):
         # A model of the hub is fetched only to be measured.
-        config = fitted(config, folder, turns=turns, say=tell)
+        config = with_model_defaults(config, folder, turns=turns, say=tell)
     models = Models.of(config.algo, folder)
     memory = models.memory(
         config.algo,

@@ -25,7 +25,8 @@ from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import LocalProducer, TaskCursor
 from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import COMPUTE_PHASES, MetricsFile, PhasesFile, StepPhases
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import COMPUTE_PHASES, PhasesFile, StepPhases
 
 from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State

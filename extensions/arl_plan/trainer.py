@@ -19,7 +19,7 @@ from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.core.engine import Published
 from agentgym_rl.core.model_folder import Shapes, tensor_heads, text_settings
 from agentgym_rl.core.trajectory import Row
-from agentgym_rl.storage.metrics import COMPUTE_PHASES
+from agentgym_rl.storage.phases import COMPUTE_PHASES
 
 from .clock import Cores, Process
 from .engine import SimulatedFleet

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from agentgym_rl.core.messages import FleetView, NumberedView, ReplicaView, Told, Used
+from agentgym_rl.core.messages import FleetView, NumberedView, ReplicaView, Used, WorkerReport
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.parts import Mirror, shortest
@@ -119,7 +119,7 @@ class Followers(Mirror):
         self._is_over = True
         self._router.changes.notify()
 
-    def hear(self, name: str, told: Told) -> None:
+    def hear(self, name: str, told: WorkerReport) -> None:
         """Record the report of a follower; reports of others are ignored."""
         if (follower := self._followers.get(name)) is None:
             return
@@ -130,7 +130,7 @@ class Followers(Mirror):
         follower.seen = max(told.seen, follower.seen or 0)
         self._router.changes.notify()
 
-    async def follow(self, name: str, told: Told) -> NumberedView | None:
+    async def follow(self, name: str, told: WorkerReport) -> NumberedView | None:
         """Record a report, and wait for a view that the follower does not know yet; None if there
         is nothing new for a second, or it is no longer a follower."""
         self.hear(name, told)

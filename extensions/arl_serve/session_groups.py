@@ -29,7 +29,7 @@ from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class SessionGroups:
                 f"task {name!r} has its {rollout.group_size} sessions (rollout.group_size); the "
                 "next group of this task begins when they are closed"
             )
-        now = ENGINES.time()
+        now = ENGINE_CLOCK.time()
         session_id = f"{group.id}-{next(group.numbers)}"
         if not group.id.endswith(self._suffix):  # the group was begun before the run was killed
             session_id += self._suffix
@@ -223,7 +223,7 @@ class SessionGroups:
         record = self._gateway.close_session(session)
         del self._clients[session.id]
         group.clients.discard(client)
-        group.left_s = ENGINES.time()
+        group.left_s = ENGINE_CLOCK.time()
         if record.infra_error:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
         elif outcome.trains and record.too_long:
@@ -286,7 +286,7 @@ class SessionGroups:
             index = next(self._indices)
             task = Task(id=name, seed=derived_number(name, bits=56), data=data)
             group = SessionGroup(f"g{index}{self._suffix}", index, task, [], {})
-        group.opened_s = group.left_s = ENGINES.time()
+        group.opened_s = group.left_s = ENGINE_CLOCK.time()
         self._groups.admit(group)
         self._filling[name] = group
         return group
@@ -344,8 +344,8 @@ class SessionGroups:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._failed.wait()
-            await self._look(ENGINES.time())
-            await self._make_room(ENGINES.time())
+            await self._look(ENGINE_CLOCK.time())
+            await self._make_room(ENGINE_CLOCK.time())
             await self._go_on()
         raise self._failure
 
@@ -398,7 +398,7 @@ class SessionGroups:
             "group": client.group.id,
             "reward": client.reward,
             "num_turns": client.session.num_turns,
-            "age_s": round(ENGINES.time() - client.opened_s, 3),
+            "age_s": round(ENGINE_CLOCK.time() - client.opened_s, 3),
         }
 
     def status(self) -> dict[str, Any]:

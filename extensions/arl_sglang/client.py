@@ -47,7 +47,7 @@ from agentgym_rl.core.errors import (
 )
 from agentgym_rl.core.model_folder import link_weights, text_settings
 from agentgym_rl.engines import protocol
-from agentgym_rl.engines.client.client import Asked, EngineClient, Route, wired
+from agentgym_rl.engines.client.client import EngineClient, Route, TokenRequest, wired
 from agentgym_rl.engines.client.deltas import NO_LOGPROB, decode, read_counters, streamed
 from agentgym_rl.storage.weights_folder import check_version, held, write_adapter
 
@@ -176,7 +176,7 @@ class SglangEngine(EngineClient):
         request_id: str,
         stream: bool,
         cache_salt: str,
-    ) -> Asked:
+    ) -> TokenRequest:
         known = await self._known()
         self._check_vocabulary(token_ids)
         self._check_vocabulary(sampling.stop_token_ids)
@@ -206,7 +206,7 @@ class SglangEngine(EngineClient):
             body["return_sampling_mask"] = True
         greedy = sampling.truncated_by == "top_k" and sampling.top_k == 1
         reader = _Reader(masked=masked, greedy=greedy, label=label)
-        return Asked(GENERATE, _encode(body), reader)
+        return TokenRequest(GENERATE, _encode(body), reader)
 
     def _sampling(self, sampling: SamplingParams, known: _Known, room: int) -> dict[str, Any]:
         """Return the `sampling_params` of a request with `room` tokens left in its context."""

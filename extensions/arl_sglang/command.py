@@ -21,7 +21,7 @@ from agentgym_rl.engines.launch import (
     server_seed,
     visible_gpus,
 )
-from agentgym_rl.models.fitted import kv_bytes_per_token
+from agentgym_rl.models.defaults import kv_bytes_per_token
 
 from .server import DIE_WITH_PARENT
 

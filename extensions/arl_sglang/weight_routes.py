@@ -36,9 +36,9 @@ from agentgym_rl.weights.adapter import WholeVersion
 from agentgym_rl.weights.broadcast import BroadcastGroup, buckets
 from agentgym_rl.weights.engine_routes import (
     RESUME_TIMEOUT_S,
+    EngineHttpError,
     OutOfTime,
     Pause,
-    Refused,
     RemoteEngine,
     Way,
 )
@@ -354,7 +354,7 @@ class SglangEngine(RemoteEngine):
         if self.state.group is not None:
             return
         world_size = 1 + self.num_workers(deadline=deadline)
-        with suppress(Refused):  # a trainer that died may have left one
+        with suppress(EngineHttpError):  # a trainer that died may have left one
             old = {"group_name": _GROUP}
             self.post("/destroy_weights_update_group", old, deadline=deadline)
         with socket.create_server((address, 0)) as listener:
@@ -391,7 +391,7 @@ class SglangEngine(RemoteEngine):
         deadline: float,
     ) -> None:
         """Write all tensors in messages of bounded size; then set the label."""
-        with suppress(Refused):  # a trainer that died may have left one
+        with suppress(EngineHttpError):  # a trainer that died may have left one
             self.post("/end_weight_update", {}, deadline=deadline)
         self.post("/begin_weight_update", {}, deadline=deadline)
         # Wide dtypes first: each tensor of a message is aligned without gaps.
@@ -450,7 +450,7 @@ def recognized(engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
     """
     try:
         info = engine.get("/model_info", deadline=deadline)
-    except Refused:  # vLLM and the embedded engine have no such route
+    except EngineHttpError:  # vLLM and the embedded engine have no such route
         return None
     is_sglang = isinstance(info, dict) and "weight_version" in info
     return SglangEngine(engine.name, engine.url) if is_sglang else None

@@ -33,7 +33,7 @@ from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_LABEL
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.weights.engine_routes import Pause, Refused, RemoteEngine
+from agentgym_rl.weights.engine_routes import EngineHttpError, Pause, RemoteEngine
 from agentgym_rl.weights.files import Kind, kinds_of
 from agentgym_rl.weights.transport import Publication, Transport, own_address, rank_offsets
 
@@ -318,5 +318,5 @@ def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:
 
 def _release(engine: RemoteEngine, *, deadline: float) -> None:
     """Make the engine leave its previous group, if there is one."""
-    with suppress(Refused):
+    with suppress(EngineHttpError):
         engine.post("/shutdown_weight_transfer_engine", None, deadline=deadline)

@@ -17,7 +17,8 @@ from agentgym_rl.core.engine import Published
 from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.run import loop as loop_module
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import read_metrics, read_phases
+from agentgym_rl.storage.metrics import read_metrics
+from agentgym_rl.storage.phases import read_phases
 from tests.kit.cases import cases
 from tests.kit.groups import Publications, make_group
 from tests.kit.served import served

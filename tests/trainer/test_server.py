@@ -151,12 +151,12 @@ def test_a_rank_counts_as_heard_while_it_makes_progress(moves, monkeypatch):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(client.train(0, shards()[:1]))
                 await asyncio.sleep(0.1)
-                begun_s = client.heard_s
-                client.heard_s = 0.0
+                begun_s = client.progress_s
+                client.progress_s = 0.0
                 await asyncio.sleep(0.3)
-                assert (client.heard_s > begun_s) == moves
+                assert (client.progress_s > begun_s) == moves
                 go_on.set()
-            assert client.heard_s > begun_s
+            assert client.progress_s > begun_s
 
     asyncio.run(play())
 
@@ -197,9 +197,9 @@ def test_a_rank_without_work_ends_once_it_is_replaced(monkeypatch):
 
     async def play() -> None:
         async with ranks({}) as (client, (rank,)):
-            heard_s = client.heard_s
+            progress_s = client.progress_s
             await asyncio.sleep(0.2)
-            assert client.heard_s > heard_s
+            assert client.progress_s > progress_s
             client.revoke()
             await asyncio.to_thread(rank.join, 60)
             assert "POST /current: HTTP 401: unknown token" in str(rank.error)

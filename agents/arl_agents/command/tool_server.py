@@ -29,7 +29,7 @@ BUSY = f"error: {MAX_WAITING} calls wait already"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingCall:
     """A tool call whose caller waits for the answer."""
 
     name: str
@@ -51,7 +51,7 @@ class Calls:
     """A queue of tool calls in the order of their arrival, until it is closed."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.Queue[Asked | None] = asyncio.Queue()
+        self._waiting: asyncio.Queue[PendingCall | None] = asyncio.Queue()
         self._closed = False
 
     def close(self) -> None:
@@ -69,10 +69,10 @@ class Calls:
         if self._waiting.qsize() >= MAX_WAITING:
             return BUSY
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait(Asked(name, arguments, answer))
+        self._waiting.put_nowait(PendingCall(name, arguments, answer))
         return await answer
 
-    async def next(self) -> Asked | None:
+    async def next(self) -> PendingCall | None:
         """Return the next call whose caller still waits; None when closed."""
         while (asked := await self._waiting.get()) is not None:
             if asked.is_awaited:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from agentgym_rl.core.errors import ArlError
-from agentgym_rl.core.messages import Lease, NumberedView, Told
+from agentgym_rl.core.messages import Lease, NumberedView, WorkerReport
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.http_client import HttpClient
 
@@ -64,7 +64,7 @@ class LeasesClient:
         """Report that this worker can play groups from now on."""
         await self._call("/ready")
 
-    async def follow(self, told: Told) -> NumberedView | None:
+    async def follow(self, told: WorkerReport) -> NumberedView | None:
         """Return the engines, if there is news of them within a second."""
         body = await self._call("/follow", msgspec.msgpack.encode(told))
         return _decoded(body, NumberedView) if body else None

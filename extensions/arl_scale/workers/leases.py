@@ -40,7 +40,7 @@ class WorkerLife:
     is_ready: bool = False
     is_leaving: bool = False
     """True if the worker gets no more groups, and ends when it has played those it has."""
-    heard_s: float = field(default_factory=time.monotonic)
+    progress_s: float = field(default_factory=time.monotonic)
     """The monotonic time of the worker's last request."""
     groups: set[OpenGroup] = field(default_factory=set["OpenGroup"])
     """The groups leased to the worker."""

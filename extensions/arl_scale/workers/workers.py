@@ -237,7 +237,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
         life = slot.life
         silence, start = Silence(most_s=2 * LOOK_EVERY_S), Silence(most_s=2 * LOOK_EVERY_S)
         while True:
-            silent_s = await silence.listen(lambda: life.heard_s, for_s=LOOK_EVERY_S)
+            silent_s = await silence.listen(lambda: life.progress_s, for_s=LOOK_EVERY_S)
             if start.look(alive=life.is_ready) > self._start_timeout_s:
                 why = f"was not ready after {self._start_timeout_s:g} s"
             elif life.is_ready and silent_s > SILENCE_LIMIT_S:

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 
-from arl_isolation.files import Place
+from arl_isolation.files import PathRoots
 
 from . import clear
 from .loop import b64
@@ -32,7 +32,7 @@ class Box:
         self._is_image = image
         root = os.open("/", _FOLDER) if image else -1
         work = parts(os.path.abspath(folder)) if image else ()
-        self._place = Place(self._box, root, work=work)
+        self._place = PathRoots(self._box, root, work=work)
 
     def open_up(self) -> None:
         """Restore the mode of the folder, which programs may have changed."""
