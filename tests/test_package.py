@@ -353,7 +353,7 @@ MOST_LINES = {
     "cli": 2_250,
     "cluster": 1_250,
     "config": 3_650,
-    "controller": 1_600,
+    "controller": 1_550,
     "core": 2_850,
     "engines": 3_550,
     "evaluate": 1_800,
@@ -363,10 +363,10 @@ MOST_LINES = {
     "models": 650,
     "report": 750,
     "rollout": 2_450,
-    "run": 2_100,
-    "runtime": 2_600,
+    "run": 2_300,
+    "runtime": 2_650,
     "storage": 3_000,
-    "trainer": 5_850,
+    "trainer": 5_800,
     "weights": 2_750,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may

@@ -18,41 +18,27 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.config import WeightsConfig
-from agentgym_rl.controller.batches import batch_metrics, left_out, shards_of
+from agentgym_rl.controller.batches import shards_of
 from agentgym_rl.controller.controller import LOOK_EVERY_S, Controller
 from agentgym_rl.controller.publication import publish
 from agentgym_rl.controller.ranks import Ranks, RanksFailed
 from agentgym_rl.controller.schedule import Due
-from agentgym_rl.controller.teaching import TeachingWatch
-from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.engine import Published
 from agentgym_rl.core.errors import TrainerError, WeightsError
-from agentgym_rl.core.group import Group
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.storage.metrics import finite
-from agentgym_rl.storage.phases import StepPhases
 from agentgym_rl.storage.recovery import batches
 
+from .record import Batch, Record, with_intervals
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch that is leased in the log."""
-
-    step: int
-    groups: Sequence[Group]
-    shards: Sequence[BatchShard]
-    """Its shares, one for each rank."""
-    overlap: float
-    """The overlap of its episodes; NaN if it was counted before."""
-    due: Due
 
 
 class Loop:
@@ -72,11 +58,9 @@ class Loop:
     ) -> None:
         self._run, self._ranks = controller, ranks
         self._weights, self._restart_s = weights, restart_s
-        self._watch = TeachingWatch(controller.algo)
+        self._record = Record(controller)
         self._due: dict[int, Due] = {}
         """The actions after each batch that ranks have: the schedules count a batch once."""
-        self._last_report = (time.monotonic(), 0)
-        """The time of the last report, and the tokens sampled until then."""
         self._turn = asyncio.Lock()
         """The lock held while a batch is leased or recorded, which an interruption waits for."""
         self._life: asyncio.Task[None] | None = None
@@ -105,11 +89,12 @@ class Loop:
                     report = await self._train(batch)
                     report = await self._publish(report)  # while the engines sample
                     report = await self._save(batch, report)
-                    metrics = await self._record(batch, report)  # never trained again
+                    async with self._turn:
+                        metrics = await self._record.write(batch, report)  # never trained again
+                        self._due.pop(step)
                     if batch.due.checkpoint:
-                        self._saving = beside.create_task(
-                            self._complete(step + 1, metrics), name=f"checkpoint {step + 1}"
-                        )
+                        completing = self._complete(step + 1, metrics)
+                        self._saving = beside.create_task(completing, name=f"save {step + 1}")
                 await self._finish()
         except (RanksFailed, WeightsError) as error:
             self._ranks.lost(error)
@@ -140,7 +125,6 @@ class Loop:
         overlap = run.overlap.add_episodes(members) if step and is_new else math.nan
         await self._take_devices(step)
         self._due[step] = self._due.get(step) or self._due_after(step)
-        self._watch.batch(groups)
         shards = shards_of(groups, step=step, algo=run.algo, trainer=run.trainer)
         return Batch(step, groups, shards, overlap, self._due[step])
 
@@ -204,16 +188,7 @@ class Loop:
         expected = (batch.step, batch.step + 1, [group.group_id for group in batch.groups])
         if (report.step, report.version, [*report.group_ids]) != expected:
             raise RanksFailed(f"batch {batch.step}: the report is of another: {report}")
-        for warning in report.warnings:
-            log.warning("%s", warning)
-        return replace(report, metrics={**self._group_metrics(batch), **report.metrics})
-
-    def _group_metrics(self, batch: Batch) -> dict[str, float]:
-        found = batch_metrics(batch.groups, batch.step, self._run.buffer.dropped)
-        if names := self._run.algo.leave_out:
-            absent = left_out([it for group in batch.groups for it in group.members], names)
-            found["episode/left_out"] = sum(absent) / len(absent)
-        return found | {"overlap": batch.overlap}
+        return self._record.begun(batch, report)
 
     async def _publish(self, report: StepReport) -> StepReport:
         """Make every engine serve the version of a trained batch, while it samples; return the
@@ -226,7 +201,7 @@ class Loop:
         times = {"time/engine_pause": done.pause_s, "time/weights_stage": done.stage_s}
         pauses = {name: [("pause", *at)] for name, at in done.pauses.items()}
         report = replace(report, metrics={**report.metrics, **times})
-        return _with_intervals(report, [interval], pauses)
+        return with_intervals(report, [interval], pauses)
 
     async def _publish_again(self) -> None:
         """Publish the current version once more, for engines that restarted without it."""
@@ -252,37 +227,7 @@ class Loop:
             return report
         await self._saved()
         others = dict(await self._ranks.checkpoint(batch.step + 1))
-        return _with_intervals(report, others.pop("trainer-0", ()), others)
-
-    async def _record(self, batch: Batch, report: StepReport) -> Mapping[str, float | None]:
-        """Record a trained batch: first in the log, which makes it final; return its metrics. Its
-        version becomes the current one, unless a later one already is."""
-        run = self._run
-        async with self._turn:
-            run.overlap.add_intervals(report.intervals)
-            metrics = {**report.metrics, **run.rollout_metrics}
-            metrics |= self._throughput(batch.shards[0].num_trained_tokens)
-            others = self._with_sleep(report, metrics)
-            kept = finite(metrics)
-            await run.episodes.publish(report, kept)
-            self._compare(report)
-            self._due.pop(report.step)
-            is_new = report.version > run.version
-            if is_new and run.evaluations is not None:
-                # no later version has been published, so the version's file still exists
-                due = batch.due.evaluation
-                run.evaluations.published(report.version, report.parameters, due=due)
-            run.metrics.write(report.step, metrics)
-            run.phases.write(StepPhases(report.step, report.intervals, others))
-            run.history.append(metrics)
-            run.num_reports += 1
-            if is_new:
-                run.buffer.publish(report.version)
-            run.buffer.changes.notify()
-            run.changes.notify()
-            run.on_step(report.step, metrics)
-            self._watch.trained(batch.groups, step=report.step, history=run.history)
-        return kept
+        return with_intervals(report, others.pop("trainer-0", ()), others)
 
     async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Complete the checkpoint of the first `step` batches, all of which the log has."""
@@ -339,64 +284,3 @@ class Loop:
         self._others.set()
         log.info("continuing from step %d: %d batches are trained again", step, len(again))
         return incarnation
-
-    # ------------------------------------------------------------------ metrics
-    def _with_sleep(
-        self, report: StepReport, metrics: dict[str, float]
-    ) -> dict[str, list[tuple[str, float, float]]]:
-        """Return the intervals of other processes, plus the sleep of engines; add the longest
-        sleep to `metrics`."""
-        others = {name: list(intervals) for name, intervals in report.others.items()}
-        if self._run.devices is not None:
-            slept = self._run.devices.slept()
-            for name, intervals in slept.items():
-                others[name] = [*intervals, *others.get(name, ())]
-            times = [sum(end - start for _, start, end in it) for it in slept.values()]
-            metrics["time/asleep"] = max(times, default=0.0)
-        return others
-
-    def _compare(self, report: StepReport) -> None:
-        """Log whether a batch that was trained before a crash gave the same weights again."""
-        before = self._run.parameters.get(report.step)
-        self._run.parameters[report.step] = report.parameters
-        if before == report.parameters:
-            log.info("batch %d, trained again from the log, gave the same weights", report.step)
-        elif before is not None:
-            log.warning(
-                "batch %d, trained again from the log, gave weights %s, before the crash %s: "
-                "equal only up to rounding, as on another number of ranks or another machine",
-                *(report.step, report.parameters, before),
-            )
-
-    def _throughput(self, trained_tokens: int) -> dict[str, float]:
-        now, sampled = time.monotonic(), self._run.buffer.sampled_tokens
-        since, generated = self._last_report
-        self._last_report = (now, sampled)
-        elapsed = max(now - since, 1e-9)
-        return {
-            "throughput/trained_tokens_per_s": trained_tokens / elapsed,
-            "throughput/generated_tokens_per_s": (sampled - generated) / elapsed,
-            "time/step": elapsed,
-        }
-
-
-Intervals = Sequence[tuple[str, float, float]]
-
-
-def _with_intervals(
-    report: StepReport, own: Intervals, others: Mapping[str, Intervals]
-) -> StepReport:
-    """Return a report with more intervals of rank 0, whose seconds are metrics too, and of other
-    processes."""
-    metrics = dict(report.metrics)
-    for name, start, end in own:
-        metrics[f"time/{name}"] = metrics.get(f"time/{name}", 0.0) + end - start
-    return replace(
-        report,
-        metrics=metrics,
-        intervals=[*report.intervals, *own],
-        others={
-            name: [*report.others.get(name, ()), *others.get(name, ())]
-            for name in {**report.others, **others}
-        },
-    )

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import ClassVar
 
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.prefixes import Chain, chained, fill_shared
@@ -100,7 +99,6 @@ class SimulatedTrainer(Ranks):
     """The number of batches after which `done` is set."""
     steps: list[Step] = field(default_factory=list[Step])
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    wanted: ClassVar[bool] = False
     _intervals: list[tuple[str, float, float]] = field(default_factory=list)
     _overlapped: float = 0.0
     _micro_batches: int = 0
@@ -162,6 +160,10 @@ class SimulatedTrainer(Ranks):
             self._overlapped += self.fleet.count_tokens() - before
 
     # ------------------------------------------------------------------ publications
+    @property
+    def wanted(self) -> bool:
+        return False
+
     @property
     def silent_s(self) -> Mapping[str, float]:
         return self.fleet.silent_s
