@@ -186,7 +186,7 @@ class ProcessPool(VerifierPool):
     async def call(
         self, target: str, *args: Any, timeout_s: float | None = None, fresh: bool = False
     ) -> Called:
-        """Call `module:function` in a worker, as the contract says.
+        """Call `module:function` in a worker; see `VerifierPool.call`.
 
         Raises:
             VerifierError: the pool is not running, cannot start workers, had no free worker within

@@ -34,7 +34,7 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PAT
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """The variables that keep libraries single-threaded: a process with threads must not fork."""
 _END_TIMEOUT_S = 5.0
-_LAST_WORDS = 2000
+_STDERR_BYTES = 2000
 
 
 class Worker:
@@ -124,7 +124,7 @@ class Worker:
         size, number = wire.HEAD.unpack_from(self._got)
         whole = wire.HEAD.size + size
         if size > self._max_bytes or len(self._got) > whole:
-            self.why = "it said too much, or more than it was asked"
+            self.why = "it sent too much, or an answer without a request"
             self._end()
         elif len(self._got) == whole:
             body = bytes(self._got[wire.HEAD.size :])
@@ -304,7 +304,7 @@ class ForkServer:
     def last_words(self) -> str:
         """Return the end of the stderr of the fork server and the modules it imported."""
         self._errors.seek(0)
-        return self._errors.read()[-_LAST_WORDS:].decode("utf-8", "replace").strip()
+        return self._errors.read()[-_STDERR_BYTES:].decode("utf-8", "replace").strip()
 
     def kill(self) -> int:
         """Kill the fork server at once; its workers die with it. Return its exit code."""

@@ -12,7 +12,7 @@ from agentgym_rl import SandboxError
 
 from .forward import relayed
 from .runner_client import Client
-from .runner_words import Refused, b64
+from .runner_words import RunnerError, b64
 
 LISTEN_S = 15.0
 """The longest time a runner may take to open a port."""
@@ -79,7 +79,7 @@ class Ports:
         """
         try:
             await self._client.request("listen", port=port, deadline_s=LISTEN_S)
-        except Refused as error:
+        except RunnerError as error:
             raise SandboxError(f"port {port} cannot be opened: {error}") from None
         incoming = self._incoming[port] = asyncio.Queue()
         try:

@@ -24,7 +24,7 @@ from agentgym_rl.gym.sandbox import (
 from .arguments import check_words, sandbox_path
 from .runner_client import Client
 from .runner_session import RunnerSession
-from .runner_words import Refused, b64, pack, result_of
+from .runner_words import RunnerError, b64, pack, result_of
 
 
 class RunnerSandbox(Sandbox):
@@ -118,7 +118,7 @@ class RunnerSandbox(Sandbox):
             reply = await self.client.request(
                 "read_file", path=clean, max_bytes=max_bytes, deadline_s=self.answer_s
             )
-        except Refused as error:
+        except RunnerError as error:
             raise OSError(error.number or errno.EIO, str(error), path) from None
         return b64decode(reply["data"])
 
@@ -160,5 +160,5 @@ class RunnerSandbox(Sandbox):
         self.check_open()
         try:
             return await self.client.request(op, deadline_s=wall_s + self.answer_s, **fields)
-        except Refused as error:
+        except RunnerError as error:
             raise SandboxError(f"{self.id}: {failed}{error}") from None

@@ -13,7 +13,7 @@ from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Limits, Session, SessionKind
 
 from .runner_client import Client
-from .runner_words import Refused, b64
+from .runner_words import RunnerError, b64
 
 
 class World(Protocol):
@@ -91,7 +91,7 @@ class RunnerSession(Session):
             return await self._client.request(
                 op, session=self._number, deadline_s=deadline_s, **fields
             )
-        except Refused as error:
+        except RunnerError as error:
             if error.number == errno.ESRCH:
                 self._over = self._over or str(error)
             kind = SandboxLost if self._over else SandboxError

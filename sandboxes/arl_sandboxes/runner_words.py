@@ -16,7 +16,7 @@ _PLAIN = ("exit_code", "signal", "truncated", "wall_ms", "cpu_ms")
 _PLAIN += ("max_rss_kb", "killed_processes", "state_lost")
 
 
-class Refused(Exception):
+class RunnerError(Exception):
     """A request that the runner refused: its error message, and an errno (0: none)."""
 
     def __init__(self, words: str, number: int) -> None:

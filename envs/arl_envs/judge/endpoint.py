@@ -2,8 +2,8 @@
 
 A server that cannot be reached, or that fails, is infrastructure: `InfraError`, so that the episode
 is played again and never gets a reward of 0. A server that refuses the request (a wrong key, model
-or parameter, or a text that is too long, or not to its liking) would refuse it again: `Refused`, an
-`EnvError` with its words.
+or parameter, or a text that is too long, or not to its liking) would refuse it again:
+`JudgeRefusal`, an `EnvError` with its words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ANSWER_BYTES = 4 << 20
 """The longest answer: a verdict, or a number."""
 
 
-class Refused(EnvError):
+class JudgeRefusal(EnvError):
     """The refusal of a request by a server that works."""
 
     metric = "judge_refused"
@@ -88,7 +88,7 @@ class Endpoint:
 
         Raises:
             InfraError: the server failed at every attempt, or sends no JSON object.
-            Refused: the server refuses the request.
+            JudgeRefusal: the server refuses the request.
             EnvError: there is no key.
         """
         wait_s = _FIRST_WAIT_S
@@ -191,9 +191,9 @@ class Endpoint:
         """Return the error of an answer that is no reply of a chat model."""
         return self._failed(f"its answer has no message: {self._shown(str(reply))}")
 
-    def refused(self, what: str, message: str = "") -> Refused:
+    def refused(self, what: str, message: str = "") -> JudgeRefusal:
         """Return the error of a refusal; `message` is the server's message."""
-        error = Refused(
+        error = JudgeRefusal(
             f"judge {self._where()}: {what}\ncheck its model, base_url, api_key_env, "
             "response_format and content filter, and whether its context takes the question; the "
             "same request would be refused again"

@@ -27,7 +27,7 @@ from agentgym_rl.gym.sandbox import (
 from arl_sandboxes import runner
 from arl_sandboxes.arguments import check_work_dir, checked_mounts, require_sdk
 from arl_sandboxes.permits import Permits
-from arl_sandboxes.runner_words import Refused
+from arl_sandboxes.runner_words import RunnerError
 
 from . import owner, sdk, seccomp
 from .container import Container, ContainerConfig, Daemon, reap, remove, start
@@ -314,7 +314,7 @@ class DockerBackend(SandboxBackend):
     async def _answers(self, container: Container) -> bool:
         try:
             await container.client.request("interrupt", session=0, deadline_s=ALIVE_TIMEOUT_S)
-        except (SandboxError, Refused) as error:
+        except (SandboxError, RunnerError) as error:
             log.warning("a warm container was dead: %s", error)
             await self._dispose(container)
             return False

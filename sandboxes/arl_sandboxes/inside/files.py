@@ -9,7 +9,7 @@ import os
 import stat
 
 from arl_isolation import removal
-from arl_isolation.files import Place
+from arl_isolation.files import PathRoots
 
 from .loop import b64
 
@@ -32,7 +32,7 @@ class WorkFolder:
         self._is_image = image
         root = os.open("/", _FOLDER) if image else -1
         work = parts(os.path.abspath(folder)) if image else ()
-        self._place = Place(self._box, root, work=work)
+        self._place = PathRoots(self._box, root, work=work)
 
     def open_up(self) -> None:
         """Restore the mode of the folder, which programs may have changed."""
