@@ -139,21 +139,20 @@ def test_incomplete_and_foreign_checkpoints_are_refused(tiny_model, world, tmp_p
 
 
 def test_a_checkpoint_appears_once_its_batch_is_reported(tiny_model, world, tmp_path):
-    stepper, done = make_stepper(tiny_model, world), []
+    stepper = make_stepper(tiny_model, world)
     checkpoints = Checkpoints(
         tmp_path,
         stepper.policy,
         stepper.optimizer,
         config_hash="",
         retention=Retention(keep=9),
-        on_complete=lambda step, folder: done.append((step, folder.name)),
     )
     checkpoints.begin(1, parameters="p", lineage="l")
     train(stepper, 0)  # what is written is what was there before
     assert list_checkpoints(tmp_path) == []
-    checkpoints.reported({"reward/mean": 1.0})
+    done = checkpoints.reported({"reward/mean": 1.0})
     checkpoints.finish()
-    assert done == [(1, "step-1")]
+    assert done.result(60) == tmp_path / "step-1"
     manifest = read_manifest(tmp_path / "step-1")
     assert (manifest.parameters, manifest.metrics) == ("p", {"reward/mean": 1.0})
     begun = make_stepper(tiny_model, world)
@@ -212,10 +211,9 @@ def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_
         config_hash="",
         retention=Retention(keep=9),
         before_complete=replaced,
-        on_complete=lambda step, folder: pytest.fail("it is complete"),
     )
     checkpoints.begin(1)
-    checkpoints.reported({})
+    assert checkpoints.reported({}).result(60) is None
     checkpoints.finish()
     checkpoints.close()
     assert list_checkpoints(tmp_path) == []
