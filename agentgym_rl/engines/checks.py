@@ -1,4 +1,4 @@
-"""The check that a server of another project, which runs already, fits the configuration."""
+"""The check that a running server of another project fits the configuration."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ async def check_server(
     timeout_s: float,
     lora: LoraConfig = LoraConfig(),  # noqa: B008 - frozen
 ) -> Checked:
-    """Check the server at `url`, of whichever kind it is, without changing anything in it.
+    """Check the server at `url`, of any known kind, without changing its state.
 
     Raises:
-        ConfigError: it does not answer within `timeout_s`, is of no kind that is known, of no
-            supported version, or was started without a necessary flag. The message names every
-            missing flag that can be queried, so that one restart is enough.
+        ConfigError: it does not answer within `timeout_s`, its kind is unknown, its version is not
+            supported, or it was started without a necessary flag. The message names every missing
+            flag that can be queried, so that one restart is enough.
     """
     fit = Fit(config, transport, interrupt, lora)
     try:
@@ -57,7 +57,8 @@ async def check_server(
 
 
 async def _recognized(ask: Ask, url: str) -> tuple[ServerKind, Any]:
-    """Return the kind of the server at `url`, and its answer to the route of this kind."""
+    """Return the kind of the server at `url`, and its answer at the route `identity` of this
+    kind."""
     tried: list[str] = []
     status, answer = 0, None
     for kind in ENGINES.members.values():
@@ -94,7 +95,7 @@ async def _check_tokenizer(ask: Ask, url: str, model_dir: Path) -> None:
 async def _ask(
     http: HttpClient, url: str, path: str, body: Any = None, *, timeout_s: float
 ) -> tuple[int, Any]:
-    """Return the status of an answer, and its JSON, or its text if it is none."""
+    """Return the status of an answer, and its JSON, or its text if that is not JSON."""
     status, answer = await http.call(
         url,
         "GET" if body is None else "POST",

@@ -35,7 +35,7 @@ from agentgym_rl.storage.weights_folder import (
 from .kind import kind_of
 
 _SILENCE_LIMIT_S = 15.0
-"""The least silence limit, in seconds: on a busy machine an event loop is late."""
+"""The smallest silence limit, in seconds: on a busy machine an event loop is late."""
 
 
 def engine_process(
@@ -47,9 +47,11 @@ def engine_process(
     host: str,
     port: int | str,
 ) -> ProcessSpec:
-    """Return the process of server `index` at that address; an embedded one serves version `label`.
+    """Return the process of server `index` at that address; an embedded server serves version
+    `label`.
 
-    `arl engine` becomes the server of vLLM or SGLang, so its process is the server's own.
+    `arl engine` replaces itself by the server of vLLM or SGLang, so the process is the server's
+    own.
     """
     threads = str(engine.num_threads)
     return ProcessSpec(
@@ -104,11 +106,11 @@ def interpreter(python: str) -> str:
 def ask_packages(
     python: str, *names: str, group: str = "none"
 ) -> tuple[Mapping[str, str], list[str]]:
-    """Return the versions of those packages that an interpreter has, by name, and the values of its
-    entry points of a group.
+    """Return the versions of the packages `names` that an interpreter has, by name, and the values
+    of its entry points of `group`.
 
     Raises:
-        ConfigError: it is no interpreter that can be asked.
+        ConfigError: it is not a Python interpreter, or its packages cannot be queried.
     """
     try:
         answer = subprocess.run(
@@ -215,8 +217,8 @@ def adapted_layers(heads: Heads, lora: LoraConfig, model_dir: Path) -> list[str]
 
 
 def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
-    """Write an adapter that changes nothing, in peft's format, to a folder in `parent`; return the
-    folder. A server answers requests for an adapter only if it has one.
+    """Write an adapter that has no effect, in peft's format, to a folder in `parent`; return the
+    folder. A server answers requests for an adapter only if it was started with one.
 
     Raises:
         ConfigError: the model has no linear layer of the configured names, or is not readable.

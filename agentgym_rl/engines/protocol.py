@@ -21,9 +21,9 @@ ABORT_REQUESTS = "/inference/v1/abort_requests"
 COMPLETIONS = "/v1/completions"
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 UNNAMED = "default"
-"""The label in vLLM of the weights it was started with, until it gets another one."""
+"""The label that vLLM gives the weights with which it was started, until another is set."""
 SERVED_ADAPTER = "arl-policy"
-"""The name of the adapter in requests to engines that serve it beside its base."""
+"""The name of the adapter in requests to engines that serve it separately from its base."""
 DONE = b"[DONE]"
 """The payload of the last server-sent event of a stream."""
 
@@ -53,14 +53,14 @@ class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     ignore_eos: bool = False
     structured_outputs: StructuredOutputs | None = None
     logprobs: int | None = None
-    """The number of alternatives: 0 reports the sampled token; None nothing; more is not served
-    here."""
+    """The number of alternatives: 0 reports only the sampled token, None nothing; more is not
+    served here."""
     routed_experts_prompt_start: Annotated[int, Meta(ge=0)] | None = None
-    """The position from which on the reply has the `routed_experts`; None: an embedded engine sends
-    none, vLLM all."""
+    """The first position whose `routed_experts` the reply has; None: an embedded engine sends none,
+    vLLM all."""
     detokenize: bool = True
-    """The request for text. False saves vLLM the text, which is not used here; vLLM needs it for
-    `stop` strings. The embedded engine makes text only for those, and so saves nothing."""
+    """Whether the engine decodes text. The text is not used here, but vLLM needs it for `stop`
+    strings; without it vLLM is faster. The embedded engine decodes text only for `stop` strings."""
 
 
 class GenerateBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -124,7 +124,7 @@ class Choice(Struct, kw_only=True):
 
     Spans index the complete output, also in a streamed chunk. `decode_times` has one entry per
     token of this chunk: CLOCK_MONOTONIC seconds at the end of the token's decode step.
-    `sampling_mask` has the ids that each token was drawn from (the embedded engine: for requests
+    `sampling_mask` has the ids from which each token was drawn (the embedded engine: for requests
     with `top_p`, `top_k` or `min_p`; vLLM: with --return-sampling-mask). `routed_experts` are the
     experts of prompt and output, all but the last token (`experts_text`), with the finish_reason
     (vLLM: with --enable-return-routed-experts).
@@ -172,7 +172,7 @@ class StreamOptions(Struct):
 
 
 class CompletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /v1/completions`: OpenAI's fields, and of vLLM's those that a token needs.
+    """The body of `POST /v1/completions`: OpenAI's fields, and those of vLLM's that concern tokens.
 
     The fields from `suffix` on are OpenAI's, and are served only with these values."""
 
@@ -198,13 +198,13 @@ class CompletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
     add_special_tokens: bool = True
     skip_special_tokens: bool = True
     return_token_ids: bool = False
-    """The request for `prompt_token_ids` and `token_ids` in each choice."""
+    """Whether each choice has `prompt_token_ids` and `token_ids`."""
     cache_salt: str | None = None
     user: str | None = None
-    """A name that changes nothing."""
+    """The name of a user, which has no effect."""
     echo: bool | None = None
-    """The request for the log-probs of the prompt itself, at temperature 1 among all tokens; with
-    `max_tokens` 0 and `logprobs`."""
+    """Whether the reply has the log-probs of the prompt itself, at temperature 1 over the complete
+    vocabulary; only with `max_tokens` 0 and `logprobs`."""
     suffix: None = None
     best_of: Literal[1] | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
@@ -219,7 +219,7 @@ class CompletionLogprobs(Struct):
     token_logprobs: list[float | None]
     """The log-probs; None for the first token of a prompt, which nothing predicts."""
     top_logprobs: list[dict[str, float] | None]
-    """The token alone, as vLLM answers to `logprobs` 0."""
+    """Only the token itself, as in vLLM's answer to `logprobs` 0."""
     text_offset: list[int]
 
 
@@ -298,8 +298,7 @@ class Staging(Struct):
 
 
 def experts_text(experts: npt.NDArray[np.integer[Any]]) -> str:
-    """Return the experts of tokens, [n, layers, k], as vLLM sends them: a file of numpy, in base
-    64."""
+    """Return the experts of tokens, [n, layers, k], as vLLM sends them: a numpy file in base 64."""
     with io.BytesIO() as file:
         np.save(file, experts, allow_pickle=False)
         return base64.b64encode(file.getbuffer()).decode("ascii")
@@ -309,7 +308,7 @@ def read_experts(text: str) -> npt.NDArray[np.int16]:
     """Return the experts in a text of `experts_text`.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is malformed.
     """
     with io.BytesIO(base64.b64decode(text, validate=True)) as file:
         found = np.load(file, allow_pickle=False)

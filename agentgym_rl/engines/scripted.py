@@ -1,4 +1,4 @@
-"""A scripted engine with a journal: the oracle of tests."""
+"""A scripted engine with a journal of its requests, for tests."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _PATIENCE_S = 60.0
 class Say:
     """A scripted turn.
 
-    `versions` has one per token (default: the version served as each is sampled), `support` the
-    ids that each token was drawn from (default: not reported); `delay_s` is
-    before every chunk of `chunk` tokens; `fail_after` raises EngineError after that many tokens;
+    `versions` has one version per token (default: the version served as each is sampled), `support`
+    the ids from which each token was drawn (default: not reported). A delay of `delay_s` precedes
+    every chunk of `chunk` tokens. After `fail_after` tokens an EngineError is raised.
     `finish_reason` None ends the stream without one, as a dying engine does.
     """
 
@@ -68,7 +68,7 @@ class JournalEntry:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request in flight; `held` if it arrived while paused, until a resume lets it in."""
+    """A request in flight; `held`: whether it arrived during a pause and waits for a resume."""
 
     entry: JournalEntry
     held: bool
@@ -84,7 +84,8 @@ class ScriptedEngine(Engine):
     `journal` has an entry per request, in order of arrival, with its exact prompt and "sampled"
     tokens. Replies longer than `max_tokens` are cut and finish with "length". With
     `versions_at_end`, versions come only on the last delta, as from vLLM; without `has_spans`, none
-    come at all. With `has_support`, its script gives the `support` of requests that are truncated.
+    come at all. With `has_support`, the script gives the `support` of requests with truncated
+    sampling.
     """
 
     def __init__(
@@ -192,7 +193,8 @@ class ScriptedEngine(Engine):
         return delta
 
     def _told(self, delta: Delta, entry: JournalEntry) -> Delta:
-        """Return the delta with the versions that such an engine would report by now."""
+        """Return the delta with the versions that an engine with these options would have reported
+        by now."""
         if not self._has_spans:
             return replace(delta, versions=[])
         if self._versions_at_end:
@@ -232,7 +234,7 @@ class ScriptedEngine(Engine):
 
     @property
     def asleep(self) -> bool:
-        """Return whether some memory is asleep."""
+        """Return whether some memory is released."""
         return bool(self._asleep)
 
     async def is_sleeping(self) -> bool:

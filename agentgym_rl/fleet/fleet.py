@@ -1,7 +1,7 @@
 """The engines of a run: started or attached, watched, restarted, and kept at one version.
 
-A server serves only at the current policy version: a server that died, fell silent or missed an
-update leaves the router at once, and returns after it has got that version. No server joins
+A server serves only the current policy version: a server that died, became silent or missed an
+update leaves the router at once, and returns after it has loaded that version. No server joins
 during a publication.
 """
 
@@ -59,10 +59,10 @@ class Fleet(Supervisor[Server]):
     `weights_dir`: the folder of the run's policy versions, for servers that return; None if the
     policy never changes (evaluation on separate servers). `version`: the current version. Started
     servers serve version 0; another version must be published to them, unless it is in
-    `weights_file`: see `take`. The servers are numbered from `first_index`. `turns`: the
-    maker of their turns on devices that they share with the trainer's ranks, if they do.
+    `weights_file`: see `take`. The servers are numbered from `first_index`. `turns` makes the
+    object that schedules engines and trainer ranks on shared devices.
 
-    A loop of one's own starts them with `started`:
+    A custom training loop starts them with `started`:
 
     >>> import asyncio
     >>> from agentgym_rl import Fleet, runs
@@ -107,33 +107,33 @@ class Fleet(Supervisor[Server]):
             first_index=first_index,
         )
         self.make_server = partial(make_server, setup, config_file, processes, model_dir=model_dir)
-        """The maker of servers that join later (elastic.py)."""
+        """The function that makes servers that join later (elastic.py)."""
         self.servers = {server.name: server for server in servers}
         self.left.update(self.servers)
         self.agreed: EngineInfo | None = None
         """The common properties of the servers, once they are ready."""
         self.version = version
         self.waiting: set[str] = set()
-        """The servers that answer, and that only the next publication can bring up to date."""
+        """The servers that answer, but need the next publication to get the current version."""
         self.membership = asyncio.Lock()
         """The lock held by a publication from begin to end, and by a server while it joins."""
         self._publishing = False
         self._publishers = incarnation
-        """The incarnation of the trainer ranks; engines get it with their next publication."""
+        """The incarnation of the trainer ranks; engines adopt it with their next publication."""
         self.router = setup.router(lambda name, error: self.suspect(name))
         self.mirrors = Mirrors()
         """The mirrors of the router in other processes that send requests to the same engines."""
         self.turns = turns(self.router, servers=self._answering, give_up=self._distrust)
-        """The turns of engines and trainer ranks on their devices."""
+        """The turns of engines and trainer ranks on shared devices."""
 
     @classmethod
     @asynccontextmanager
     async def started(cls, run: Run) -> AsyncGenerator[Fleet]:
-        """Start the engines of a run on this machine, as processes of this one, for a context. They
-        are ready after `ready`, which a `Rollout` waits for.
+        """Start the engines of a run on this machine, as child processes, for a context. They are
+        ready after `ready`, for which a `Rollout` waits.
 
         Raises:
-            ConfigError: the configured engine is not one that runs start.
+            ConfigError: runs cannot start the configured engine.
         """
         config = run.config
         stop_timeout_s = config.cluster.stop_timeout_s
@@ -184,7 +184,7 @@ class Fleet(Supervisor[Server]):
         return self.agreed
 
     async def watch(self) -> None:
-        """Restart every server that dies or falls silent, until cancelled.
+        """Restart every server that dies or becomes silent, until cancelled.
 
         Raises:
             ProcessDied: the last server was retired.
@@ -212,7 +212,8 @@ class Fleet(Supervisor[Server]):
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """Return the seconds without a token for any waiting turn, by name of the server."""
+        """Return, by name, the seconds for which each server has sent no token although turns
+        wait."""
         return shortest(self.router.silent_s, self.mirrors.silent_s)
 
     def _waits(self) -> list[Wait]:
@@ -222,7 +223,7 @@ class Fleet(Supervisor[Server]):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return the event counts of turns from all processes (`router.COUNTERS`)."""
+        """Return the router's counters, summed over all processes (`router.COUNTERS`)."""
         found = Counter(self.router.counters)
         found.update(self.mirrors.counters)
         return dict(found)
@@ -269,13 +270,14 @@ class Fleet(Supervisor[Server]):
         return bool(self.waiting) and not self._publishing
 
     async def begin_publication(self, version: int) -> dict[str, str]:
-        """Begin a publication; return the URLs of the engines that get `version`, by name.
+        """Begin a publication; return the URLs, by name, of the engines to which to publish
+        `version`.
 
         Returns {} while there is no engine. A name identifies one life of a server: a restarted
         server has another name, so that it is not mistaken for its predecessor. No server joins
         from here to `end_publication`. Waits up to 10 s for a server that is joining.
         """
-        asked_by = self._publishers
+        requested_by = self._publishers
         self.turns.let_go()
         if not self._publishing:
             try:
@@ -283,21 +285,21 @@ class Fleet(Supervisor[Server]):
                     await self.membership.acquire()
             except TimeoutError:
                 return {}
-            if asked_by != self._publishers:  # the caller has been replaced
+            if requested_by != self._publishers:  # the caller has been replaced
                 self.membership.release()
                 return {}
             self._publishing = True
-            if asked_by != self.incarnation:
+            if requested_by != self.incarnation:
                 self.router.renew_salts()
         present = {*self.router.serving, *self.waiting}
         targets = [name for name in self.servers if name in present]
         if targets:
             self.router.begin_update(version)
             await self.mirrors.all_know()
-            if asked_by != self._publishers:  # given up meanwhile
+            if requested_by != self._publishers:  # given up meanwhile
                 return {}
             await self.turns.begin_publication([self.servers[name] for name in targets])
-            if asked_by != self._publishers:  # given up meanwhile
+            if requested_by != self._publishers:  # given up meanwhile
                 return {}
             answering = {server.name for server in self._answering()}
             targets = [name for name in targets if name in answering]
@@ -346,11 +348,11 @@ class Fleet(Supervisor[Server]):
             await alive[life].retire(failed[life])
 
     async def replace_publishers(self, incarnation: int) -> None:
-        """Replace the lost trainer ranks: new ranks publish from now on, as `incarnation`.
+        """Replace the lost trainer ranks by new ones, which publish from now on as `incarnation`.
 
         An unfinished publication is given up: its engines continue with their old or new version
-        (tokens record which), and each gets the version of the next publication. An engine with
-        parts of both is not resumed, and leaves service.
+        (tokens record which), until the next publication. An engine with parts of both versions is
+        not resumed, and leaves service.
         """
         self._publishers = incarnation
         self.turns.give_up_publication()
@@ -365,9 +367,9 @@ class Fleet(Supervisor[Server]):
             self._release()
 
     async def _resume(self, server: Server) -> None:
-        """Resume a server that lost ranks may have paused; a server that does not answer, or that
-        they were writing to, is ended. A sleeping engine stays asleep until the next publication,
-        and so does one paused that waits for it with weights of no version."""
+        """Resume a server that lost ranks may have paused; end a server that does not answer, or
+        whose weights they were writing. A sleeping engine stays asleep until the next publication;
+        an engine whose weights belong to no version stays paused until then."""
         engine = server.engine
         if engine.asleep:
             return
@@ -415,14 +417,14 @@ class Fleet(Supervisor[Server]):
         return None
 
     async def _give_up(self, server: Server, lost: Exception) -> None:
-        """Give a server up for good, and end its remaining processes; see `Supervisor`."""
+        """Give up a server permanently, and end its remaining processes; see `Supervisor`."""
         await server.retire(str(lost))
         await super()._give_up(server, lost)
 
     async def join(self, server: Server) -> EngineInfo:
-        """Bring a server that answers to the current version, and put it in service.
+        """Update a server that answers to the current version, and put it in service.
 
-        If only a publication can give it that version, it waits for the next one.
+        If only a publication can do that, it waits for the next one.
         """
         async with asyncio.timeout(2 * self.setup.weights.update_timeout_s):
             await self.membership.acquire()
@@ -437,12 +439,12 @@ class Fleet(Supervisor[Server]):
             self.membership.release()
 
     def _is_behind(self, server: Server, info: EngineInfo) -> bool:
-        """Return whether a server needs the current version; the label of an attached server is
-        not reliable."""
+        """Return whether a server must be updated to the current version; the label of an attached
+        server is not reliable."""
         return isinstance(server, AttachedServer) or info.version != self.version
 
     async def _updated(self, server: Server, info: EngineInfo) -> bool:
-        """Give a server the current version; False if only a publication can."""
+        """Update a server to the current version; return False if only a publication can."""
         if not self.version and isinstance(server, OwnServer):
             await server.engine.name_version(0)  # it started with the model's own weights
             return True

@@ -49,7 +49,7 @@ def _shortened(text: str) -> str:
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return a 400: the request is wrong, and would be wrong again."""
+    """Return a 400: the request is wrong, and a retry would fail, too."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -63,7 +63,7 @@ def unsupported(param: str, why: str) -> ApiError:
 def context_overflow(
     max_model_len: int, prompt_tokens: int, *, at_least: bool = False, param: str = "messages"
 ) -> ApiError:
-    """Return a 400, in the words that client libraries recognise (those of vLLM and OpenAI).
+    """Return a 400 with the message that client libraries recognise (that of vLLM and OpenAI).
     `at_least`: the tokens were not counted to the end."""
     count = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
     return bad_request(
@@ -119,7 +119,7 @@ def engine_failed(message: str) -> ApiError:
 
 
 def turn_timed_out(timeout_s: float) -> ApiError:
-    """Return a 504: the engine gave nothing more of a reply in time."""
+    """Return a 504: the engine sent no further token of the reply in time."""
     return ApiError(
         504, f"No token of the reply for {timeout_s:g} s.", kind="server_error", code="turn_timeout"
     )

@@ -1,5 +1,5 @@
-"""The replies of a foreign endpoint that say nothing to the environment, for a reason of the
-endpoint's: it filters them, takes all of them for thoughts, or reads no calls in them."""
+"""The replies of an external endpoint that the environment cannot use, because of the endpoint: its
+filter withheld them, its parser took all text for thoughts, or it did not parse their calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CALL = (
 """Calls of these functions in JSON or as a dictionary, in XML, as Gemma writes them, and as ReAct
 does."""
 _LONGEST = 32_000
-"""The number of characters of a reply that are searched for calls."""
+"""The number of characters at the beginning of a reply that are searched for calls."""
 ADVICE: Mapping[Odd, str] = {
     "filtered_turns": "replies were withheld by a content filter of the endpoint: another endpoint "
     "or other tasks do not have it",
@@ -57,7 +57,7 @@ ADVICE: Mapping[Odd, str] = {
     "model's calls (vLLM: --enable-auto-tool-choice --tool-call-parser NAME; SGLang: "
     "--tool-call-parser NAME; llama.cpp: --jinja)",
 }
-"""What each kind means, and what helps."""
+"""The meaning of each kind, and its remedy."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 def oddity(
     asked: Mapping[str, Any], reply: Mapping[str, Any], finish_reason: str | None
 ) -> Odd | None:
-    """Return the kind of an odd reply to the request `asked`; None: it is an ordinary one."""
+    """Return the reason why the reply to `request` is unusable; None: it is usable."""
     ended = (finish_reason or "").lower()
     if ended in _FILTERED:
         return "filtered_turns"
@@ -82,8 +82,7 @@ def oddity(
 
 
 def withholds(error: Any) -> bool:
-    """Return whether an error, as an endpoint's body has it, says that a content filter withholds
-    the reply."""
+    """Return whether an endpoint's error object means that a content filter withheld the reply."""
     fields = error if is_dict(error) else {"message": error}
     inner, details = fields.get("innererror"), fields.get("metadata")
     named = [fields.get("code"), fields.get("type"), inner.get("code") if is_dict(inner) else None]
@@ -107,8 +106,8 @@ def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
 
 
 def has_call(text: str, names: set[str]) -> bool:
-    """Return whether some family's parser finds a call of one of these functions in the begin of
-    `text`, or JSON looks like one."""
+    """Return whether some family's parser finds a call of one of these functions at the beginning
+    of `text`, or JSON there looks like one."""
     text = text[:_LONGEST]
     either = "|".join(map(re.escape, names))
     if re.search(_CALL.format(names=either), text, re.MULTILINE):
@@ -124,8 +123,8 @@ def _finds(family: str, text: str, names: set[str]) -> bool:
 
 
 def has_tagged_call(text: str) -> bool:
-    """Return whether the begin of `text` has a complete call between some family's tags, whatever
-    the functions are."""
+    """Return whether the beginning of `text` has a complete call between some family's tags, of any
+    function."""
     text = text[:_LONGEST]
     parsers = (FORMATS[family](()) for family in FORMATS)
     tagged = (parser for parser in parsers if any(tag in text for tag in parser.begins))
@@ -139,12 +138,13 @@ def calls_of(parser: Parser, text: str) -> list[ToolCall]:
 
 
 class OddReplies:
-    """The warnings of one endpoint's odd replies: the first of each kind at once."""
+    """The warnings about one endpoint's unusable replies: the first of each kind is logged at
+    once."""
 
     def __init__(self) -> None:
         self._warnings = Repeated(_log)
 
     def warn(self, odd: Odd, reply: Mapping[str, Any]) -> None:
-        """Warn of a reply."""
+        """Log a warning about a reply, if it is the first of its kind."""
         said = text_of(reply.get("content")) or thoughts_of(reply)
         self._warnings.warn("%s; the reply: %.120r", ADVICE[odd], said, why=odd)

@@ -20,13 +20,13 @@ UNKNOWN = "interval unknown: one task"
 
 
 def eval_line(record: EvalRecord) -> str:
-    """Return the line for an evaluation that has ended."""
+    """Return the line about an evaluation that has ended."""
     return f"version {record.version}: {_outcome(record.line(), 'held-out reward ')}"
 
 
 def evaluation_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return lines on a finished run's evaluations between the first and the last one, and on its
-    best checkpoint; `result` is the object that `arl train --json` prints."""
+    """Return lines about a finished run's evaluations between the first and the last one, and about
+    its best checkpoint; `result` is the object that `arl train --json` prints."""
     lines = _intervals(result)
     for line in result["evaluations"]:
         if 0 < line["version"] < result["steps"]:
@@ -94,7 +94,7 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield pass@k (unless it only repeats the mean reward) and cost where they are known, and the
+    """Yield pass@k (unless it equals the mean reward) and the cost, if they are known, and the
     number of resumed episodes."""
     several = result["num_episodes"] > result["num_tasks"]
     for k, found in result["pass_at"].items():

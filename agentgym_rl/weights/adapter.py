@@ -1,9 +1,9 @@
-"""A policy version that is a LoRA adapter, and the weights that it makes of its base; the check of
-a version's weights against those of the model's folder.
+"""A policy version that is a LoRA adapter, and its merge into the base weights; and the check of a
+version's weights against those of the model's folder.
 
 The tensors of an adapter have peft's names. Two more numbers are stored: the scaling of each pair's
-product, and a checksum of the base that the adapter was trained on. The only heavy packages
-imported here are torch and safetensors, so that engines can import this.
+product, and a checksum of the base on which the adapter was trained. The only heavy packages
+imported here are torch and safetensors, so that engines can import this module.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_adapter(tensors: Mapping[str, Tensor]) -> bool:
 def named(
     pairs: Mapping[str, tuple[Tensor, Tensor]], *, scaling: float, base: int
 ) -> dict[str, Tensor]:
-    """Return an adapter of matrices A [rank, in] and B [out, rank] by name of layer."""
+    """Return an adapter made of the matrices A [rank, in] and B [out, rank] of each layer."""
     tensors = {
         SCALING: torch.tensor(scaling, dtype=torch.float64),
         BASE: torch.tensor(base, dtype=torch.int64),
@@ -60,15 +60,15 @@ def named(
 
 
 def peft_tensors(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of this adapter that peft has in its file."""
+    """Return the tensors of the adapter that belong in peft's file."""
     return {name: tensor for name, tensor in adapter.items() if name not in (SCALING, BASE)}
 
 
 def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tensor]:
     """Return all weights of the model in `model_dir` with `adapter` merged, under its files' names.
 
-    Changed weights, W + scaling · B A, are in float32 or better. All are made or copied when they
-    are asked for.
+    Changed weights, W + scaling · B A, are in float32 or better. Each is computed or copied when it
+    is accessed.
 
     Raises:
         WeightsError: the adapter was trained on another base, or does not fit this one.
@@ -96,7 +96,7 @@ def read_base(model_dir: Path) -> dict[str, Tensor]:
     """Return the tensors of a model folder's safetensors files, mapped into memory.
 
     Raises:
-        WeightsError: there are none, or they cannot be read.
+        WeightsError: there are no tensors, or they cannot be read.
     """
     tensors: dict[str, Tensor] = {}
     try:
@@ -114,11 +114,12 @@ def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
     """Check that no value is infinite or NaN, without a temporary of the tensor's size.
 
     Raises:
-        WeightsError: one is.
+        WeightsError: a value is infinite or NaN.
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return
-    # A sum is several times faster, and only finite if all values are; the converse may fail.
+    # A sum is several times faster to check. It is finite only if all values are; but it may
+    # overflow even if they are.
     if not (math.isfinite(tensor.sum()) or all(math.isfinite(it) for it in tensor.aminmax())):
         raise WeightsError(f"{what}: {name} has values that are not finite")
 
@@ -127,12 +128,12 @@ def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
 
 
 _ROWS = 64
-"""The number of rows of an embedding is a multiple of this in SGLang; the rest is zero."""
+"""The number of which SGLang pads the rows of an embedding to a multiple, with zeros."""
 
 
 class WholeVersion:
-    """The weights of a version, checked against the model in `model_dir` before any server is
-    touched; once, for all servers, when the first of them asks.
+    """The weights of a version. They are checked against the model in `model_dir` once for all
+    servers, at the first access, before any server is changed.
 
     `source` is the file of the version, or its tensors; either may be an adapter.
     """
@@ -150,11 +151,11 @@ class WholeVersion:
         self._sums: dict[tuple[str, torch.dtype], frozenset[str]] = {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return all tensors of the model, by the names of its folder; each is read or made when it
-        is asked for.
+        """Return all tensors of the model, by the names of its folder; each is read or computed
+        when it is accessed.
 
         Raises:
-            WeightsError: they are damaged, or are not those of the model.
+            WeightsError: they are damaged, or do not belong to the model.
         """
         with self._lock:
             given = self._checked()
@@ -163,7 +164,7 @@ class WholeVersion:
             return self._tensors
 
     def folder(self) -> Path:
-        """Return a folder in Hugging Face's format with the version; it is there until `close`.
+        """Return a folder in Hugging Face's format with the version; it exists until `close`.
 
         Raises:
             WeightsError: see `tensors`; or the folder cannot be made.
@@ -175,10 +176,11 @@ class WholeVersion:
         return self._folder("whole", partial(self._fill, tensors=tensors))
 
     def adapter(self) -> Path:
-        """Return a folder in peft's format with the version; it is there until `close`.
+        """Return a folder in peft's format with the version; it exists until `close`.
 
         Raises:
-            WeightsError: see `tensors`; the version is no adapter; or the folder cannot be made.
+            WeightsError: see `tensors`; the version is not an adapter; or the folder cannot be
+                made.
         """
         with self._lock:
             self._checked()
@@ -193,7 +195,8 @@ class WholeVersion:
         return next(self._folder("adapter", write).iterdir())
 
     def changes_nothing(self) -> bool:
-        """Return whether the version is an adapter that leaves its base as it is: a first one.
+        """Return whether the version is an adapter without effect on its base, as the initial one
+        is.
 
         Raises:
             WeightsError: see `tensors`.
@@ -208,7 +211,7 @@ class WholeVersion:
         return f"weights {self._source}" if isinstance(self._source, Path) else "the weights"
 
     def _folder(self, kind: str, fill: Callable[[Path], object]) -> Path:
-        """Return the folder of a kind, which is made and filled once."""
+        """Return the folder of a kind, which is made and filled at the first call."""
         with self._lock:
             if kind not in self._folders:
                 assert isinstance(self._source, Path)
@@ -227,16 +230,16 @@ class WholeVersion:
             return self._folders[kind]
 
     def _fill(self, folder: Path, *, tensors: Mapping[str, Tensor]) -> None:
-        """Make an empty folder a model folder with all `tensors`, which are the version's own
-        unless it is an adapter."""
+        """Make an empty folder a model folder with `tensors`: those of the version, or of the merge
+        of an adapter."""
         assert isinstance(self._source, Path)
         assert self._model_dir is not None
         path = write_version(folder, 0, tensors) if self._is_adapter else self._source
         link_weights(path, self._model_dir, folder)
 
     def expected(self, name: str, dtype: torch.dtype) -> frozenset[str]:
-        """Return the checksums that SGLang may report for its tensor `name`, which it has in
-        `dtype` on a CPU; empty if it is not known what the tensor is made of."""
+        """Return the checksums that SGLang may report for its tensor `name` of `dtype` on a CPU;
+        empty if it is not known from which tensors it is made."""
         key, tensors = (name, dtype), self.tensors()
         if key not in self._sums:
             parts = [name]
@@ -280,7 +283,7 @@ class WholeVersion:
         if not isinstance(source, Path):
             self._is_adapter = _check_all(source, model_dir, what=self._what)
             return source
-        # It is held until the end: nobody writes over a version that somebody reads.
+        # It is held until the end, so that it is not overwritten while it is read.
         self._open.enter_context(held(source))
         self._is_adapter = check_version(source, model_dir)
         version = StoredVersion(source)

@@ -392,7 +392,7 @@ def _planned(
     if asked.plot is not None:
         plot_plan(asked.plot, prediction, tried, best)
     if asked.write_rates is not None:
-        with new_file(asked.write_rates, said=f"--write-rates {asked.write_rates}") as file:
+        with new_file(asked.write_rates, argument=f"--write-rates {asked.write_rates}") as file:
             file.write(dump_toml(rates))
     return Planned(prediction, tried, best, rates, calibration)
 

@@ -49,7 +49,7 @@ from .http import Connection
 
 T = TypeVar("T")
 Route = tuple[str, dict[str, Any] | None]
-"""A route to be posted to, and the body."""
+"""The path and the body of a POST request."""
 
 _encode = msgspec.json.Encoder().encode
 _POLL_S = 0.02
@@ -74,13 +74,14 @@ class EngineClient(Engine):
 
     Each call ends by its deadline. A failed transport, a 5xx, a malformed reply, or a stream
     without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused. A request
-    that a paused engine refuses (vLLM 0.33) waits here as it would wait there.
+    that a paused engine refuses (vLLM 0.33) waits in the client, as other engines make it wait.
 
     Args:
-        has_spans: The engine reports which version sampled which token. False (vLLM before 0.32,
-            SGLang before 0.5.20): deltas have no versions, and `info` has none.
-        incarnation: The first part of the version labels it gives; may be changed later.
-        kind: The name of the kind of server, for other processes that make a client of it.
+        has_spans: Whether the engine reports the version that sampled each token. If False (vLLM
+            before 0.32, SGLang before 0.5.20), deltas and `info` have no versions.
+        incarnation: The first part of the version labels that the client sets; may be changed
+            later.
+        kind: The name of the kind of server, for other processes that make a client for it.
     """
 
     health_path: ClassVar[str] = "/health"
@@ -104,16 +105,16 @@ class EngineClient(Engine):
         self.has_spans = has_spans
         self.incarnation = incarnation
         self.asleep = False
-        """A flag, true after a sleep call here until all memory has been woken."""
+        """Whether `sleep` was called here, and not all memory has been woken since."""
         self._asking = asyncio.Lock()
         self._ran_s = -math.inf
-        """The last time at which the engine was asked whether it is paused and was not."""
+        """The time of the last query at which the engine was not paused."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
 
     async def move(self, url: str) -> None:
-        """Use this URL for the engine from now on; requests under way to the old one fail."""
+        """Use this URL for the engine from now on; requests in flight to the old one fail."""
         await self._connection.close()
         self._connection = Connection(url)
         self.url = self._connection.url
@@ -156,7 +157,7 @@ class EngineClient(Engine):
                         yield delta
                 return
             except PausedError as refusal:
-                if begun:  # what was sampled cannot be sampled again
+                if begun:  # sampled tokens cannot be sampled again
                     raise
                 deadline = deadline or ENGINE_CLOCK.time() + self._timeout_s
                 await self._resumed(refusal, deadline)
@@ -187,7 +188,7 @@ class EngineClient(Engine):
                     yield delta
 
     def _experts_from(self, sampling: SamplingParams) -> int | None:
-        """Return the position from which on the engine is asked for experts; None: it cannot tell
+        """Return the first position whose experts the engine is to report; None: it cannot report
         them."""
         return None
 
@@ -204,11 +205,11 @@ class EngineClient(Engine):
         """Return the request for a reply."""
 
     async def _resumed(self, refusal: PausedError, deadline: float) -> None:
-        """Wait until the engine has said, after its refusal, that it is not paused. One of all
-        waiting requests asks it.
+        """Wait until the engine reports, after its refusal, that it is not paused. Only one of all
+        waiting requests queries it.
 
         Raises:
-            EngineError: it could not be asked, or was paused until `deadline` (on the clock
+            EngineError: it could not be queried, or was paused until `deadline` (on the clock
                 `ENGINE_CLOCK`).
         """
         refused_s = time.monotonic()
@@ -224,8 +225,8 @@ class EngineClient(Engine):
             raise EngineError(late) from refusal
 
     async def name_version(self, version: int) -> None:
-        """Label the served weights as `version`, from the next token on. An engine without labels
-        is left alone.
+        """Label the served weights as `version`, from the next token on. Do nothing for an engine
+        without labels.
 
         Raises:
             EngineError: the engine could not be reached or failed.
@@ -236,12 +237,12 @@ class EngineClient(Engine):
         await self._call("POST", "/update_weight_version", {"new_version": label} | self._naming)
 
     _naming: ClassVar[dict[str, Any]] = {}
-    """More fields of a request that names the served version."""
+    """The additional fields of a request that labels the served version."""
     _label_path: ClassVar[str] = "/weight_info"
-    """The route that tells the label of the served version."""
+    """The route that returns the label of the served version."""
 
     async def served_version(self) -> int:
-        """Return the version served now; UNKNOWN_VERSION while the engine has no label of ours.
+        """Return the version served now; UNKNOWN_VERSION if no label has been set.
 
         Raises:
             EngineError: the engine could not be reached or failed, or has a foreign label.
@@ -286,7 +287,8 @@ class EngineClient(Engine):
         await self._call("POST", *self._resuming)
 
     async def _resume_after(self, failure: BaseException) -> None:
-        """Resume the engine after a failure; add a failure of this to it as a note."""
+        """Resume the engine after `failure`; if that fails, too, add the reason to `failure` as a
+        note."""
         path, body = self._resuming
         try:
             data = None if body is None else _encode(body)
@@ -295,7 +297,7 @@ class EngineClient(Engine):
             failure.add_note(f"resuming failed too: {error}")
 
     async def _weights(self, path: str, body: Any = None) -> None:
-        """Do one step of an update; a refusal by the engine is a WeightsError."""
+        """Make the request of one step of an update; a refusal by the engine is a WeightsError."""
         try:
             await self._call("POST", path, body)
         except RequestRefused as error:
@@ -313,12 +315,12 @@ class HttpEngine(EngineClient):
     """The embedded engine or vLLM behind a URL; see `EngineClient`.
 
     Args:
-        send_seed: False: sampling seeds are not sent (a seed kills vLLM's CPU build).
-        polls_staging: Weights are staged after the reply to `/update_weights`, as our vLLM
-            plugin does, so the client has to poll until they are.
-        num_alternatives: The number of log-probs per token that tell what was left to draw from
-            under `top_p`, `top_k` or `min_p`; 0: the engine reports that by itself.
-        adapter: The name of the adapter that requests are for; empty: the model itself.
+        send_seed: Whether sampling seeds are sent (a seed kills vLLM's CPU build).
+        polls_staging: Whether the engine stages weights after its reply to `/update_weights`, as
+            our vLLM plugin does, so that the client has to poll.
+        num_alternatives: The number of log-probs per token that are requested to find the tokens
+            that `top_p`, `top_k` or `min_p` left; 0: the engine reports these itself.
+        adapter: The name of the adapter in requests; empty: the model itself.
     """
 
     def __init__(
@@ -389,7 +391,8 @@ class HttpEngine(EngineClient):
 
         Raises:
             WeightsError: the engine refused the weights, or did not load them in time.
-            EngineError: the engine could not be reached or failed, and was asked to resume.
+            EngineError: the engine could not be reached or failed, and was sent a request to
+                resume.
         """
         label = version_label(version, incarnation=self.incarnation)
         info = {"path": path}
@@ -404,7 +407,7 @@ class HttpEngine(EngineClient):
         try:
             await self.pause(interrupt="recompute")
             await self._weights("/finish_weight_update", {"weight_version": label})
-        except BaseException as error:  # cancellation too: no other code knows of the pause
+        except BaseException as error:  # cancellation too: no other code would resume the engine
             await self._resume_after(error)
             raise
         await self.resume()
@@ -421,8 +424,8 @@ class HttpEngine(EngineClient):
         except (EngineError, WeightsError):
             if not self._polls_staging:
                 raise
-            # vLLM starts no update while an unfinished one is open. Our plugin drops that one when
-            # told to, and answers with an error so that vLLM forgets it too.
+            # vLLM starts no update while an unfinished one is open. Our plugin drops the unfinished
+            # one on request, and answers with an error so that vLLM drops it, too.
             with suppress(EngineError):
                 await self._call(
                     "POST", "/update_weights", {"update_info": info | {"discard": True}}
@@ -473,20 +476,20 @@ class HttpEngine(EngineClient):
         )
 
     def _experts_from(self, sampling: SamplingParams) -> int | None:
-        """Return the position from which on to ask for experts; vLLM before 0.32, which has no
-        spans, does not know the parameter."""
+        """Return the first position whose experts to request; vLLM before 0.32, which has no spans,
+        does not have the parameter."""
         return sampling.experts_from if self.has_spans else None
 
     def _num_logprobs(self, sampling: SamplingParams) -> int:
-        """Return the number of tokens to get log-probs of. From those of a truncated distribution
-        it follows what was left to draw from, if one beyond it is among them."""
+        """Return the number of tokens whose log-probs to request. They show the tokens that the
+        truncation left, if at least one truncated token is among them."""
         if not sampling.truncated_by:
             return 0
         return min(sampling.top_k + 1 if sampling.top_k else 2**31, self._num_alternatives)
 
 
 def wired(token_ids: Sequence[int]) -> list[int]:
-    """Return token ids to be encoded. Those of a `Prompt` are JSON already: encoding copies it."""
+    """Return token ids to be encoded. A `Prompt` has its JSON already, which is copied."""
     if isinstance(token_ids, Prompt):
         return cast("list[int]", msgspec.Raw(token_ids.json()))
     return list(token_ids)

@@ -176,11 +176,12 @@ class CompletionsRequest(SamplingFields, kw_only=True, forbid_unknown_fields=Tru
     """A text or token ids, possibly in an array with one element."""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
-    """The choice of log-probs: 0 and 1 return those of the sampled tokens, the only recorded."""
+    """The request for log-probs: 0 and 1 both return those of the sampled tokens; no others are
+    recorded."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
-    """The flag that adds `prompt_token_ids` and `token_ids` to choices, as in vLLM."""
+    """Whether choices have `prompt_token_ids` and `token_ids`, as in vLLM."""
     echo: Literal[False] | None = None
     suffix: None = None
     best_of: Literal[1] | None = None
@@ -286,7 +287,7 @@ def _includes_usage(asked: CompletionsRequest) -> bool:
 
 
 def _prompt(given: str | Sequence[Any]) -> str | list[int]:
-    """Return the only prompt."""
+    """Return the prompt; a request has exactly one."""
     if not isinstance(given, str) and len(given) == 1 and not isinstance(given[0], int):
         given = given[0]
     if not given:

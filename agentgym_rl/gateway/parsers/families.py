@@ -115,7 +115,7 @@ def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
         if chat.omits_tools:
             _log.warning(
                 "tools are offered, but the chat template does not write them into the prompt "
-                "(gateway.hidden_tools is 'omit'): the model is told of them only if the agent "
+                "(gateway.hidden_tools is 'omit'): the model learns of them only if the agent "
                 "describes them, and how to call them, in its messages"
             )
 
@@ -139,7 +139,7 @@ def detect(chat: ChatFormat) -> str:
     """Return the family in which the chat template writes calls: `hermes` if they are text
     because it has none (`template.fitting`), else the first that reads a call back.
 
-    If the template writes no call into a conversation but mentions a family's tag, return that
+    If the template writes no call into a conversation but contains a family's tag, return that
     family; else the tokenizer's response template; else "none".
     """
     if chat.calls_as_text:

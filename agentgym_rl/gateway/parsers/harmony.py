@@ -44,7 +44,7 @@ class HarmonyParser(Parser):
         self._kind: type[str] | type[Reasoning] | type[ToolCall] = str
         self._name = ""
         self._body: list[str] = []  # the arguments of an open call
-        self._said: set[type] = set()  # the kinds that have text
+        self._with_text: set[type] = set()  # the kinds that have text
         self._new = False  # the message has no text yet
         _, opened, begun = prompt_end.rpartition(START)
         if opened:

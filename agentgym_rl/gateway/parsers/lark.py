@@ -5,7 +5,7 @@ tokenizer's added tokens where it has them ("<tool_call>"). For llguidance, toke
 tags are not text, and only an expression with their id matches them. JSON strings and free text
 therefore cannot contain them either.
 
-A client's JSON schema is converted within limits: engines compile schemas beside the sampling, vLLM
+A client's JSON schema is converted within limits: engines compile schemas while they sample, vLLM
 even in the event loop of its server, and some take minutes. Those known to be slow are refused.
 """
 
@@ -33,8 +33,8 @@ _COMPOSES = frozenset({"anyOf", "oneOf", "$ref", "if"})
 
 def prepared(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without notes and, where possible, with closed objects: objects that list
-    their properties and do not mention others get no others, because a model would make some up.
-    The schema stays open if its parts see each other's properties as additional ones.
+    their properties and do not declare additional ones get no others, because a model would invent
+    some. The schema stays open if its parts see each other's properties as additional ones.
 
     Raises:
         ValueError: the schema is too deep, or would take too long to compile.

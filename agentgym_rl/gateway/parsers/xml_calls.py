@@ -181,7 +181,8 @@ def _value(
 
 
 def _text(tags: Tags, lark: Lark, key: str, schema: Mapping[str, Any]) -> str:
-    """Return the expression of any text, if the schema accepts all types it may be read as."""
+    """Return the expression of any text, if the schema accepts every type that such a text may
+    have."""
     for branch in [schema, *_branches(schema)]:
         if odd := sorted(branch.keys() - NOTES - {"type", "nullable", "anyOf", "oneOf"}):
             raise tags.refused(f"{odd[0]!r} in the schema of {key!r}, which may be a string")

@@ -28,7 +28,7 @@ _SPACE = b" \t\r\n"
 _PREFILL = b"continue_final_message"
 """A parameter whose meaning depends on the last message."""
 _HERE = secrets.randbits(62)
-"""A number put in place of the messages. No client can know it: each process draws it anew."""
+"""A number put in place of the messages. No client can know it: each process draws its own."""
 
 
 class _Reading(TypedDict):

@@ -1,4 +1,4 @@
-"""The cause of a failed turn: recorded in its session, and told to the client."""
+"""The cause of a failed turn: it is recorded in the session and sent to the client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def blamed(session: Session) -> Iterator[None]:
 
 
 def _said(session: Session, error: BaseException) -> ApiError | None:
-    """Record an error, and return the client's error; None: `error` itself needs no other."""
+    """Record an error, and return the error for the client; None: raise `error` itself."""
     if isinstance(error, ClientGone | asyncio.CancelledError):
         session.counters["undelivered_turns"] += 1
         return None

@@ -12,10 +12,10 @@ Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
 
 A turn is recorded before the last bytes of its reply are sent, so all complete replies are in the
 record. If a client hangs up first, its turn goes on for `gateway.disconnect_grace_s`, because the
-client may ask again. Then the turn is aborted and leaves only a count.
+client may send the request again. After that time the turn is aborted and only counted.
 
-Routing is by hand, not by `runtime.http_server.Api`: every turn passes here, and the path of an
-error's API, or a key in the path, is no route of Starlette's.
+Routing is by hand, not by `runtime.http_server.Api`: it must be fast, and Starlette has no routes
+for a key in the path, or for the format of errors on an unknown path.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SessionServer(ABC):
         about_model: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.app: App = self
-        """The app that is served; others may wrap it."""
+        """The app that is served; other code may replace it by a wrapper."""
         self.model_name = model_name
         """The name in `/v1/models`."""
         self._sessions = SessionTable()
@@ -106,13 +106,14 @@ class SessionServer(ABC):
             for name, one in formats.items()
             if one.client_header
         }
-        """The path whose errors clients read, by the header that they send on every path."""
+        """The path whose error format a client expects, by the header that identifies the
+        client."""
         self._config = config
         self._about_model = about_model
         self._num_requests = 0
         self._omitted = OmittedNames()
         self._ignored = set[str]()
-        """The sampling parameters that were named in the log."""
+        """The sampling parameters that the log has named."""
 
     @property
     def num_sessions(self) -> int:
@@ -124,8 +125,8 @@ class SessionServer(ABC):
     ) -> Session:
         """Open a new session; `session.key` is the API key of its agent.
 
-        `turn_timeout_s` limits the silence of each reply (see `Patience`); a more silent turn fails
-        as infrastructure.
+        `turn_timeout_s` limits the time without a new token (see `Patience`); a turn that exceeds
+        it is a failure of the infrastructure.
         """
         session = self.session_type(
             session_id, sampling=sampling, turn_timeout_s=turn_timeout_s, config=self._config
@@ -136,7 +137,7 @@ class SessionServer(ABC):
     def close_session(self, session: Session) -> SessionRecord:
         """Close the session to its key (410 from now on) and return its record. Idempotent.
 
-        Turns still in flight are aborted and not recorded.
+        Turns in flight are aborted and not recorded.
         """
         session.abort()
         self._sessions.remove(session)
@@ -186,7 +187,8 @@ class SessionServer(ABC):
             _log.debug("a client hung up before its reply was complete")
 
     def _api(self, path: str, scope: Scope) -> Route | None:
-        """Return the route of a path, or the one of the same API, which determines the errors."""
+        """Return the route of a path, or else a route of the same API, which determines the format
+        of errors."""
         if path not in self._routes:
             theirs = (first for name, first in self._by_header.items() if header(scope, name))
             path = next(theirs, path)
@@ -195,7 +197,7 @@ class SessionServer(ABC):
         return self._routes.get(path)
 
     def _resources_of(self, path: str) -> Resources | None:
-        """Return the resources to which a path belongs, below a route or without one."""
+        """Return the resources to which a path belongs, even if it is not one of their routes."""
         found = (one for base, one in self._resources.items() if path.startswith(f"{base}/"))
         return next(found, None if path in self._routes else self._resources.get(path))
 
@@ -296,7 +298,7 @@ class SessionServer(ABC):
     async def _attend(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange, receive: Receive
     ) -> None:
-        """Answer under the session's turn deadline, as long as a client may want the answer.
+        """Answer within the session's turn deadline, as long as a client may want the answer.
 
         Raises:
             ApiError: the error to send instead.
@@ -320,7 +322,7 @@ class SessionServer(ABC):
                     session.progress_s = ENGINE_CLOCK.time()
 
     def note_omissions(self, session: Session, request: ChatRequest) -> None:
-        """Count and name what the model does not see of an accepted request."""
+        """Count and log the parts of an accepted request that the model does not see."""
         session.note_omissions(request)
         self._omitted.warn(request.omitted_tools)
         self.note_ignored(session, request.ignored)
@@ -341,7 +343,7 @@ class SessionServer(ABC):
         return -math.inf, -math.inf
 
     def _admit(self, session: Session) -> None:
-        """Count a request in; the caller must count it out.
+        """Count a request as open; the caller must decrement the count.
 
         Raises:
             ApiError: 429, too many requests at once; 403, the session has had all its turns.
@@ -362,7 +364,7 @@ class SessionServer(ABC):
 
 
 def _named(send: Send, header_name: str) -> Send:
-    """Add an id of the request to replies, for people who compare logs."""
+    """Add an id of the request to replies, for the comparison of logs."""
 
     def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
         if message["type"] == "http.response.start":
@@ -393,7 +395,8 @@ def _address(scope: Scope, key_headers: Sequence[str]) -> tuple[str, str]:
 
 
 class Gateway(SessionServer):
-    """A gateway between agents, which speak OpenAI's API, and a sampler, which speaks tokens.
+    """A gateway between agents, which use OpenAI's API, and a sampler, which takes and returns
+    tokens.
 
     Messages are rendered to tokens, and samples are recorded. `max_model_len`: context length in
     tokens, prompt and reply together.

@@ -1,12 +1,12 @@
-"""Several turns that a client sends back as one assistant message, with the results of all calls
-behind it: taken apart again, if that gives exactly the conversation that was recorded.
+"""Several turns that a client sends back as one assistant message, followed by the results of all
+calls. They are split again if the result is exactly the recorded conversation.
 
     recorded   user, call 1, result 1, call 2, result 2, answer
     joined     user, text with call 1, call 2 and the answer, result 1, result 2
 
-The ids of the calls name their turns. A message is taken apart only if each turn's text and calls
-are in it, in order and with nothing between or behind them, and if each turn follows the one before
-it with just these results. Everything else stays as the client sent it.
+The ids of the calls name their turns. A message is split only if each turn's text and calls are in
+it, in order and with nothing between or behind them, and if each turn follows the one before it
+with exactly these results. Everything else stays as the client sent it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Messages = Sequence[Message]
 
 
 class Joined:
-    """A joined message, of which turn after turn is taken."""
+    """A joined message, from which one turn after the other is taken."""
 
     def __init__(self, message: Message, results: Messages, tools: Messages | None) -> None:
         self._text = spoken(text_of(message.get("content"))).strip()
@@ -39,11 +39,11 @@ class Joined:
 
     @property
     def request(self) -> int | None:
-        """Return the request that the next call names."""
+        """Return the number of the request that the next call's id contains."""
         return call_request(self._calls[0].get("id")) if self._calls else None
 
     def goes_on_with(self, turn: Answered) -> bool:
-        """Return whether the rest is, or begins with, a turn."""
+        """Return whether the rest is `turn`, or begins with it."""
         if self._calls:
             return self.request == turn.request
         return turn.key[1:] == (self._text, ())
@@ -80,7 +80,8 @@ def taken_apart(
     of_request: Callable[[int], Any],
     following: Callable[[Any, tuple[Any, ...]], Sequence[Any]],
 ) -> Messages:
-    """Return the messages, from `start` on with joined turns apart; themselves if none are joined.
+    """Return the messages with joined turns split, from `start` on; the same object if none are
+    joined.
 
     `of_request` returns the turn that answered a request, `following` the turns that answered
     messages of the given keys after a turn.
@@ -107,7 +108,7 @@ def _apart(
     of_request: Callable[[int], Any],
     following: Callable[[Any, tuple[Any, ...]], Sequence[Any]],
 ) -> bool:
-    """Take a message apart; return whether it is several turns."""
+    """Split a message; return whether it consists of several turns."""
     request, count = joined.request, 0
     turn = None if request is None else of_request(request)
     while turn is not None:

@@ -39,9 +39,9 @@ _PLACE_SIZE = 20
 async def prepare_context(
     session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
 ) -> tuple[ChatRequest, Context]:
-    """Return the node of a reply to `request`, whose `path` is the engine's input, and the request
-    as it is answered: perhaps without its oldest messages. `size`: the number of bytes of the
-    request that were read for the first time.
+    """Return the request as it is answered, perhaps without its oldest messages, and the node of a
+    reply to it, whose `path` is the engine's input. `size`: the number of bytes of the request that
+    were read for the first time.
 
     Raises:
         ApiError: 400, the template refuses the messages or no room is left to sample.
@@ -64,7 +64,7 @@ async def prepare_context(
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """The parties of a request."""
+    """A request in preparation: its session, chat format and limit of tokens."""
 
     session: Session
     chat: ChatFormat
@@ -111,8 +111,8 @@ async def _raw_context(
 
 
 def _understood(chat: ChatFormat, request: ChatRequest) -> ChatRequest:
-    """Return a request with the template arguments that have an effect. Tools that this model
-    cannot have are a 400."""
+    """Return a request with only those template arguments that have an effect. Tools that this
+    model cannot use are a 400."""
     try:
         chat.check_tools(request.tools)
         kwargs = chat.arguments.of(request.template_kwargs)
@@ -125,13 +125,13 @@ def _understood(chat: ChatFormat, request: ChatRequest) -> ChatRequest:
 
 
 async def _apart(session: Session, request: ChatRequest, size: int) -> ChatRequest:
-    """Return a request in which turns that the client has joined are apart again."""
+    """Return a request in which turns that the client has joined are split again."""
     looks = size + _PLACE_SIZE * len(request.messages)
     return await in_thread_if_large(looks, session.taken_apart, request)
 
 
 async def _located(session: Session, request: ChatRequest, size: int) -> Location:
-    """Return the place of the conversation. Tools and arguments that are nested too deeply for a
+    """Return the location of the conversation. Tools and arguments that are nested too deeply for a
     JSON writer are a 400."""
     try:
         looks = size + _PLACE_SIZE * len(request.messages)
@@ -142,8 +142,8 @@ async def _located(session: Session, request: ChatRequest, size: int) -> Locatio
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The beginning of a reply, which the client wrote; `cut`: the reply that it is, if it was cut
-    here at the maximum length, so that it goes on with its exact tokens."""
+    """The beginning of a reply, as the client sent it. `cut`: the recorded reply that it repeats,
+    if that was cut at the maximum length; then the exact tokens are continued."""
 
     message: Mapping[str, Any]
     cut: Sampled | None
@@ -152,7 +152,7 @@ class _Begun:
 async def _begun(
     asking: _Asking, request: ChatRequest, size: int
 ) -> tuple[Location, _Begun | None]:
-    """Return the place of a reply, and its beginning if the request has one."""
+    """Return the location of a reply, and the beginning of the reply if the request has one."""
     if not request.continues:
         return await _located(asking.session, request, size), None
     *before, message = request.messages
@@ -164,7 +164,7 @@ async def _begun(
 
 
 def _was_cut(chat: ChatFormat, node: Sampled) -> bool:
-    """Return whether a reply ended in its text, at a length."""
+    """Return whether a reply was cut within its text, at a limit of length."""
     text, own = text_of(node.message.get("content")).rstrip(), chat.text(node.ids).rstrip()
     ended = not node.ids or node.ids[-1] in chat.stop_token_ids
     if ended or not text or not own or node.message.get("tool_calls"):
@@ -197,8 +197,8 @@ async def _truncated(asking: _Asking, request: ChatRequest) -> ChatRequest | Non
     """Return the request without its oldest messages; None if even the last one is too long.
 
     System messages stay, and no result of a tool loses its call. A quarter of the context becomes
-    free, or more if the reply may be longer, and what was left out the last time is tried first: so
-    a conversation goes on for some turns, instead of forking at each.
+    free, or more if the reply may be longer. The last choice of messages to leave out is tried
+    first, so that a conversation continues for some turns instead of forking at each.
     """
     session, messages = asking.session, request.messages
     first = num_leading(messages)
@@ -234,8 +234,8 @@ async def _truncated(asking: _Asking, request: ChatRequest) -> ChatRequest | Non
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A run of tokens to add behind `base` or as a complete prompt. `cause`: the reason why they do
-    not follow the last turn."""
+    """The tokens to add behind `base`, or as a complete prompt. `cause`: the reason why they do not
+    follow the last turn."""
 
     ids: list[int]
     base: Sampled | None = None
@@ -244,7 +244,7 @@ class _New:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """A writer of the tokens that a request adds to a place of the tree."""
+    """A writer of the tokens that a request adds at a location of the tree."""
 
     chat: ChatFormat
     place: Location
@@ -341,8 +341,8 @@ class _Writer:
         return tail[1:] if tail[:1] == [last] else None
 
     def _without_thoughts(self, base: Sampled) -> list[int] | None:
-        """Return the complete prompt if a user speaks and the template then drops the thoughts of
-        the turns to be continued, empty ones too; else None."""
+        """Return the complete prompt if there is a new user message and the template then drops the
+        thoughts of the turns to be continued, including empty ones; else None."""
         if not any(message["role"] == "user" for message in self.place.tail):
             return None
         kept = {node.key for node in base.chain() if thoughts_of(node.message)}
@@ -379,7 +379,7 @@ def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
 async def _tokenised(
     asking: _Asking, request: ChatRequest, place: Location, begun: _Begun | None, size: int
 ) -> _New:
-    """Return the tokens that a request adds to its place."""
+    """Return the tokens that a request adds at its location."""
     session, chat, most = asking.session, asking.chat, asking.max_model_len
     kwargs, thinking = session.template_kwargs(request), session.config.thinking_history
     writer = _Writer(chat, place, request.tools, kwargs, thinking, most, begun)

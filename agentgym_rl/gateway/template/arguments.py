@@ -4,8 +4,8 @@ Templates call the switch `enable_thinking` or `thinking`; clients send `enable_
 effort, of which "none" switches thoughts off and all others switch them on, as with vLLM. A key of
 the configuration takes precedence over requests.
 
-An argument that the template does not read has no effect: it is left out, so that it parts no
-conversations, and is warned of once.
+An argument that the template does not read has no effect: it is left out, so that conversations
+with and without it are the same, and a warning names it once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 _SWITCH, _EFFORT = "enable_thinking", "reasoning_effort"
 _SWITCHES = (_SWITCH, "thinking")
-"""The names that templates have for the switch."""
+"""The names of the switch in templates."""
 _MOST_NAMED = 20
-"""The maximum number of arguments without effect that are warned of."""
+"""The maximum number of arguments without effect that warnings name."""
 _KEPT = 64
 """The number of sets of arguments that are kept as objects."""
 
@@ -42,7 +42,7 @@ class Arguments:
 
     def __init__(self, variables: Set[str], *, thinks: bool | None) -> None:
         self.read = variables - RESERVED
-        """The names that have an effect."""
+        """The names of arguments that have an effect."""
         self._switches = [name for name in _SWITCHES if name in self.read]
         if thinks is not None and not self._switches:
             raise ConfigError(
@@ -56,8 +56,8 @@ class Arguments:
         self._named = set[str]()
 
     def of(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of a request that have an effect, beside those imposed; equal ones
-        are usually the same object."""
+        """Return the arguments of a request that have an effect, and the imposed ones; equal
+        results are usually the same object."""
         if not asked:
             return NO_KWARGS
         self._warn(asked)

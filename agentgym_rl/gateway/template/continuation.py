@@ -101,8 +101,8 @@ def by_count(render: Render, end: TurnEnd, messages: Messages, num_new: int, too
 
 
 def up_to(begun: Mapping[str, Any], render: Render) -> Render:
-    """Return a function that renders a conversation up to the end of its next message's beginning,
-    in place of the opening of that message."""
+    """Return a function that renders a conversation and the beginning `begun` of its next message,
+    where `render` would end with the opening of that message."""
     marked = {**begun, "content": text_of(begun.get("content")) + _BEGUN}
 
     def rendered(messages: Messages, tools: Tools, add_generation_prompt: bool = True) -> str:
@@ -133,13 +133,13 @@ class Shape:
     rungs: tuple[Rung, ...] = ()
     """The rungs that all probes confirm, best first; `full` is always possible."""
     why: str = ""
-    """The reason against the rungs above the first of `rungs`; empty if that is the top one."""
+    """The reason why the rungs above the first of `rungs` fail; empty if that is the top one."""
     edits: bool = False
     """Whether a continuation may also hold assistant messages that a client rewrote."""
     tools_in_tail: bool = True
     """Whether the text after a reply depends on the offered tools; else they are omitted."""
     drops_opening: bool = False
-    """Whether a turn's opening changes once a user speaks again: an empty thought vanishes, for
+    """Whether a turn's opening changes after another user message: an empty thought vanishes, for
     example."""
 
     @property
@@ -175,13 +175,13 @@ class Probe:
 
 
 def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shape:
-    """Probe a template. `added`: the tokenizer's added tokens, whose texts no others spell.
+    """Probe a template. `added`: the tokenizer's added tokens, text to id.
 
-    A conversation that the template refuses (tools, for a template without them) proves nothing; a
+    A conversation that the template refuses (with tools, for a template without them) is skipped; a
     plain one must work.
 
     Raises:
-        EndlessTemplate: it does not end with one of the probes.
+        EndlessTemplate: the rendering of a probe does not end.
     """
     with _ending(render) as ending:
         return _shape(ending, encode, added)
@@ -212,7 +212,7 @@ def _ending(render: Render) -> Generator[Render]:
     """Yield a function that renders probes, for which errors mean a refusal.
 
     Raises:
-        EndlessTemplate: a probe did not end.
+        EndlessTemplate: the rendering of a probe did not end.
     """
     endless: list[EndlessTemplate] = []
 
@@ -281,7 +281,8 @@ def _tools_in_tail(render: Render, end: TurnEnd) -> bool:
 
 
 def _is_tail(encode: Encode, end: TurnEnd, whole: str, tail: str) -> bool:
-    """Return whether `tail` is all text after the reply, and its tokens stand by themselves."""
+    """Return whether `tail` is all text after the reply, and its tokens do not depend on the text
+    before."""
     head = whole.removesuffix(tail)
     said = head[head.rfind(SENTINEL) :]
     ends = len(end.pattern.findall(said))

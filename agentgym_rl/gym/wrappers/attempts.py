@@ -1,4 +1,4 @@
-"""A wrapper that lets the agent try a task again, for less reward."""
+"""A wrapper that lets the agent try a task several times, for less reward."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Attempts(Wrapper):
 
     An attempt that terminates with less than `success` is followed by another: `env` is reset to
     the same task, and the agent gets `feedback` as a user message; the first messages are not
-    repeated. The episode's reward is that of its last attempt, times `discount` for each attempt
-    before it: the reward of an attempt is taken back when another begins. Truncation ends the
-    episode. `solve` is the environment's own: success at the first attempt.
+    repeated. The episode's reward is that of its last attempt, times `discount` for each earlier
+    attempt: the reward of an attempt is subtracted when another begins. Truncation ends the
+    episode. `solve` is that of the environment: success at the first attempt.
 
     An environment's own `max_turns` is for one attempt; here it is `max_attempts` times that,
     shared by all attempts. Another limit of the episode (`turns`) is also for all attempts
@@ -36,7 +36,7 @@ class Attempts(Wrapper):
     reward `attempt_<n>` of every attempt that has ended.
 
     Raises:
-        ConfigError: `max_attempts` is no whole number above 0, or `discount` not in [0, 1].
+        ConfigError: `max_attempts` is not a whole number above 0, or `discount` not in [0, 1].
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Attempts(Wrapper):
         self._discount = discount
         self._success = success
         self.turns = turns
-        """The turns of the episode for all attempts together; None: `max_turns`."""
+        """The maximum number of turns of all attempts together; None: `max_turns`."""
         self._again: dict[str, Any] = {}
         self._start()
 
