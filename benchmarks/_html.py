@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ._formatting import formatted, numeric_ratios, outcome
 from ._kept import Kept
-from ._said import numeric_ratios, outcome, said
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --bar: #4257c9; --weak: #6a7080; }
@@ -47,7 +47,7 @@ def _section(kept: Kept) -> str:
     facts = [
         f"{kept.date}, {kept.seconds:,.0f} s, load average {kept.load[0]} to {kept.load[1]}",
         str(result.get("hardware", "")),
-        said(result.get("versions")),
+        formatted(result.get("versions")),
     ]
     head = "<br>".join(escape(line) for line in facts if line)
     parts = [
@@ -92,4 +92,4 @@ def _table(rows: Any) -> Iterator[str]:
 
 def _cell(value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"<td{' class=number' if number else ''}>{escape(said(value))}</td>"
+    return f"<td{' class=number' if number else ''}>{escape(formatted(value))}</td>"

@@ -30,7 +30,7 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.gym.sandbox import Image, ImageRecipe, SandboxBackend
 
-from ._left_over import OwnFiles, parents
+from ._left_over import Footprint, parents
 
 SEED = 29
 CROWD = 4
@@ -213,7 +213,7 @@ def _kill(pid: int) -> None:
 
 
 # ---------------------------------------------------------------------- whole processes
-def kill_children(name: str, count: int, typical_s: float, place: OwnFiles) -> int:
+def kill_children(name: str, count: int, typical_s: float, footprint: Footprint) -> int:
     """Kill processes that play, each in the middle of its episodes; return the number of episodes
     that they have begun."""
     dice = random.Random(SEED)
@@ -225,7 +225,7 @@ def kill_children(name: str, count: int, typical_s: float, place: OwnFiles) -> i
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[1],
         )
-        place.pids.add(child.pid)
+        footprint.pids.add(child.pid)
         assert child.stdout is not None
         with child.stdout:
             until = time.monotonic() + START_S + 20 * wanted * typical_s

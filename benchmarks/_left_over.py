@@ -43,7 +43,7 @@ class Census:
 
 
 @dataclass
-class OwnFiles:
+class Footprint:
     """The folders of files of this process and its children, and the pids of both."""
 
     top: Path
@@ -100,12 +100,12 @@ class OwnFiles:
 
 
 @contextlib.contextmanager
-def own_place() -> Iterator[OwnFiles]:
+def own_footprint() -> Iterator[Footprint]:
     """Give this process and its children folders of their own for temporary files and caches, and
     make it the parent of the processes that killed children leave."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as top:
-        place = OwnFiles(Path(top))
+        footprint = Footprint(Path(top))
         new = {"TMPDIR": f"{top}/tmp", "XDG_CACHE_HOME": f"{top}/cache"}
         for folder in new.values():
             os.mkdir(folder)
@@ -113,7 +113,7 @@ def own_place() -> Iterator[OwnFiles]:
         os.environ.update(new)
         tempfile.tempdir = None  # found again, from TMPDIR
         try:
-            yield place
+            yield footprint
         finally:
             for name, value in before.items():
                 os.environ.pop(name)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ._formatting import goal_met, listed, numeric_ratios
 from ._kept import ROOT, Kept, read_rows
-from ._said import listed, numeric_ratios, verdict
 from ._tables import TABLES, markdown, section
 from .faults import table
 
@@ -56,7 +56,7 @@ def overview(found: Sequence[Kept]) -> str:
     """One line for each kept result."""
     lines: list[Sequence[str]] = []
     for kept in found:
-        met = f"failed: {kept.error}" if kept.error else verdict(kept.result)
+        met = f"failed: {kept.error}" if kept.error else goal_met(kept.result)
         when = f"{kept.seconds:,.0f} s, {kept.load[0]} to {kept.load[1]}"
         lines.append(
             (f"`{kept.command}`", kept.date, when, listed(numeric_ratios(kept.result)), met)

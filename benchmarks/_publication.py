@@ -217,12 +217,12 @@ def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
 
 def make_way_out(policy: Any, scratch: Path, engine: Any, transport: str, url: str) -> Any:
     """Return a function that publishes a version of `policy`, and returns what it took."""
-    from agentgym_rl.trainer.versions_out import VersionFiles
+    from agentgym_rl.trainer.publication import VersionWriter
     from agentgym_rl.weights.files import fingerprint, kinds_of
 
     shared = scratch / "versions"
     shared.mkdir(exist_ok=True)
-    files = VersionFiles(policy, shared, engine=engine, keep=2 if transport == "shm" else 1)
+    files = VersionWriter(policy, shared, engine=engine, keep=2 if transport == "shm" else 1)
     group: list[Any] = []
 
     def out(version: int) -> dict[str, float]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ._formatting import formatted, listed, numeric_ratios, outcome
 from ._kept import Kept
-from ._said import listed, numeric_ratios, outcome, said
 
 Row = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ class Grid:
         if not found:
             return ""  # what was measured before has no such rows
         return markdown(
-            list(self.columns), ([said(_inside(row, key)) for key in keys] for row in found)
+            list(self.columns), ([formatted(_inside(row, key)) for key in keys] for row in found)
         )
 
 
@@ -46,9 +46,9 @@ class Pivot:
         for row in rows:
             if not any(key in row for key in self.cells):
                 continue
-            column = ", ".join(said(row[key]) for key in self.over)
-            line = found.setdefault(tuple(said(row[key]) for key in self.lines), {})
-            line[column] = " / ".join(said(row.get(key)) for key in self.cells)
+            column = ", ".join(formatted(row[key]) for key in self.over)
+            line = found.setdefault(tuple(formatted(row[key]) for key in self.lines), {})
+            line[column] = " / ".join(formatted(row.get(key)) for key in self.cells)
             columns[column] = None
         cells = [[*line, *(of.get(name, "") for name in columns)] for line, of in found.items()]
         return markdown([*self.lines, *columns], cells)
@@ -226,7 +226,7 @@ def section(kept: Kept) -> str:
     head = (
         f"`{kept.command}`, {kept.date}, {kept.seconds:,.0f} s, load average {kept.load[0]} to "
         f"{kept.load[1]}; {kept.result.get('hardware', '')}; "
-        f"{said(kept.result.get('versions'))}."
+        f"{formatted(kept.result.get('versions'))}."
     )
     rows = kept.result.get("table") or kept.result.get("rows") or []
     tables = [text for table in TABLES[kept.name] if (text := table.text(rows))]

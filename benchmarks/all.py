@@ -24,8 +24,8 @@ import torch
 
 from . import _html, _measurements
 from ._common import hardware, say, versions
+from ._formatting import goal_met
 from ._kept import Job, measure, read, write
-from ._said import verdict
 from ._toy import sized
 from .real import lacking
 
@@ -72,7 +72,7 @@ def run() -> dict[str, Any]:
         else:
             kept = measure(job)
             write(kept, folder)
-            say(f"  {kept.error or verdict(kept.result)} {kept.seconds:,.0f} s")
+            say(f"  {kept.error or goal_met(kept.result)} {kept.seconds:,.0f} s")
     found = read(folder, [job.name for job in JOBS])
     folder.mkdir(parents=True, exist_ok=True)
     report = {

@@ -37,7 +37,7 @@ from ._kills import (
     tasks,
     together,
 )
-from ._left_over import OwnFiles, own_place
+from ._left_over import Footprint, own_footprint
 from ._toy import sized
 
 NUM_EPISODES = sized({"local": 1_000, "docker": 50}, toy={"local": 7, "docker": 7})
@@ -60,8 +60,8 @@ KILLED = "killed"
 
 def run() -> dict[str, Any]:
     """Measure; the result is what `arl bench coding --json` prints."""
-    with own_place() as place:
-        rows = [row for sandbox in NUM_EPISODES for row in _sandbox(sandbox, place)]
+    with own_footprint() as footprint:
+        rows = [row for sandbox in NUM_EPISODES for row in _sandbox(sandbox, footprint)]
     oracle = [row["reward"] for row in rows if row["player"] == "oracle"]
     others = [row["reward"] for row in rows if row["player"] not in ("oracle", KILLED)]
     figures = {
@@ -106,23 +106,23 @@ PLAYERS: dict[str, Player] = {
 }
 
 
-def _sandbox(name: str, place: OwnFiles) -> list[dict[str, Any]]:
+def _sandbox(name: str, footprint: Footprint) -> list[dict[str, Any]]:
     """Return a row for each player in a sandbox; none if this machine lacks it."""
     count = int(os.environ.get("ARL_CODING_EPISODES", 0)) or NUM_EPISODES[name]
     wanted = os.environ.get("ARL_CODING_PLAYERS", ",".join((*PLAYERS, KILLED))).split(",")
     rows: list[dict[str, Any]] = []
     try:
         typical_s = asyncio.run(_typical_s(name))  # and all that a process loads once is loaded
-        before = place.census()
+        before = footprint.census()
         for player in wanted:
             play = (
                 _killed(name, count, typical_s) if player == KILLED else _calm(name, player, count)
             )
             row = {"sandbox": name, **asyncio.run(play)}
             if player == KILLED:
-                row["episodes"] += kill_children(name, _in_children(count), typical_s, place)
+                row["episodes"] += kill_children(name, _in_children(count), typical_s, footprint)
                 asyncio.run(_open_and_close(name))  # as the next run does, which cleans up
-            row["left_over"] = place.left_since(before)
+            row["left_over"] = footprint.left_since(before)
             rows.append(row)
             say(f"{name}: {player}: {_words(row)}")
     except SandboxUnavailable as error:

@@ -42,8 +42,8 @@ from .exactness_loops import babbler, views
 from .exactness_loops.compare import FIELDS
 from .exactness_loops.play import Engine, Played, play
 from .exactness_loops.relay import Relay
+from .exactness_loops.summary import summarize
 from .exactness_loops.templates import chats
-from .exactness_loops.verdict import verdict
 
 EPISODES = int(os.environ.get("ARL_EXACT_EPISODES", sized("400", toy="16")))
 NUM_POLICIES = 8
@@ -107,5 +107,5 @@ def measure(
         took_s = time.monotonic() - start
     seen = views.relayed(relay.exchanges) if is_vllm else views.journaled(journal)
     say(f"{engine}: {len(found)} episodes in {took_s:.0f} s")
-    row = verdict(found, views.turns(seen))
+    row = summarize(found, views.turns(seen))
     return {"engine": engine, **row, "router": dict(counters), "seconds": round(took_s)}

@@ -33,7 +33,7 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.rollout.serving import env_spec, services
+from agentgym_rl.rollout.factory import env_spec, services
 from agentgym_rl.storage.episode_reader import EpisodeReader
 
 TIE = 1e-3

@@ -46,14 +46,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "examples/",
         "extensions/",
         "sandboxes/",
-        "tests/e2e/conftest.py",
-        "tests/e2e/demanding.py",
-        "tests/e2e/forked.py",
-        "tests/e2e/stricter.py",
-        "tests/trainer/trainer_samples.py",
-        "tests/weights/fake_",
-        "tests/engines/conftest.py",
-        "tests/fleet/fleets.py",
+        "scripts/ray_nodes.py",
         "tests/agents/",
         "tests/audit/",
         "tests/benchmarks/",
@@ -62,6 +55,12 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/cluster/test_ray_network.py",
         "tests/cluster/test_ray_train.py",
         "tests/cluster/test_slurm.py",
+        "tests/contracts/sandboxes.py",
+        "tests/docs/blocks.py",
+        "tests/e2e/conftest.py",
+        "tests/e2e/demanding.py",
+        "tests/e2e/forked.py",
+        "tests/e2e/stricter.py",
         "tests/e2e/test_audit.py",
         "tests/e2e/test_colocated.py",
         "tests/e2e/test_elastic.py",
@@ -74,10 +73,12 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_serve.py",
         "tests/e2e/test_teacher.py",
         "tests/e2e/test_workers.py",
+        "tests/engines/conftest.py",
         "tests/engines/embedded/",
         "tests/engines/sglang/",
         "tests/engines/vllm/",
         "tests/export/",
+        "tests/fleet/fleets.py",
         "tests/fleet/test_colocation.py",
         "tests/fleet/test_elastic.py",
         "tests/fleet/test_mirrors.py",
@@ -94,7 +95,9 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/test_examples.py",
         "tests/trainer/test_memory.py",
         "tests/trainer/test_warmup.py",
+        "tests/trainer/trainer_samples.py",
         "tests/vllm/",
+        "tests/weights/fake_",
         "tests/weights/test_publish_embedded.py",
         "tests/weights/test_publish_sglang.py",
         "tests/weights/test_vllm_client.py",
@@ -102,13 +105,18 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
     ),
     "test-envs": (
         *_CONTRACTS,
+        *_SANDBOX_CONTRACT,
         "agentgym_rl/cli/",
         "agentgym_rl/config/",
+        "agents/arl_agents/react.py",
         "arl_isolation/",
+        "benchmarks/_kills.py",
         "envs/",
         "extensions/arl_check/",
+        "extensions/arl_plan/clock.py",
+        "extensions/arl_selfplay/",
+        "extensions/arl_verifier/",
         "sandboxes/",
-        *_SANDBOX_CONTRACT,
         "tests/contracts/rewarded.py",
         "tests/contracts/test_env.py",
         "tests/e2e/forked.py",
@@ -122,14 +130,19 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
     ),
     "test-docker": (
         *_CONTRACTS,
-        "sandboxes/",
+        *_SANDBOX_CONTRACT,
+        "agents/arl_agents/react.py",
         "arl_isolation/",
+        "benchmarks/_kills.py",
         "envs/arl_envs/code/",
         "envs/arl_envs/harbor/",
+        "extensions/arl_plan/clock.py",
+        "sandboxes/",
         "scripts/dockerd.py",
         "scripts/sandbox_image.py",
-        *_SANDBOX_CONTRACT,
-        "tests/e2e/",
+        "tests/e2e/conftest.py",
+        "tests/e2e/forked.py",
+        "tests/e2e/test_train_code.py",
         "tests/envs/harbor/",
         "tests/sandboxes/",
         "tests/security/",
@@ -137,18 +150,23 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
     "test-agents": (
         *_CONTRACTS,
         *_AGENTS,
+        "benchmarks/_common.py",
         "benchmarks/client_loops/",
         "benchmarks/exactness_loops/",
+        "envs/arl_envs/harbor/",
         "examples/langgraph_agent.py",
         "examples/mcp_agent.py",
         "examples/node_agent/",
         "examples/pydantic_ai_agent.py",
         "examples/smolagents_agent.py",
         "examples/structured_agent.py",
+        "extensions/arl_embedded/",
         "requirements/agents.txt",
+        "sandboxes/arl_sandboxes/local/",
         "scripts/tiny_model/agents_",
         "tests/agents/",
         "tests/contracts/program.py",
+        "tests/contracts/sandboxes.py",
         "tests/contracts/test_agent.py",
         "tests/gateway/test_relay_agents.py",
         "tests/gateway/test_sdk.py",
@@ -159,75 +177,96 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "agentgym_rl/algo/",
         "agentgym_rl/config/algo",
         "agentgym_rl/evaluate/",
+        "envs/arl_envs/judge/",
         "envs/arl_envs/openenv/",
         "envs/arl_envs/verifiers/",
+        "extensions/arl_endpoints/",
+        "extensions/arl_selfplay/",
         "requirements/litellm.txt",
         "requirements/objectives.txt",
         "requirements/openenv.txt",
         "requirements/verifiers.txt",
         "scripts/peers/",
         "tests/algo/test_peers.py",
+        "tests/docs/blocks.py",
         "tests/envs/openenv/",
         "tests/envs/verifiers/",
         "tests/litellm_engine/",
     ),
     "test-vllm": (
         *_CONTRACTS,
+        *_ENGINE_CONTRACT,
         "agentgym_rl/cluster/",
         "agentgym_rl/config/engine",
         "agentgym_rl/engines/checks",
         "agentgym_rl/engines/client",
         "agentgym_rl/engines/launch",
         "agentgym_rl/engines/router",
-        "extensions/arl_vllm/",
         "agentgym_rl/fleet/",
         "agentgym_rl/gateway/parsers/",
         "agentgym_rl/models/",
         "agentgym_rl/storage/weights_folder",
         "agentgym_rl/weights/",
         "benchmarks/exactness",
+        "envs/arl_envs/judge/",
         "examples/gsm8k.toml",
         "examples/vllm.toml",
+        "extensions/arl_embedded/module_decoder.py",
+        "extensions/arl_endpoints/",
+        "extensions/arl_objectives/served_teachers.py",
+        "extensions/arl_sglang/kind.py",
+        "extensions/arl_vllm/",
         "requirements/vllm-cpu.txt",
-        *_ENGINE_CONTRACT,
         "tests/e2e/test_exactness.py",
         "tests/test_examples.py",
         "tests/vllm/",
     ),
     "test-sglang": (
         *_CONTRACTS,
+        *_ENGINE_CONTRACT,
         "agentgym_rl/cluster/",
         "agentgym_rl/config/engine",
         "agentgym_rl/engines/checks",
         "agentgym_rl/engines/client",
         "agentgym_rl/engines/launch",
         "agentgym_rl/engines/router",
-        "extensions/arl_sglang/",
         "agentgym_rl/fleet/",
         "agentgym_rl/gateway/parsers/",
         "agentgym_rl/models/",
         "agentgym_rl/storage/weights_folder",
         "agentgym_rl/weights/",
         "examples/sglang.toml",
+        "extensions/arl_objectives/served_teachers.py",
+        "extensions/arl_sglang/",
+        "extensions/arl_vllm/kind.py",
         "requirements/sglang-cpu",
-        *_ENGINE_CONTRACT,
         "tests/sglang/",
+        "tests/vllm/conftest.py",
         "tests/vllm/plain",
+        "tests/vllm/test_train.py",
+        "tests/vllm/test_transfer.py",
     ),
     "test-programs": (
         *_CONTRACTS,
-        "agentgym_rl/models/",
-        "scripts/tiny_model/",
         "agentgym_rl/cli/",
+        "agentgym_rl/engines/",
         "agentgym_rl/evaluate/",
+        "agentgym_rl/models/",
         "agentgym_rl/rollout/",
         "agentgym_rl/run/",
+        "agentgym_rl/trainer/",
         "benchmarks/",
-        "examples/loop.py",
+        "envs/arl_envs/gymnasium/",
+        "envs/arl_envs/math/",
+        "examples/loop",
         "extensions/",
         "scripts/",
+        "scripts/tiny_model/",
+        "tests/docs/blocks.py",
+        "tests/e2e/forked.py",
         "tests/models/test_tiny_model.py",
         "tests/programs/",
+        "tests/run/test_loop.py",
         "tests/test_mutants.py",
     ),
 }
@@ -266,7 +305,7 @@ class Chosen(NamedTuple):
     reason: str
 
 
-class CannotTell(Exception):
+class UnknownChanges(Exception):
     """The state of a repository that does not say what changed."""
 
 
@@ -286,7 +325,7 @@ def choose_here(root: Path, environ: Mapping[str, str]) -> list[Chosen]:
     try:
         if environ.get("ARL_EXHAUSTIVE") != "1":
             return list(choose(changed_paths(root, environ.get("ARL_CI_BASE", ""))))
-    except CannotTell as error:
+    except UnknownChanges as error:
         reason = f"unknown what changed: {error}"
     return [Chosen(suite, reason) for suite in (*CORE, *RESTS_ON)]
 
@@ -295,11 +334,11 @@ def changed_paths(root: Path, base: str) -> set[str]:
     """Return the paths that differ from the merge base with `base`, committed or not.
 
     Raises:
-        CannotTell: there is no git, no such commit, or no merge base.
+        UnknownChanges: there is no git, no such commit, or no merge base.
     """
     against = base or "origin/main"
     if not base and _git(root, "rev-parse", against) == _git(root, "rev-parse", "HEAD"):
-        raise CannotTell(f"HEAD is {against}; ARL_CI_BASE can name the commit that passed last")
+        raise UnknownChanges(f"HEAD is {against}; ARL_CI_BASE can name the commit that passed last")
     fork = _git(root, "merge-base", against, "HEAD").strip()
     changed = _git(root, "diff", "--name-only", "--no-renames", "-z", fork)
     added = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
@@ -312,10 +351,10 @@ def _git(root: Path, *arguments: str) -> str:
             ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CannotTell(f"git {arguments[0]}: {error}") from error
+        raise UnknownChanges(f"git {arguments[0]}: {error}") from error
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise CannotTell(f"git {' '.join(arguments)}: {said[0]}")
+        raise UnknownChanges(f"git {' '.join(arguments)}: {said[0]}")
     return done.stdout
 
 

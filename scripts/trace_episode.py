@@ -27,7 +27,7 @@ from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.serving import env_spec, serving_policy
+from agentgym_rl.rollout.factory import env_spec, serving_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("agentgym_rl/", "envs/", "agents/", "sandboxes/", "extensions/")

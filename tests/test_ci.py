@@ -1,9 +1,12 @@
 """The suites that `.ci/run` chooses: each rests on what is there, and a change finds its suites."""
 
+import ast
+import functools
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,12 +41,14 @@ EVERY = "extensions envs programs docker agents peers vllm sglang"
         "tests/engines/test_router.py": "",
         "tests/models/test_tiny_model.py": "programs",
         "tests/gym/verifier/test_pool.py": "envs",
+        "extensions/arl_verifier/pool.py": "extensions envs programs",
+        "tests/run/test_loop.py": "programs",
         "tests/envs/math/test_judge.py": "envs",
         "agentgym_rl/algo/kl.py": "extensions peers",
-        "agentgym_rl/trainer/step.py": "extensions",
+        "agentgym_rl/trainer/step.py": "extensions programs",
         "extensions/arl_inspect/serve.py": "extensions programs",
         "agentgym_rl/__init__.py": "extensions",
-        "envs/arl_envs/math/env.py": "extensions envs",
+        "envs/arl_envs/math/env.py": "extensions envs programs",
         "requirements/gem.txt": "",
         "agentgym_rl/core/task.py": EVERY,
         "agentgym_rl/gym/env.py": EVERY,
@@ -52,17 +57,17 @@ EVERY = "extensions envs programs docker agents peers vllm sglang"
         "sandboxes/arl_sandboxes/gone.py": "extensions envs docker",
         "arl_isolation/bpf.py": "extensions envs docker",
         "envs/arl_envs/code/env.py": "extensions envs docker",
-        "envs/arl_envs/harbor/env.py": "extensions envs docker",
+        "envs/arl_envs/harbor/env.py": "extensions envs docker agents",
         "scripts/dockerd.py": "programs docker",
         "tests/security/test_hacks.py": "envs docker",
-        "tests/contracts/sandboxes.py": "envs docker",
+        "tests/contracts/sandboxes.py": "extensions envs docker agents",
         "tests/contracts/test_sandbox_reset.py": "envs docker",
         "tests/contracts/test_env.py": "envs",
         "tests/contracts/rewarded.py": "envs",
         "tests/contracts/test_agent.py": "agents",
         "tests/contracts/test_engine.py": "vllm sglang",
         "tests/gym/check/toys.py": "envs",
-        "tests/e2e/forked.py": "extensions envs docker",
+        "tests/e2e/forked.py": "extensions envs docker programs",
         "agentgym_rl/cli/commands/list.py": "extensions envs programs",
         "extensions/arl_check/check.py": "extensions envs programs",
         "agentgym_rl/rollout/groups.py": "extensions programs",
@@ -82,14 +87,15 @@ EVERY = "extensions envs programs docker agents peers vllm sglang"
         "tests/litellm_engine/test_litellm.py": "extensions peers",
         "agentgym_rl/weights/transport.py": "extensions vllm sglang",
         "extensions/arl_vllm/plugin.py": "extensions programs vllm",
-        "agentgym_rl/engines/client/client.py": "extensions vllm sglang",
+        "agentgym_rl/engines/client/client.py": "extensions programs vllm sglang",
         "requirements/vllm-cpu.txt": "vllm",
         "examples/vllm.toml": "extensions vllm",
         "extensions/arl_sglang/server.py": "extensions programs sglang",
         "requirements/sglang-cpu.txt": "sglang",
         "requirements/sglang-cpu/sgl_kernel/__init__.py": "sglang",
         "examples/sglang.toml": "extensions sglang",
-        "tests/e2e/test_exactness.py": "docker vllm",
+        "tests/e2e/test_exactness.py": "vllm",
+        "tests/e2e/test_train_code.py": "docker",
         "pyproject.toml": EVERY,
         "Makefile": EVERY,
         ".ci/run": EVERY,
@@ -126,30 +132,70 @@ def test_a_suite_rests_on_paths_that_exist():
         assert gone == []
 
 
+def run_in(suite: str) -> list[str]:
+    """The tests that the Makefile runs in a suite: files, and folders that end with a slash."""
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    recipe = makefile.split(f"\n{suite}:")[1].split("\n\n")[0]
+    for name, listed in re.findall(r"^(\w+_TESTS) := (.*)", makefile, re.MULTILINE):
+        recipe = recipe.replace(f"$({name})", listed)
+    named = [path if path.endswith(".py") else f"{path}/" for path in recipe.split() if "/" in path]
+    found = [path for path in named if path.startswith("tests/")]
+    if suite == "test-docker":
+        found = [path for folder in found for path in of_docker(folder)]
+    assert found
+    return found
+
+
 def test_a_suite_rests_on_what_the_makefile_runs_in_it():
-    makefile = (ROOT / "Makefile").read_text()
-    tests_of_envs = makefile.split("ENVS_TESTS := ")[1].split("\n# Run when an ext")[0]
-    makefile = makefile.replace("$(ENVS_TESTS)", tests_of_envs)
-    for name, end in (("EXTENSIONS", "\nPROGRAMS_TESTS"), ("PROGRAMS", "\nNOT_CORE")):
-        listed = makefile.split(f"{name}_TESTS := ")[1].split(end)[0]
-        makefile = makefile.replace(f"$({name}_TESTS)", listed)
     for suite, rests_on in ci.RESTS_ON.items():
-        recipe = makefile.split(f"\n{suite}:")[1].split("\n\n")[0]
-        named = re.findall(r"tests/\S+", recipe)
-        assert named
-        for path in named:
-            path += "" if path.endswith(".py") else "/"
-            parts = [path]
-            if "-k docker" in recipe and not path.startswith(rests_on):
-                parts = with_sandboxes(path)
-            assert parts
-            assert [part for part in parts if not part.startswith(rests_on)] == []
+        assert [path for path in run_in(suite) if not path.startswith(rests_on)] == []
 
 
-def with_sandboxes(folder: str) -> list[str]:
-    """The files of a folder of tests in which `-k docker` finds any: a backend is their `world`."""
+PLACES = ("", "envs", "agents", "sandboxes", "extensions")
+
+
+@functools.cache
+def imported_by(file: Path) -> set[str]:
+    """The files of this repository that a file imports, but for the kernel's."""
+    modules: set[tuple[Path, str]] = set()
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            modules |= {(ROOT, alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parents[node.level - 1] if node.level else ROOT
+            names = [node.module, *(f"{node.module or ''}.{alias.name}" for alias in node.names)]
+            modules |= {(base, name.strip(".")) for name in names if name}
+    stems = [
+        base / place / name.replace(".", "/")
+        for base, name in modules
+        if name.partition(".")[0] not in {"agentgym_rl", *sys.stdlib_module_names}
+        for place in (*PLACES, file.parent)
+    ]
+    files = [path for stem in stems for path in (stem.with_suffix(".py"), stem / "__init__.py")]
+    return {str(path.relative_to(ROOT)) for path in files if path.is_file()}
+
+
+def test_a_suite_rests_on_what_its_tests_import():
+    """The kernel is left out, since `make test` runs at every change, and so is the environment
+    that tests of anything else play."""
+    lacking: dict[str, set[str]] = {}
+    for suite, rests_on in ci.RESTS_ON.items():
+        for path in map(ROOT.joinpath, run_in(suite)):
+            for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+                for needed in imported_by(file):
+                    if not needed.startswith((*rests_on, *ci.FOR_ALL, "envs/arl_envs/math/")):
+                        lacking.setdefault(f"{suite}: {needed}", set()).add(file.name)
+    assert lacking == {}
+
+
+DOCKERS = r"""\bworld\b|["']docker["']|test\w*docker"""
+
+
+def of_docker(folder: str) -> list[str]:
+    """The files of a folder of tests in which `-k docker` may find any: a backend is a `world`."""
     files = (ROOT / folder).glob("test_*.py")
-    return [f"{folder}{file.name}" for file in files if re.search(r"\bworld\b", file.read_text())]
+    texts = {file.name: f"{file.name} {file.read_text()}" for file in files}
+    return [f"{folder}{name}" for name, text in texts.items() if re.search(DOCKERS, text)]
 
 
 def test_every_suite_is_a_target_and_has_a_time():

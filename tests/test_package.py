@@ -340,7 +340,7 @@ MOST_LINES = {
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_300,
-    "arl_inspect": 1_900,
+    "arl_inspect": 1_950,
     "arl_objectives": 1_100,
     "arl_plan": 3_950,
     "arl_scale": 3_450,

@@ -155,7 +155,7 @@ def _returned(algo: AlgoConfig, what: str) -> ConfigError:
     )
 
 
-class _Alone:
+class _SingleProcess:
     """One rank, for a batch that exists for a trial."""
 
     def gather(self, value: T, /) -> list[T]:
@@ -191,7 +191,7 @@ def made_up_batch(needed: Collection[str]) -> TokenBatch:
         turn_returns=torch.tensor([0.5] + [0.0] * 7, dtype=torch.float64),
         behavior_logprobs=logprobs,
         staleness=torch.zeros(8, dtype=torch.int64),
-        ranks=_Alone(),
+        ranks=_SingleProcess(),
         proximal=logprobs if "proximal" in needed else None,
         reference=logprobs - 0.1 if "reference" in needed else None,
     )

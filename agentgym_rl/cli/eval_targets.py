@@ -43,9 +43,9 @@ def evaluated(args: Namespace) -> list[EvalTarget]:
         return [chosen(args.config, overrides, run=args.run, checkpoint=args.checkpoint)]
     if args.run:
         args.config = config_of_run(Path(args.run), args.config)
-    asked_type = args.engine or args.overrides.get("engine.type")
-    default = asked_type or load_config(args.config).engine.type
-    types = {name: _split(name)[0] or asked_type or _type_of(name) or default for name in names}
+    chosen_type = args.engine or args.overrides.get("engine.type")
+    default = chosen_type or load_config(args.config).engine.type
+    types = {name: _split(name)[0] or chosen_type or _type_of(name) or default for name in names}
     return [_named(args, name, types=types, default=default) for name in names]
 
 

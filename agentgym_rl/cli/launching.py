@@ -15,7 +15,7 @@ from agentgym_rl.core.engine import version_label
 from agentgym_rl.engines.launch import engine_process
 from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder, resolve_paths
-from agentgym_rl.rollout.checks import check_policy
+from agentgym_rl.rollout.config_checks import check_policy
 from agentgym_rl.run.parts import producer_kind
 from agentgym_rl.run.train import checked
 from agentgym_rl.runtime import log

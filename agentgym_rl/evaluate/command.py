@@ -29,13 +29,13 @@ from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
-from agentgym_rl.rollout.checks import check
+from agentgym_rl.rollout.config_checks import check
 from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.players import check_alone, player_kinds
-from agentgym_rl.rollout.preflight import check_prompts
+from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
+from agentgym_rl.rollout.players import check_single_agent, player_kinds
+from agentgym_rl.rollout.prompt_lengths import check_prompts
 from agentgym_rl.rollout.rollout import Rollout
-from agentgym_rl.rollout.serving import env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
 from agentgym_rl.storage.run_folder import file_name
 
@@ -91,19 +91,21 @@ async def evaluate(
                 "takes no other argument"
             )
         own, tasks = rollout.run.config, rollout.tasks("eval")
-        return await play_all(own.eval, own.rollout, rollout.player.alone, tasks, seed=own.seed)
-    asked = chosen(config, overrides or {}, run=run, checkpoint=checkpoint)
+        return await play_all(
+            own.eval, own.rollout, rollout.player.single_agent, tasks, seed=own.seed
+        )
+    target = chosen(config, overrides or {}, run=run, checkpoint=checkpoint)
     folder = None if out is None else Path(out)
     try:
-        with reporting_to(progress, asked.config.logging, total_steps=0) as progress:
-            (evaluated,) = await evaluate_all([asked], progress, out=folder)
+        with reporting_to(progress, target.config.logging, total_steps=0) as progress:
+            (evaluated,) = await evaluate_all([target], progress, out=folder)
     except BaseExceptionGroup as error:
         raise cause_of(error) from error
     return evaluated.result
 
 
 async def evaluate_all(
-    asked: Sequence[EvalTarget], progress: Progress, *, out: Path | None = None
+    targets: Sequence[EvalTarget], progress: Progress, *, out: Path | None = None
 ) -> list[Evaluated]:
     """Evaluate one model after the other.
 
@@ -113,31 +115,31 @@ async def evaluate_all(
     Raises:
         ConfigError: some configuration cannot work; no request has been sent to any model yet.
     """
-    checked = await _all_checked(_places(asked, out), say=progress.phase)
-    spec = env_spec(asked[0].config.env, asked[0].config.rollout)
-    check_alone(spec, await specimen(spec))
+    checked = await _all_checked(_places(targets, out), say=progress.phase)
+    spec = env_spec(targets[0].config.env, targets[0].config.rollout)
+    check_single_agent(spec, await specimen(spec))
     found: list[Evaluated] = []
     for number, (one, folder) in enumerate(_places(checked, out), start=1):
-        if len(asked) > 1:
-            progress.phase(f"model {number} of {len(asked)}: {one.model}")
+        if len(targets) > 1:
+            progress.phase(f"model {number} of {len(targets)}: {one.model}")
         found.append(await _evaluate(one, progress, folder))
     return found
 
 
-async def round_robin(asked: Sequence[EvalTarget], progress: Progress) -> dict[str, Any]:
+async def round_robin(targets: Sequence[EvalTarget], progress: Progress) -> dict[str, Any]:
     """Let the models play each other at a game of two seats: any two of them every held-out task,
     once at either seat. Return ratings and results, the JSON object of `arl eval --round-robin`.
 
     Raises:
         ConfigError: some configuration cannot work, or the game has not two seats.
     """
-    config = asked[0].config
+    config = targets[0].config
     spec = env_spec(config.env, config.rollout)
     game = await specimen(spec)
     kind = next((kind for _, kind in player_kinds() if len(kind.seats(game)) == 2), None)
     if kind is None:
         raise ConfigError(f"--round-robin: {config.env.id} is no game of two seats")
-    checked = await _all_checked([(each, None) for each in asked], say=progress.phase)
+    checked = await _all_checked([(each, None) for each in targets], say=progress.phase)
     names, won = [each.model for each in checked], list[Won]()
     pairs: list[dict[str, Any]] = []
     async with contextlib.AsyncExitStack() as stack:
@@ -171,14 +173,14 @@ def _sum(parts: Sequence[Won]) -> Won:
     return dict(total)
 
 
-async def _match(asked: EvalTarget, player: Player, progress: Progress) -> list[float]:
+async def _match(target: EvalTarget, player: Player, progress: Progress) -> list[float]:
     """Play every held-out task; return the points of the first seat, in the order of tasks.
 
     Raises:
         InfraError, TooManyErrors: see `evaluate`.
         EpisodeError: a game failed, so that the players have not played the same tasks.
     """
-    config, points = asked.config, dict[int, float]()
+    config, points = target.config, dict[int, float]()
 
     async def keep(task: Task, index: int, played: Trajectory) -> None:
         if not played.outcome.trains:
@@ -194,15 +196,17 @@ async def _match(asked: EvalTarget, player: Player, progress: Progress) -> list[
     return [points[index] for index in sorted(points)]
 
 
-def _places(asked: Sequence[EvalTarget], out: Path | None) -> list[tuple[EvalTarget, Path | None]]:
-    if out is None or len(asked) == 1:
-        return [(each, out) for each in asked]
-    names = [file_name(each.model) for each in asked]
+def _places(
+    targets: Sequence[EvalTarget], out: Path | None
+) -> list[tuple[EvalTarget, Path | None]]:
+    if out is None or len(targets) == 1:
+        return [(each, out) for each in targets]
+    names = [file_name(each.model) for each in targets]
     unique = [
         f"{name}-{names[:i].count(name) + 1}" if name in names[:i] else name
         for i, name in enumerate(names)
     ]
-    return [(each, out / name) for each, name in zip(asked, unique, strict=True)]
+    return [(each, out / name) for each, name in zip(targets, unique, strict=True)]
 
 
 async def _all_checked(
@@ -213,32 +217,32 @@ async def _all_checked(
     dates = [kept_date(folder) for _, folder in places if folder is not None]
     date, checked = next((date for date in dates if date is not None), None), list[EvalTarget]()
     for one, folder in places:
-        asked = one if folder is None else with_kept(one, folder)
-        config = asked.config
+        target = one if folder is None else with_kept(one, folder)
+        config = target.config
         if date is not None and "date" not in config.gateway.model_fields_set:
             gateway = config.gateway.model_copy(update={"date": date})
             config = config.model_copy(update={"gateway": gateway})
-        checked.append(await _checked(replace(asked, config=config), say=say))
+        checked.append(await _checked(replace(target, config=config), say=say))
         if date is None:
             date = checked[-1].config.gateway.date or None
     return checked
 
 
-async def _checked(asked: EvalTarget, *, say: Callable[[str], None]) -> EvalTarget:
+async def _checked(target: EvalTarget, *, say: Callable[[str], None]) -> EvalTarget:
     """Refuse what cannot work; return it with the defaults that fit its model."""
-    await _check(asked)
-    config, folder = asked.config, None
+    await _check(target)
+    config, folder = target.config, None
     if not isinstance(config.engine, EndpointConfig):
         folder = model_folder(config.model, config.env.id)
     turns = await turns_of(config.env, config.agent, config.rollout)
     config = with_model_defaults(config, folder, turns=turns)
     if folder is not None:
         await check_prompts(config, ("eval",), say=say)
-    return replace(asked, config=config)
+    return replace(target, config=config)
 
 
-async def _check(asked: EvalTarget) -> None:
-    config, checkpoint = asked.config, asked.checkpoint
+async def _check(target: EvalTarget) -> None:
+    config, checkpoint = target.config, target.checkpoint
     if isinstance(config.engine, EndpointConfig):
         endpoint = endpoint_kind(config.engine)
         if checkpoint:
@@ -258,15 +262,15 @@ async def _check(asked: EvalTarget) -> None:
         )
 
 
-async def _evaluate(asked: EvalTarget, progress: Progress, out: Path | None) -> Evaluated:
+async def _evaluate(target: EvalTarget, progress: Progress, out: Path | None) -> Evaluated:
     with contextlib.ExitStack() as stack:
         folder: EvalFolder | None = None
         before: Mapping[str, Any] = {}
         if out is not None:
-            folder = stack.enter_context(open_folder(out, asked))
+            folder = stack.enter_context(open_folder(out, target))
             before = folder.finished()
-        result, pace = await _missing(asked, progress, folder, before)
-        report = _report(asked, result, pace)
+        result, pace = await _missing(target, progress, folder, before)
+        report = _report(target, result, pace)
         if folder is not None:
             report["out"] = str(folder.path)
             folder.write_result(report)
@@ -274,28 +278,28 @@ async def _evaluate(asked: EvalTarget, progress: Progress, out: Path | None) -> 
 
 
 async def _missing(
-    asked: EvalTarget, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
+    target: EvalTarget, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
 ) -> tuple[EvalResult, Pace]:
     """Play the missing episodes. If there are none, no engine is started."""
-    config = asked.config
+    config = target.config
     spec = env_spec(config.env, config.rollout)
     tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)
     places = planned(tasks, config.eval)
     there = [before[place.episode_id] for place in places if place.episode_id in before]
     if len(there) == len(places):
-        progress.phase(f"all {len(there)} episodes of {asked.model} are there")
+        progress.phase(f"all {len(there)} episodes of {target.model} are there")
         result = summarize(there, config.eval, duration_s=0.0, resumed=len(there))
         return result, Meter().read(episodes=0)
     if there:
-        progress.phase(f"{len(there)} of {len(places)} episodes of {asked.model} are there")
-    async with _serving(asked, progress) as player, measuring(player.services) as meter:
+        progress.phase(f"{len(there)} of {len(places)} episodes of {target.model} are there")
+    async with _serving(target, progress) as player, measuring(player.services) as meter:
         kind = "held-out" if config.eval.split == "eval" else "training"
         progress.phase(f"evaluating on {kind} tasks")
         keep = folder.log.add_evaluated if folder else None
         result = await play_all(
             config.eval,
             config.rollout,
-            player.alone,
+            player.single_agent,
             tasks,
             seed=config.seed,
             on_progress=progress.evaluating,
@@ -305,12 +309,12 @@ async def _missing(
         return result, meter.read(episodes=sum(result.outcomes.values()) - result.resumed)
 
 
-def _report(asked: EvalTarget, result: EvalResult, pace: Pace) -> dict[str, Any]:
+def _report(target: EvalTarget, result: EvalResult, pace: Pace) -> dict[str, Any]:
     """Return the JSON object, without the rewards per task, which are in the episodes."""
-    report = asdict(result) | asdict(pace) | {"model": asked.model}
-    report["split"] = asked.config.eval.split
+    report = asdict(result) | asdict(pace) | {"model": target.model}
+    report["split"] = target.config.eval.split
     del report["rewards"]
-    engine = asked.config.engine
+    engine = target.config.engine
     if isinstance(engine, EndpointConfig) and engine.base_url:
         report["base_url"] = engine.base_url
     return report
@@ -318,22 +322,22 @@ def _report(asked: EvalTarget, result: EvalResult, pace: Pace) -> dict[str, Any]
 
 @contextlib.asynccontextmanager
 async def _serving(
-    asked: EvalTarget, progress: Progress, *, first_index: int = 0
+    target: EvalTarget, progress: Progress, *, first_index: int = 0
 ) -> AsyncIterator[Player]:
-    config = asked.config
+    config = target.config
     if isinstance(config.engine, EndpointConfig):
         endpoint = endpoint_kind(config.engine)
         progress.phase(f"asking {config.model.path} at {endpoint.place(config.engine)}")
         async with endpoint.serving(config, config.engine) as player:
             yield player
         return
-    async with serving_model(asked, progress, first_index=first_index) as (_, player):
+    async with serving_model(target, progress, first_index=first_index) as (_, player):
         yield player
 
 
 @contextlib.asynccontextmanager
 async def serving_model(
-    asked: EvalTarget,
+    target: EvalTarget,
     progress: Progress,
     *,
     first_index: int = 0,
@@ -342,15 +346,15 @@ async def serving_model(
 ) -> AsyncIterator[tuple[Fleet, Player]]:
     """Start engines for a model, numbered from `first_index`; yield them, and a player of it.
     Their logs go to `logs`, or are removed in the end; with `forks` they are forked."""
-    config = asked.config
+    config = target.config
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
         temporary, model_dir = Path(name), model_folder(config.model, config.env.id)
-        if asked.checkpoint:
-            progress.phase(f"reading {asked.model}")
+        if target.checkpoint:
+            progress.phase(f"reading {target.model}")
             from agentgym_rl.trainer.export import export_checkpoint  # torch, only needed here
 
             exported = temporary / "model"
-            export_checkpoint(asked.checkpoint, exported, model_dir=model_dir, lora=config.lora)
+            export_checkpoint(target.checkpoint, exported, model_dir=model_dir, lora=config.lora)
             model, model_dir = ModelConfig(path=str(exported)), exported
             config = config.model_copy(update={"model": model})
         config_file = temporary / "config.toml"

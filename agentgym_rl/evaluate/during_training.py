@@ -35,7 +35,7 @@ from agentgym_rl.gym.services import Services
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.serving import env_spec, serving_policy
+from agentgym_rl.rollout.factory import env_spec, serving_policy
 
 from .evaluate import ON_PROGRESS, evaluate
 from .folder import EvalFolder, EvalTarget, open_folder, read_folder
@@ -88,12 +88,12 @@ class Evaluator:
         spec = env_spec(config.env, config.rollout)
         self._queue.begin(version)
         checkpoint = self._run_dir / "checkpoints" / f"step-{version}" if version else None
-        asked = EvalTarget(config, checkpoint)
-        with _folder(self._queue.records.episodes(version), asked) as folder:
+        target = EvalTarget(config, checkpoint)
+        with _folder(self._queue.records.episodes(version), target) as folder:
             result = await evaluate(
                 config.eval,
                 config.rollout,
-                player.alone,
+                player.single_agent,
                 await spec.read_tasks("eval", seed=config.eval.seed),
                 seed=config.seed,
                 on_progress=on_progress,
@@ -104,7 +104,7 @@ class Evaluator:
                 raise EngineError(
                     f"policy versions {sorted(others)} answered in the evaluation of {version}"
                 )
-            report = asdict(result) | {"model": asked.model, "out": str(folder.path)}
+            report = asdict(result) | {"model": target.model, "out": str(folder.path)}
             del report["rewards"]
             folder.write_result(report)
         self._queue.end(version, "done", metrics=eval_metrics(result))
@@ -191,15 +191,15 @@ class Evaluator:
 
 
 @contextlib.contextmanager
-def _folder(path: Path, asked: EvalTarget) -> Iterator[EvalFolder]:
+def _folder(path: Path, target: EvalTarget) -> Iterator[EvalFolder]:
     """Open the folder of an evaluation; remove episodes that another configuration played there."""
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(open_folder(path, asked))
+            folder = stack.enter_context(open_folder(path, target))
         except ConfigError as error:
             log.info("an evaluation starts again from the beginning: %s", error)
             shutil.rmtree(path)
-            folder = stack.enter_context(open_folder(path, asked))
+            folder = stack.enter_context(open_folder(path, target))
         yield folder
 
 

@@ -28,7 +28,7 @@ Keep = Callable[[Task, int, Trajectory], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSample:
+class PlannedEpisode:
     """The sample number `sample` of the task at `index`. The name and seed of the first sample
     of a task do not depend on the number of samples."""
 
@@ -44,14 +44,14 @@ class TaskSample:
         return f"{self.group_id}.{self.sample}" if self.sample else self.group_id
 
 
-def planned(tasks: TaskSource, config: EvalConfig) -> list[TaskSample]:
+def planned(tasks: TaskSource, config: EvalConfig) -> list[PlannedEpisode]:
     """Return the episodes of an evaluation: `config.samples_per_task` per task.
 
     Raises:
         ConfigError: there are no tasks.
     """
     indices = range(num_available(tasks, config.num_tasks))
-    return [TaskSample(index, s) for index in indices for s in range(config.samples_per_task)]
+    return [PlannedEpisode(index, s) for index in indices for s in range(config.samples_per_task)]
 
 
 async def evaluate(
@@ -87,7 +87,7 @@ async def evaluate(
     finished = [before[place.episode_id] for place in places if place.episode_id in before]
     resumed = len(finished)
 
-    async def play(place: TaskSample) -> Trajectory:
+    async def play(place: PlannedEpisode) -> Trajectory:
         task = await drawn(tasks, place.index)
         begun = time.monotonic()
         played = await play_with_retries(
@@ -131,8 +131,8 @@ async def evaluate(
 
 
 async def _play_all(
-    places: Sequence[TaskSample],
-    play: Callable[[TaskSample], Awaitable[Trajectory]],
+    places: Sequence[PlannedEpisode],
+    play: Callable[[PlannedEpisode], Awaitable[Trajectory]],
     *,
     at_once: int,
 ) -> None:

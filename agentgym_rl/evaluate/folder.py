@@ -89,7 +89,7 @@ class EvalFolder:
 
 
 @contextlib.contextmanager
-def open_folder(path: Path, asked: EvalTarget) -> Iterator[EvalFolder]:
+def open_folder(path: Path, target: EvalTarget) -> Iterator[EvalFolder]:
     """Open the folder `path` for a new or resumed evaluation.
 
     Raises:
@@ -106,12 +106,12 @@ def open_folder(path: Path, asked: EvalTarget) -> Iterator[EvalFolder]:
             lock = stack.enter_context((path / "lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (path / MARK).exists():
-                _check_same(path, asked)
+                _check_same(path, target)
                 _check_whole(path)
             else:
-                (path / MODEL).write_text(json.dumps(_identity(asked)) + "\n", encoding="utf-8")
+                (path / MODEL).write_text(json.dumps(_identity(target)) + "\n", encoding="utf-8")
                 part = path / f"{MARK}.part"
-                replace_text(path / MARK, dump_record(asked.resolved, path), part=part)
+                replace_text(path / MARK, dump_record(target.resolved, path), part=part)
         except BlockingIOError as error:
             raise ConfigError(f"--out {path}: another `arl eval` uses this folder") from error
         except OSError as error:
@@ -134,9 +134,9 @@ def read_folder(path: Path) -> tuple[Config, str, list[Trajectory]]:
         return config, model, [reader.trajectory(name) for name in names]
 
 
-def _identity(asked: EvalTarget) -> dict[str, str]:
+def _identity(target: EvalTarget) -> dict[str, str]:
     """Return the name of the model and the checkpoint; the configuration has the model's folder."""
-    return {"model": asked.model, "checkpoint": str(asked.checkpoint or "")}
+    return {"model": target.model, "checkpoint": str(target.checkpoint or "")}
 
 
 def _read_identity(path: Path) -> dict[str, str]:
@@ -159,25 +159,25 @@ def kept_date(path: Path) -> str | None:
         return None
 
 
-def with_kept(asked: EvalTarget, path: Path) -> EvalTarget:
+def with_kept(target: EvalTarget, path: Path) -> EvalTarget:
     """Return what is evaluated with the keys that are newer than the evaluation kept in a folder,
     and not named, at the values that they had in effect then."""
-    config = asked.config
+    config = target.config
     try:
         named = flat(parse_toml((path / MARK).read_text(encoding="utf-8")))
         kept = flat(parse_toml(dump_toml(load_config(path / MARK))))
     except (OSError, ValueError, ConfigError):  # none, or `_check_same` names what is damaged
-        return asked
+        return target
     now = flat(parse_toml(dump_toml(config)))
     if now["env.id"] != kept["env.id"]:
-        return asked
+        return target
     free = named.keys() | flat(config.model_dump(exclude_unset=True)).keys()
     then = {
         key: value
         for key, value in kept.items()
         if key not in free and (key in now or key.startswith("env.options."))
     }
-    return replace(asked, config=load_config(config, then))
+    return replace(target, config=load_config(config, then))
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
@@ -185,7 +185,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return config_differences(one, other, free=free_keys(Config, "eval"))
 
 
-def _check_same(path: Path, asked: EvalTarget) -> None:
+def _check_same(path: Path, target: EvalTarget) -> None:
     if (path / "checkpoints").exists() or not (path / MODEL).exists():
         raise ConfigError(
             f"--out {path} is the folder of a training run; use another for an evaluation "
@@ -197,9 +197,9 @@ def _check_same(path: Path, asked: EvalTarget) -> None:
         raise
     except ConfigError as error:
         raise _damaged(path, f"{MARK} is damaged ({error})") from error
-    now = asked.resolved
+    now = target.resolved
     different = differences(*(parse_toml(dump_toml(config)) for config in (kept, now)))
-    is_now, was = _identity(asked)["checkpoint"], _read_identity(path)["checkpoint"]
+    is_now, was = _identity(target)["checkpoint"], _read_identity(path)["checkpoint"]
     if is_now != was:
         different.insert(0, f"the checkpoint is {is_now or 'none'}, not {was or 'none'}")
     if different:

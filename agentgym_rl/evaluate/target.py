@@ -42,7 +42,7 @@ def chosen(
     return EvalTarget(load_config(config, overrides), weights)
 
 
-def first_engines(asked: Sequence[EvalTarget]) -> list[int]:
+def first_engines(targets: Sequence[EvalTarget]) -> list[int]:
     """Return the number of the first engine of each model, for models that are served at the same
     time: servers get their share of `engine.gpus` by their numbers.
 
@@ -50,7 +50,7 @@ def first_engines(asked: Sequence[EvalTarget]) -> list[int]:
         ConfigError: there are too few of these GPUs.
     """
     found, taken = list[int](), Counter[tuple[int, ...]]()
-    for each in asked:
+    for each in targets:
         engine, first = each.config.engine, 0
         if isinstance(engine, ServerEngineConfig):
             gpus, width = engine.gpus, engine.gpus_per_server

@@ -19,7 +19,7 @@ RESERVED_INFO = {
     "over": "reward of a game that ended before the seat had a turn (from reset)",
     "episode": 'on the last step: {"r": sum of rewards, "l": steps, "t": seconds} (Gymnasium\'s)',
     "metrics": "numbers to average over episodes, by name",
-    "turn_reward": "reward of the action's own turn, in units of advantage, in addition to `reward`",
+    "turn_reward": "reward of the action's own turn, in units of advantage, besides `reward`",
     "reward_components": "parts of the reward, by name",
     "stop_reason": "reason of the end: answer, max_turns, or one of the environment's own",
     "invalid_action": "problem of an action that could not be executed",

@@ -309,7 +309,7 @@ class Player:
     """The warnings of the player's episodes."""
 
     @property
-    def alone(self) -> Player:
+    def single_agent(self) -> Player:
         """Return the player of the same episodes without agents at other seats."""
         return self
 

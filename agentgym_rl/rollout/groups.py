@@ -7,7 +7,7 @@ to the buffer, or dropped with its budget back. All members are trained, or none
 cannot be trained (after retries of infrastructure failures) drops its group.
 
 `producer.py` plays groups in this process. Extensions lease them to worker processes
-(`arl_scale/workers/leases.py`), or have other programs play them (`arl_serve/desk.py`).
+(`arl_scale/workers/leases.py`), or have other programs play them (`arl_serve/session_groups.py`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ PLAYERS = "players"
 class PlayerKind(ABC):
     """A kind of players of a run's training episodes, made from the player of one agent.
 
-    Evaluations play with `Player.alone` of what it makes.
+    Evaluations play with `Player.single_agent` of what it makes.
     """
 
     @abstractmethod
@@ -31,7 +31,7 @@ class PlayerKind(ABC):
 
     @abstractmethod
     def player(
-        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+        self, single_agent: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
         """Return the player of a run; `opponents` are players of models beside the policy."""
 
@@ -42,7 +42,7 @@ class PlayerKind(ABC):
             ConfigError: the reason.
         """
 
-    def check_alone(self, spec: EnvSpec, env: Env) -> None:  # noqa: B027
+    def check_single_agent(self, spec: EnvSpec, env: Env) -> None:  # noqa: B027
         """Refuse to play `env`, an instance of `spec`, with one agent, if this kind knows that it
         takes more.
 
@@ -66,9 +66,9 @@ class _Episodes(PlayerKind):
         return True
 
     def player(
-        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+        self, single_agent: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
-        return alone
+        return single_agent
 
 
 def player_kinds() -> Iterator[tuple[str, PlayerKind]]:
@@ -88,7 +88,7 @@ def player_kind(rollout: RolloutConfig, spec: EnvSpec) -> PlayerKind:
     return _Episodes() if found is None else found
 
 
-def check_alone(spec: EnvSpec, env: Env) -> None:
+def check_single_agent(spec: EnvSpec, env: Env) -> None:
     """Refuse to play `env`, an instance of `spec`, with one agent, as evaluations do, if a
     registered kind knows that it takes more.
 
@@ -96,4 +96,4 @@ def check_alone(spec: EnvSpec, env: Env) -> None:
         ConfigError: the reason.
     """
     for _, kind in player_kinds():
-        kind.check_alone(spec, env)
+        kind.check_single_agent(spec, env)

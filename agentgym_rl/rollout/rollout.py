@@ -14,9 +14,9 @@ from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.storage.run_files import Run
 
 from .episode import Player
+from .factory import Engines, env_spec, serving_policy
 from .groups import FinishedGroups
 from .producer import TaskCursor, play_member
-from .serving import Engines, env_spec, serving_policy
 
 
 class Rollout:

@@ -21,14 +21,14 @@ from agentgym_rl.evaluate.evaluate import EvalResult
 from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.checks import check
+from agentgym_rl.rollout.config_checks import check
 from agentgym_rl.rollout.draws import Draws, draws_of
 from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.players import check_alone
-from agentgym_rl.rollout.preflight import check_prompts
+from agentgym_rl.rollout.players import check_single_agent
 from agentgym_rl.rollout.producer import Producer, TaskCursor
-from agentgym_rl.rollout.serving import env_spec, serving_policy, specimen, turns_of
+from agentgym_rl.rollout.prompt_lengths import check_prompts
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.storage.run_folder import record_tasks
 
@@ -50,12 +50,12 @@ async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
     that takes long.
 
     Raises:
-        ConfigError: see `checks.check` and `preflight.check_prompts`.
+        ConfigError: see `config_checks.check` and `prompt_lengths.check_prompts`.
     """
     await check(config)
     if config.eval.num_tasks or not config.rollout.seats:
         spec = env_spec(config.env, config.rollout)
-        check_alone(spec, await specimen(spec))
+        check_single_agent(spec, await specimen(spec))
     turns = await turns_of(config.env, config.agent, config.rollout)
     config = with_model_defaults(config, model_folder(config.model, config.env.id), turns=turns)
     await check_prompts(config, ("eval", "train"), say=say)

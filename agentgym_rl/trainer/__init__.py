@@ -11,7 +11,7 @@ lora.py         an adapter that is trained instead of all weights
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
 optim.py        AdamW, Muon, schedules, clipping, norms by layer
-versions_out.py the publication of versions, and a hash of their parameters
+publication.py  the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
 trial.py        a trial of the model before a run starts anything
 export.py       the export to a folder that `from_pretrained` loads

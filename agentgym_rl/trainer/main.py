@@ -25,10 +25,10 @@ from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
 from .client import BatchTimeout, ControllerClient, RunEnding
 from .export import adapter_files, export_model
+from .publication import VersionPublisher, VersionWriter, make_publisher, num_stored_versions
 from .shard_tensors import ShardTokens
 from .step import make_stepper
 from .usage import Phases
-from .versions_out import VersionFiles, VersionsOut, make_publisher, versions_there
 from .world import World, join_world
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def run(
     torch.set_num_threads(config.trainer.num_threads)
     config = with_model_defaults(config, model_dir)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
-    versions = VersionsOut(
+    versions = VersionPublisher(
         make_publisher(config, weights_dir, model_dir=model_dir, incarnation=incarnation),
         config.weights,
         restart_s=config.own_engine.start_timeout_s,
@@ -149,7 +149,7 @@ class _Trainer:
         config: Config,
         world: World,
         client: ControllerClient,
-        versions: VersionsOut,
+        versions: VersionPublisher,
         model_dir: Path,
         run_dir: Path,
         resume: Path | None,
@@ -166,12 +166,12 @@ class _Trainer:
         """The version that was written last (rank 0)."""
         self._stepper = make_stepper(config, world, model_dir)
         self._policy = self._stepper.policy
-        self._files = VersionFiles(
+        self._files = VersionWriter(
             self._policy,
             weights_dir,
             engine=config.own_engine,
             incarnation=incarnation,
-            keep=versions_there(config.weights),
+            keep=num_stored_versions(config.weights),
             config=model_dir / "config.json",
             # Engines that drop their weights when they sleep have no earlier version.
             follows=not config.cluster.colocated,
@@ -266,7 +266,7 @@ class _Trainer:
 
         try:
             with self._client.telling(lambda: self._stepper.flops):
-                metrics = self._stepper.train(shard, phases, on_tokens=look)
+                metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
         except ArlError as error:
             # Other ranks would fail on the same batch in the same way.
             self._client.failed(f"batch {step} cannot be trained: {error}")

@@ -27,11 +27,11 @@ from agentgym_rl.weights.source import (
 
 from .lora import Adapter
 from .packing_trial import (
-    ALONE,
+    ROW_BY_ROW,
     activation_bytes,
     choose_attention,
-    forward_alone,
     forward_packed,
+    forward_row_by_row,
     pack_tokens,
 )
 from .sharding import Gathering, local, shard
@@ -82,7 +82,7 @@ class PackedModel:
             longest=self._trainer.max_tokens_per_microbatch,
         )
         """The attention, and whether it computes rows with a common beginning as a tree."""
-        self.packs = self._attention != ALONE
+        self.packs = self._attention != ROW_BY_ROW
         """A flag, false if a pass must hold a single row."""
         self._flops = FlopCount.of(self.model)  # needed while `_change_head` runs the model
         self.flops = 0.0
@@ -213,15 +213,15 @@ class PackedModel:
         self.flops += self._flops.of_pass(packed, gradients=torch.is_grad_enabled())
         self.computed_tokens += packed.tokens.shape[1]
         self.row_tokens += packed.num_row_tokens
-        if self._attention == ALONE:
-            return forward_alone(self.model, packed)
+        if self._attention == ROW_BY_ROW:
+            return forward_row_by_row(self.model, packed)
         return forward_packed(self.model, packed, segmented=self._attention != self._own_attention)
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
         """Compute as transformers does, meanwhile, for comparison with packing. A pack must then
         hold a single row."""
-        chosen, self._attention = self._attention, ALONE
+        chosen, self._attention = self._attention, ROW_BY_ROW
         self.model.set_attn_implementation(self._own_attention)
         try:
             yield

@@ -25,7 +25,7 @@ from .sharding import KeptByLight
 
 _log = logging.getLogger(__name__)
 
-ALONE = "alone"
+ROW_BY_ROW = "alone"
 """The way to compute rows of models that no attention packs correctly: each in a pass of its own,
 as transformers computes it."""
 _FAILURES = (TrainerError, TypeError, ValueError, LookupError, RuntimeError, AttributeError)
@@ -66,7 +66,7 @@ def forward_packed(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor
     ).logits[0]
 
 
-def forward_alone(model: Any, packed: PackedRows) -> Tensor:
+def forward_row_by_row(model: Any, packed: PackedRows) -> Tensor:
     """Return [N, V] at `packed.positions` of a single row, by a forward without any of our own
     arguments about rows."""
     (_,) = packed.lengths
@@ -103,9 +103,9 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
 @torch.no_grad()
 def choose_attention(model: Any, own: str, *, wanted: str, longest: int) -> tuple[str, bool]:
     """Set, and return, the fastest attention that packs this model correctly, or the `wanted` one:
-    a function that gets the row boundaries, or the model's `own`; `ALONE`, with the model's own,
-    if none does. Return also whether it packs rows with a common beginning as a tree. No trained
-    row or pack has more than `longest` tokens.
+    a function that gets the row boundaries, or the model's `own`; `ROW_BY_ROW`, with the model's
+    own, if none does. Return also whether it packs rows with a common beginning as a tree. No
+    trained row or pack has more than `longest` tokens.
 
     The choice is an experiment (packed against unpacked logits). A model that ignores row
     boundaries gives no error, only wrong log-probs. A model with local attention gives wrong ones
@@ -129,7 +129,7 @@ def choose_attention(model: Any, own: str, *, wanted: str, longest: int) -> tupl
         "; ".join(failures),
     )
     model.set_attn_implementation(own)
-    return ALONE, False
+    return ROW_BY_ROW, False
 
 
 def _rows_to_try(model: Any, own: str, longest: int) -> Sequence[Sequence[int]]:
@@ -195,10 +195,10 @@ def _changed_by_later_tokens(model: Any, own: str, rows: Sequence[Sequence[int]]
         try:
             whole = pack_tokens([row]).to(model.device)
             whole = replace(whole, positions=torch.arange(half, device=model.device))
-            compute = partial(forward_alone, model, whole)
+            compute = partial(forward_row_by_row, model, whole)
             found = compute()
             for length in {min(8, half), half}:
-                expected = forward_alone(model, pack_tokens([row[:length]]).to(model.device))
+                expected = forward_row_by_row(model, pack_tokens([row[:length]]).to(model.device))
                 difference = relative_difference(found[:length], expected)
                 if not difference < tolerance(model, difference, least, compute):
                     return (
@@ -219,7 +219,9 @@ def _wrong(
 
     def compute() -> Tensor:
         model.set_attn_implementation(own)
-        return torch.cat([forward_alone(model, _probed([row]).to(model.device)) for row in rows])
+        return torch.cat(
+            [forward_row_by_row(model, _probed([row]).to(model.device)) for row in rows]
+        )
 
     try:
         expected = compute()

@@ -174,5 +174,5 @@ def replay_batches(
         if checkpoint is not None:
             stepper.restore(checkpoint)
         for shard in shards:
-            metrics = stepper.train(shard, Phases())
+            metrics = stepper.train_shard(shard, Phases())
             yield Replayed(shard.step, metrics, fingerprint(stepper.policy.trained_state()))

@@ -127,7 +127,7 @@ class Stepper:
         self._num_steps = num_steps
         self._seed = seed
 
-    def train(
+    def train_shard(
         self, shard: BatchShard, phases: Phases, *, on_tokens: OnTokens | None = None
     ) -> dict[str, float]:
         """Train one batch (collective); return metrics of the complete batch, the same on every

@@ -26,10 +26,10 @@ from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
 from .export import adapter_files, export_model
 from .optim import learning_rate, set_learning_rate, take_step
+from .publication import make_publisher, num_stored_versions
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .step import Stepper, make_stepper
 from .usage import Phases
-from .versions_out import make_publisher, versions_there
 from .world import join_world
 
 
@@ -133,7 +133,7 @@ class Trainer:
             if is_fresh:
                 self._agreement.check(step, tokens, proximal)
 
-        metrics = self._stepper.train(self._shard(step, groups), phases, on_tokens=look)
+        metrics = self._stepper.train_shard(self._shard(step, groups), phases, on_tokens=look)
         return StepReport(
             step=step,
             version=step + 1,
@@ -239,7 +239,7 @@ class Trainer:
             await engines.end_publication(version, served=(), failed=failure.failed)
             raise
         await engines.end_publication(version, served=done.served, failed=done.failed)
-        prune(self.run.weights, keep=versions_there(self.run.config.weights))
+        prune(self.run.weights, keep=num_stored_versions(self.run.config.weights))
         self.version, self._has_moved = version, False
         return done
 

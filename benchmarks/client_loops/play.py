@@ -136,7 +136,7 @@ class Script:
         return self._chat.encode(f"{said}<|im_end|>")
 
 
-class Heard:
+class RequestLog:
     """An app that keeps the requests, and the errors that answered them."""
 
     def __init__(self, app: Any) -> None:
@@ -187,8 +187,8 @@ async def played(
         gateway = Gateway(
             engine, chat, config=GatewayConfig(), model_name=MODEL, max_model_len=max_model_len
         )
-        heard = Heard(gateway.app)
-        gateway.app = heard
+        request_log = RequestLog(gateway.app)
+        gateway.app = request_log
         clients = await stack.enter_async_context(_clients(gateway))
         session = gateway.open_session(sampling=sampling, session_id="e")
         session.main_tools = [str(tool["function"]["name"]) for tool in case.tools]
@@ -207,10 +207,10 @@ async def played(
         wrong=differences(record.rows, names, told),
         said=env.said,
         error=error,
-        refused=heard.errors,
+        refused=request_log.errors,
         unused=script.unused,
         shown=any(case.shows in chat.text(view.prompt) for view in told.values()),
-        requests=heard.requests,
+        requests=request_log.requests,
     )
 
 

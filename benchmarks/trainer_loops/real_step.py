@@ -171,7 +171,7 @@ class OurWords:
 
         policy, shard, phases = self._stepper.policy, self._shard(number, flat=flat), Phases()
         flops, computed = policy.flops, policy.computed_tokens
-        metrics = self._stepper.train(shard, phases)
+        metrics = self._stepper.train_shard(shard, phases)
         return {
             "row_tokens": sum(len(item.row) for part in shard.minibatches for item in part),
             "computed_tokens": policy.computed_tokens - computed,

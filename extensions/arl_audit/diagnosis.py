@@ -13,7 +13,7 @@ from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.core.trajectory import BoolArray, FloatArray, Row
 from agentgym_rl.storage.episode_reader import EpisodeReader
 
-from .tokens import Index, TokenPosition, Tokens
+from .tokens import Index, Tokens, UpdatePosition
 from .verdict import Evidence, Rule, distances
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def diagnose(recompute: Recompute, evidence: Evidence, rule: Rule, broken: Index
     before, after = explained(shift=-1) & ~plain, explained(shift=1) & ~plain
     raw = explained(temperature=1.0) & (tokens.temperature[chosen] != 1) & ~plain
     left = ~(plain | before | after | raw)
-    after_update = left & (tokens.place[chosen] == TokenPosition.AFTER_UPDATE)
+    after_update = left & (tokens.place[chosen] == UpdatePosition.AFTER_UPDATE)
     counts = {
         "tokens": len(chosen),
         "unpacked": int(plain.sum()),

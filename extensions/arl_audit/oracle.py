@@ -40,8 +40,8 @@ from agentgym_rl.gym.services import Services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.rollout.episode import Player, play_with_retries
+from agentgym_rl.rollout.factory import env_spec, make_player, services, specimen
 from agentgym_rl.rollout.producer import drawn
-from agentgym_rl.rollout.serving import env_spec, make_player, services, specimen
 
 _AT_ONCE = 8
 """The episodes played at once: environments with sandboxes or other services wait much."""

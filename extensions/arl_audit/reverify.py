@@ -22,7 +22,7 @@ from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.services import Services
 from agentgym_rl.rollout.episode import RETRY_AFTER_S, UNPAID, EpisodeEnv
-from agentgym_rl.rollout.serving import env_spec, services, specimen
+from agentgym_rl.rollout.factory import env_spec, services, specimen
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from agentgym_rl.storage.run_folder import config_of

@@ -21,7 +21,7 @@ Index = npt.NDArray[np.int64]
 """The indices of some of the N tokens."""
 
 
-class TokenPosition(IntEnum):
+class UpdatePosition(IntEnum):
     """The place of a token within its turn, relative to weight updates."""
 
     ONE_VERSION = 0
@@ -108,13 +108,13 @@ def _columns(episode: int, index: int, row: Row) -> dict[str, npt.NDArray[Any]]:
 
 
 def _places(turns: IntArray, versions: IntArray) -> IntArray:
-    places = np.full(len(turns), TokenPosition.ONE_VERSION, np.int32)
+    places = np.full(len(turns), UpdatePosition.ONE_VERSION, np.int32)
     for turn in np.unique(turns):
         own = turns == turn
         if len(np.unique(versions[own])) > 1:
             first = versions[own][0]
             later = versions[own] != first
-            places[own] = np.where(later, TokenPosition.AFTER_UPDATE, TokenPosition.BEFORE_UPDATE)
+            places[own] = np.where(later, UpdatePosition.AFTER_UPDATE, UpdatePosition.BEFORE_UPDATE)
     return places
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.trajectory import BoolArray, FloatArray
 
-from .tokens import Index, TokenPosition, Tokens
+from .tokens import Index, Tokens, UpdatePosition
 
 Gaps = npt.NDArray[np.float64]
 
@@ -136,7 +136,7 @@ def by_place(evidence: Evidence) -> dict[str, dict[str, Any]]:
     place = evidence.tokens.place
     return {
         p.name.lower(): summary(evidence.gaps[evidence.covered & (place == p)])
-        for p in TokenPosition
+        for p in UpdatePosition
     }
 
 

@@ -61,7 +61,7 @@ def check(args: Namespace) -> int:
     Raises:
         ConfigError: no such environment or criterion, or a number that makes no sense.
     """
-    from agentgym_rl.rollout.serving import env_spec
+    from agentgym_rl.rollout.factory import env_spec
     from agentgym_rl.runtime.signals import run_interruptible
     from arl_check.report import summary_line, tally_line
     from arl_check.run import check_env

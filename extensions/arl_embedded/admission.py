@@ -26,7 +26,7 @@ _MAX_REPLIES = 512
 """The maximum number of replies to one request for completions."""
 
 
-class EngineApiError(Exception):
+class HttpError(Exception):
     """A request that cannot be served, as an HTTP status with an OpenAI-style error body."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Admission:
         """Check `body` and make it a request under `constraint`.
 
         Raises:
-            EngineApiError: names the parameter, the value and what is allowed.
+            HttpError: names the parameter, the value and what is allowed.
         """
         params = body.sampling_params
         self._check_prompt(body.token_ids)
@@ -87,15 +87,13 @@ class Admission:
         for the next.
 
         Raises:
-            EngineApiError: there is no prompt, or `body` demands too many replies.
+            HttpError: there is no prompt, or `body` demands too many replies.
         """
         if body.max_tokens == 0:
-            raise EngineApiError(
-                "max_tokens 0; allowed: 1 or more, or 0 with echo", param="max_tokens"
-            )
+            raise HttpError("max_tokens 0; allowed: 1 or more, or 0 with echo", param="max_tokens")
         prompts = self._prompts(body.prompt, special=body.add_special_tokens)
         if len(prompts) * body.n > _MAX_REPLIES:
-            raise EngineApiError(
+            raise HttpError(
                 f"{len(prompts)} prompts with n {body.n}; allowed: {_MAX_REPLIES} replies in all",
                 param="n",
             )
@@ -124,8 +122,7 @@ class Admission:
         """Return the prompts whose own log-probs `body` demands.
 
         Raises:
-            EngineApiError: `body` also demands a reply, or a prompt has a single token, or too
-                many.
+            HttpError: `body` also demands a reply, or a prompt has a single token, or too many.
         """
         wanted = {
             "max_tokens": (0,),
@@ -136,7 +133,7 @@ class Admission:
         }
         for name, allowed in wanted.items():
             if (got := getattr(body, name)) not in allowed:
-                raise EngineApiError(
+                raise HttpError(
                     f"echo with {name} {got}; allowed: {' or '.join(map(str, allowed))} (the "
                     "log-probs of the prompt itself, without a reply)",
                     param=name,
@@ -144,7 +141,7 @@ class Admission:
         prompts = self._prompts(body.prompt, special=body.add_special_tokens)
         for tokens in prompts:
             if not 2 <= len(tokens) <= self.max_model_len:
-                raise EngineApiError(
+                raise HttpError(
                     f"a prompt of {len(tokens)} tokens with echo; allowed: 2 to "
                     f"{self.max_model_len}, the model's context",
                     param="prompt",
@@ -177,11 +174,11 @@ class Admission:
         ]
 
     def tokenizer(self, what: str, *, param: str) -> Tokenizer:
-        """Return the model's tokenizer; raise EngineApiError if `what` needs it and the folder has
+        """Return the model's tokenizer; raise `HttpError` if `what` needs it and the folder has
         none."""
         if self._tokenizer is None:
             if not self.tokenizer_file.exists():
-                raise EngineApiError(
+                raise HttpError(
                     f"{what} needs {self.tokenizer_file.name}, which this model folder lacks; "
                     "use token ids",
                     param=param,
@@ -191,9 +188,9 @@ class Admission:
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
-            raise EngineApiError("token_ids is empty; give at least one token", param="token_ids")
+            raise HttpError("token_ids is empty; give at least one token", param="token_ids")
         if len(token_ids) >= self.max_model_len:
-            raise EngineApiError(
+            raise HttpError(
                 f"This model's maximum context length is {self.max_model_len} tokens. However, "
                 f"the prompt has {len(token_ids)} tokens, which leaves no room to sample.",
                 param="token_ids",
@@ -204,7 +201,7 @@ class Admission:
     def _experts_from(self, params: protocol.SamplingBody, num_prompt: int) -> int | None:
         start = params.routed_experts_prompt_start
         if start is not None and start > num_prompt:
-            raise EngineApiError(
+            raise HttpError(
                 f"routed_experts_prompt_start {start}; allowed: 0 to {num_prompt}, the prompt's "
                 "length",
                 param="routed_experts_prompt_start",
@@ -214,19 +211,19 @@ class Admission:
     def _check_ids(self, param: str, ids: Iterable[int]) -> None:
         for token in ids:
             if not 0 <= token < self.vocab_size:
-                raise EngineApiError(
+                raise HttpError(
                     f"{param} contains {token}; allowed: 0 to {self.vocab_size - 1}", param=param
                 )
 
     def _sampling(self, params: protocol.SamplingBody, request_id: str) -> Sampling:
         if params.temperature and not (_MIN_TEMPERATURE <= params.temperature <= _MAX_TEMPERATURE):
-            raise EngineApiError(
+            raise HttpError(
                 f"temperature {params.temperature} is not served; allowed: 0 (greedy), or "
                 f"{_MIN_TEMPERATURE} to {_MAX_TEMPERATURE:g}",
                 param="temperature",
             )
         if params.logprobs not in (None, 0):
-            raise EngineApiError(
+            raise HttpError(
                 f"logprobs {params.logprobs} is not served; allowed: 0 (the sampled token)",
                 param="logprobs",
             )
@@ -253,7 +250,7 @@ class Admission:
         if not strings:
             return None
         if "" in strings or len(strings) > _MAX_STOP_STRINGS:
-            raise EngineApiError(
+            raise HttpError(
                 f"stop must be 1 to {_MAX_STOP_STRINGS} strings, none empty; got {len(strings)}",
                 param="stop",
             )
@@ -267,8 +264,8 @@ def _converted(prompt: object, kind: type[T]) -> T:
         raise _no_prompt() from None
 
 
-def _no_prompt() -> EngineApiError:
-    return EngineApiError(
+def _no_prompt() -> HttpError:
+    return HttpError(
         "prompt must be a text, token ids, a list of texts, or a list of lists of token ids, none "
         "of them empty",
         param="prompt",

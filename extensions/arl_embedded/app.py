@@ -23,7 +23,7 @@ from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import tokenizer_hash
 from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, Send, read_body, reply
 
-from .admission import EngineApiError
+from .admission import HttpError
 from .decoder import read_tags
 from .engine import EmbeddedEngine
 from .request import CompletionWriter, Request
@@ -79,29 +79,29 @@ class App:
             return
         try:
             await self._dispatch(scope, receive, send)
-        except EngineApiError as error:
+        except HttpError as error:
             await _fail(send, error)
         except BodyTooLarge as error:
-            await _fail(send, EngineApiError(str(error), status=413))
+            await _fail(send, HttpError(str(error), status=413))
         except ConnectionError as error:
             log.debug("%s", error)
         except WeightsError as error:
             log.warning("weight update refused: %s", error)
-            await _fail(send, EngineApiError(str(error), kind="WeightsError"))
+            await _fail(send, HttpError(str(error), kind="WeightsError"))
         except EngineError as error:
-            await _fail(send, EngineApiError(str(error), status=500, kind="EngineError"))
+            await _fail(send, HttpError(str(error), status=500, kind="EngineError"))
         except TimeoutError:
             message = f"{scope['path']} did not finish in time"
-            await _fail(send, EngineApiError(message, status=504, kind="TimeoutError"))
+            await _fail(send, HttpError(message, status=504, kind="TimeoutError"))
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         method, handler = self._routes.get(path, ("POST", None))
         sample = self._sampling.get(path)
         if handler is None and sample is None:
-            raise EngineApiError(f"no route {path}", status=404, kind="NotFoundError")
+            raise HttpError(f"no route {path}", status=404, kind="NotFoundError")
         if scope["method"] != method:
-            raise EngineApiError(f"{path} takes {method}, not {scope['method']}", status=405)
+            raise HttpError(f"{path} takes {method}, not {scope['method']}", status=405)
         body = await read_body(receive, limit_bytes=_MAX_BODY_BYTES)
         if sample is not None:
             await sample(body, receive, send)
@@ -128,7 +128,7 @@ class App:
         asked = _parsed(_decode_completion, body)
         if asked.model not in (None, self._name):
             message = f"the model {asked.model!r} is not served; allowed: {self._name!r}"
-            raise EngineApiError(message, status=404, param="model", kind="NotFoundError")
+            raise HttpError(message, status=404, param="model", kind="NotFoundError")
         admission = self._engine.admission
         tokenizer = admission.tokenizer("the text of a reply", param="prompt")
         requests: list[Request] = []
@@ -137,7 +137,7 @@ class App:
                 requests += map(self._engine.submit_known, admission.echo(asked))
             else:
                 requests += map(self._engine.submit, admission.completion(asked))
-        except EngineApiError:
+        except HttpError:
             for request in requests:
                 self._engine.release(request)
             raise
@@ -148,7 +148,7 @@ class App:
     async def _written(self, writer: CompletionWriter, send: Send) -> None:
         """Send the replies to all requests of a completion, as they grow or once they are whole."""
 
-        failures: list[EngineApiError] = []
+        failures: list[HttpError] = []
 
         async def follow(number: int) -> None:
             request = writer.requests[number]
@@ -156,7 +156,7 @@ class App:
                 async for start, end in self._engine.parts(request):
                     if writer.stream and request.error is None:
                         await _event(send, writer.part(number, start, end))
-            except EngineApiError as error:
+            except HttpError as error:
                 failures.append(error)
             if request.error is not None:
                 failures.append(_failed(request))
@@ -201,7 +201,7 @@ class App:
         try:
             async for _ in self._engine.parts(request):
                 pass
-        except EngineApiError as error:
+        except HttpError as error:
             await _fail(send, error)
             return
         if request.error is not None:
@@ -223,7 +223,7 @@ class App:
                     await _event(
                         send, protocol.GenerateReply(request_id=request.id, choices=[choice])
                     )
-        except EngineApiError as error:
+        except HttpError as error:
             failure = error.detail
         if request.error is not None:
             failure = _failed(request).detail
@@ -245,9 +245,7 @@ class App:
         mode = query.get("mode", "abort")
         clear = query.get("clear_cache", "true").lower()
         if clear not in ("true", "false"):
-            raise EngineApiError(
-                f"clear_cache {clear!r}; allowed: true, false", param="clear_cache"
-            )
+            raise HttpError(f"clear_cache {clear!r}; allowed: true, false", param="clear_cache")
         match mode:
             case "keep":
                 await self._engine.freeze(recompute=clear == "true")
@@ -256,9 +254,7 @@ class App:
             case "wait":
                 await self._engine.drain()
             case _:
-                raise EngineApiError(
-                    f"pause mode {mode!r}; allowed: keep, abort, wait", param="mode"
-                )
+                raise HttpError(f"pause mode {mode!r}; allowed: keep, abort, wait", param="mode")
         if clear == "true":
             await self._engine.forget()
         return {"status": "paused"}
@@ -273,9 +269,9 @@ class App:
     async def _sleep(self, query: Query, body: bytes) -> Any:
         level, mode = query.get("level", "1"), query.get("mode", "abort")
         if level not in ("1", "2"):
-            raise EngineApiError(f"sleep level {level!r}; allowed: 1, 2", param="level")
+            raise HttpError(f"sleep level {level!r}; allowed: 1, 2", param="level")
         if mode not in ("keep", "abort", "wait"):
-            raise EngineApiError(f"sleep mode {mode!r}; allowed: keep, abort, wait", param="mode")
+            raise HttpError(f"sleep mode {mode!r}; allowed: keep, abort, wait", param="mode")
         await self._engine.sleep(level=2 if level == "2" else 1, mode=mode)
         return {"status": "sleeping", "level": int(level)}
 
@@ -317,7 +313,7 @@ class App:
     async def _health(self, query: Query, body: bytes) -> Any:
         if not self._engine.loop.alive:
             failure = self._engine.loop.failure
-            raise EngineApiError(f"the engine decodes no more: {failure!r}", status=503)
+            raise HttpError(f"the engine decodes no more: {failure!r}", status=503)
         return {"status": "ok"}
 
     async def _metrics(self, query: Query, body: bytes) -> Any:
@@ -374,14 +370,14 @@ async def _event(send: Send, message: protocol.GenerateReply | protocol.Completi
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-def _failed(request: Request) -> EngineApiError:
+def _failed(request: Request) -> HttpError:
     """Return the error of a failed request: its own, or the engine's."""
     if request.constraint is not None and request.constraint.is_too_complex:
-        return EngineApiError(str(request.error))
-    return EngineApiError(str(request.error), status=500, kind="EngineError")
+        return HttpError(str(request.error))
+    return HttpError(str(request.error), status=500, kind="EngineError")
 
 
-async def _fail(send: Send, error: EngineApiError) -> None:
+async def _fail(send: Send, error: HttpError) -> None:
     await reply(send, error.status, _encode(protocol.ErrorReply(error.detail)))
 
 
@@ -393,4 +389,4 @@ def _parsed(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise EngineApiError(f"the body is not valid: {error}") from error
+        raise HttpError(f"the body is not valid: {error}") from error

@@ -19,7 +19,7 @@ from agentgym_rl.weights.adapter import check_finite
 from agentgym_rl.weights.files import LazyTensors
 from agentgym_rl.weights.source import SourceNames
 
-from .admission import EngineApiError
+from .admission import HttpError
 from .cache import CopyableKV
 
 Swap = Callable[[], None]
@@ -199,11 +199,11 @@ class Sleep:
         """Restore the memory of `tags`, except memory that is there already.
 
         Raises:
-            EngineApiError: all would be awake, and there are no weights.
+            HttpError: all would be awake, and there are no weights.
         """
         rest = self.asleep - set(tags)
         if not rest and not self._has_weights:
-            raise EngineApiError(
+            raise HttpError(
                 "the weights were dropped (sleep of level 2), and no new ones have come: POST "
                 "/wake_up?tags=weights, update the weights, then POST /wake_up?tags=kv_cache",
                 status=409,
@@ -214,9 +214,9 @@ class Sleep:
         self.asleep = rest
 
     def check_swap(self) -> None:
-        """Check that new weights have memory; else raise EngineApiError."""
+        """Check that new weights have memory; else raise HttpError."""
         if "weights" in self.asleep:
-            raise EngineApiError(
+            raise HttpError(
                 "the engine sleeps: POST /wake_up?tags=weights before its weights are replaced",
                 status=409,
                 kind="ConflictError",
@@ -231,11 +231,9 @@ def read_tags(found: Iterable[str]) -> frozenset[Memory]:
     """Return the tags of a request to wake; all if there are none.
 
     Raises:
-        EngineApiError: there is no such tag.
+        HttpError: there is no such tag.
     """
     tags = frozenset(found)
     if unknown := sorted(tags - _ALL):
-        raise EngineApiError(
-            f"wake_up tag {unknown[0]!r}; allowed: weights, kv_cache", param="tags"
-        )
+        raise HttpError(f"wake_up tag {unknown[0]!r}; allowed: weights, kv_cache", param="tags")
     return cast("frozenset[Memory]", tags) or _ALL

@@ -22,7 +22,7 @@ from agentgym_rl.runtime.tasks import in_thread
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import opened_version, whole_units
 
-from .admission import Admission, EngineApiError
+from .admission import Admission, HttpError
 from .decoder import Swap
 from .journal import Journal
 from .loop import DecodeLoop
@@ -108,8 +108,8 @@ class EmbeddedEngine:
         """Return the constraint of a request with these parameters; compiled beside the event loop.
 
         Raises:
-            EngineApiError: the grammar cannot be followed, or takes too long to compile; or the
-                model folder has no tokenizer to apply it with.
+            HttpError: the grammar cannot be followed, or takes too long to compile; or the model
+                folder has no tokenizer to apply it with.
         """
         asked = params.structured_outputs
         if asked is None:
@@ -121,25 +121,23 @@ class EmbeddedEngine:
                 return await asyncio.wrap_future(begun)
         except TimeoutError:
             message = f"the grammar was not compiled after {_COMPILE_TIMEOUT_S:g} s"
-            raise EngineApiError(message, param=_GRAMMAR) from None
+            raise HttpError(message, param=_GRAMMAR) from None
         except GrammarError as error:
-            raise EngineApiError(str(error), param=_GRAMMAR) from None
+            raise HttpError(str(error), param=_GRAMMAR) from None
         except FileNotFoundError:
             message = f"a grammar needs {self._tokenizer_file.name}, which this model folder lacks"
-            raise EngineApiError(message, param=_GRAMMAR) from None
+            raise HttpError(message, param=_GRAMMAR) from None
 
     def submit(self, body: protocol.GenerateBody, constraint: Constraint | None = None) -> Request:
         """Take a request; `parts` follows it and `release` must end it.
 
         Raises:
-            EngineApiError: a parameter is wrong, or the id is in flight already.
+            HttpError: a parameter is wrong, or the id is in flight already.
             EngineError: the decode thread has died.
         """
         request_id = body.request_id or uuid.uuid4().hex
         if request_id in self._in_flight:
-            raise EngineApiError(
-                f"request_id {request_id!r} is in flight already", param="request_id"
-            )
+            raise HttpError(f"request_id {request_id!r} is in flight already", param="request_id")
         return self._take(self.admission.request(body, request_id, constraint))
 
     def submit_known(self, tokens: list[int]) -> Request:
@@ -170,8 +168,8 @@ class EmbeddedEngine:
         be empty. Afterwards the request has a finish_reason or an error.
 
         Raises:
-            EngineApiError: with status 504, after a silence of `engine.request_timeout_s` in which
-                the engine decoded for no other request either (see `Patience`), asleep not counted.
+            HttpError: with status 504, after a silence of `engine.request_timeout_s` in which the
+                engine decoded for no other request either (see `Patience`), asleep not counted.
         """
         timeout_s = self._config.request_timeout_s
         start = 0
@@ -181,7 +179,7 @@ class EmbeddedEngine:
                     await request.wakeup.wait()
             except TimeoutError:
                 what = f"the next token of request {request.id}, with waits in queue and pauses,"
-                raise EngineApiError(
+                raise HttpError(
                     too_slow(what, "engine.request_timeout_s", timeout_s),
                     status=504,
                     kind="TimeoutError",
@@ -242,8 +240,8 @@ class EmbeddedEngine:
         """Let every request in flight end.
 
         Raises:
-            EngineApiError: a resume or another pause came first (status 409); or they have not
-                ended within `engine.request_timeout_s` (504), and the engine has resumed.
+            HttpError: a resume or another pause came first (status 409); or they have not ended
+                within `engine.request_timeout_s` (504), and the engine has resumed.
         """
         timeout_s = self._config.request_timeout_s
         drained = await self._between_steps(self.loop.drain)
@@ -255,12 +253,12 @@ class EmbeddedEngine:
             await self._between_steps(self.loop.resume)
             said = too_slow("ending what is in flight", "engine.request_timeout_s", timeout_s)
             message = f"{said}; the engine runs on"
-            raise EngineApiError(message, status=504, kind="TimeoutError") from None
+            raise HttpError(message, status=504, kind="TimeoutError") from None
         message = "a resume or another pause came before all requests had ended"
-        raise EngineApiError(message, status=409, kind="ConflictError")
+        raise HttpError(message, status=409, kind="ConflictError")
 
     async def resume(self) -> None:
-        """Resume decoding; raise EngineApiError (status 409) if the engine sleeps."""
+        """Resume decoding; raise `HttpError` (status 409) if the engine sleeps."""
         await self._between_steps(self.loop.resume)
 
     async def sleep(self, *, level: SleepLevel, mode: Literal["keep", "abort", "wait"]) -> None:
@@ -268,7 +266,7 @@ class EmbeddedEngine:
         output so far (`abort`), or end normally first (`wait`).
 
         Raises:
-            EngineApiError: see `drain`.
+            HttpError: see `drain`.
         """
         if mode == "abort":
             await self.cut_off()
@@ -283,7 +281,7 @@ class EmbeddedEngine:
         """Restore memory; return True once all of it is restored, and requests continue.
 
         Raises:
-            EngineApiError: the weights were dropped, and no new ones have come (status 409).
+            HttpError: the weights were dropped, and no new ones have come (status 409).
         """
         awake = await self._between_steps(partial(self.loop.wake, tags))
         if awake:
@@ -312,30 +310,30 @@ class EmbeddedEngine:
         Raises:
             WeightsError: the file is unreadable or does not fit; the update is over, and the
                 old weights serve on.
-            EngineApiError: no update has been started, or another one was meanwhile.
+            HttpError: no update has been started, or another one was meanwhile.
         """
         update, self._update = self._update, None
         if update is None:
-            raise EngineApiError("no weight update is in progress; POST /start_weight_update first")
+            raise HttpError("no weight update is in progress; POST /start_weight_update first")
         async with asyncio.timeout(self._config.start_timeout_s):
             await asyncio.to_thread(self._read, path, update)
         if self._update is not None:
-            raise EngineApiError(f"another weight update was started while {path} was being read")
+            raise HttpError(f"another weight update was started while {path} was being read")
         self._update = update
 
     async def finish_update(self, weight_version: str) -> None:
         """Serve the staged weights as `weight_version` from the next decode step on."""
         update, self._update = self._update, None
         if update is None or update.swap is None:
-            raise EngineApiError(
+            raise HttpError(
                 "no weights are staged; POST /start_weight_update, /update_weights first"
             )
         if update.base is not None and update.base != self._served:
-            raise EngineApiError(
+            raise HttpError(
                 "the staged weights are changes of others; stage them again", status=409
             )
         self._served = None
-        # raises EngineApiError if the weights' memory is released; that ends the update, too
+        # An HttpError is raised here if the weights' memory is released; that ends the update, too.
         await self._between_steps(partial(self.loop.swap, update.swap, weight_version))
         update.swap, self._served = None, update.brings
         await asyncio.to_thread(give_back_memory)

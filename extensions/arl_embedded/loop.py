@@ -16,7 +16,7 @@ import torch
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import EngineError
 
-from .admission import EngineApiError
+from .admission import HttpError
 from .batch import Batch, Step
 from .decoder import Decoder, Sleep
 from .journal import Counters, Journal
@@ -157,7 +157,7 @@ class DecodeLoop:
         a `resume` or a `freeze` comes first.
 
         Raises:
-            EngineApiError: the engine sleeps.
+            HttpError: the engine sleeps.
         """
         self._check_awake("let requests end")
         self.paused, self._frozen = True, False
@@ -180,7 +180,7 @@ class DecodeLoop:
         """Restore the memory of `tags`; return True if all is awake, and decoding continues.
 
         Raises:
-            EngineApiError: the weights were dropped, and no new ones have come.
+            HttpError: the weights were dropped, and no new ones have come.
         """
         self._sleep.wake(tags)
         if not self.asleep:
@@ -192,7 +192,7 @@ class DecodeLoop:
         """Continue decoding.
 
         Raises:
-            EngineApiError: the engine sleeps.
+            HttpError: the engine sleeps.
         """
         self._check_awake("resume")
         self.paused = self._frozen = False
@@ -208,7 +208,7 @@ class DecodeLoop:
         """Serve other weights from the next step on.
 
         Raises:
-            EngineApiError: their memory has been released.
+            HttpError: their memory has been released.
         """
         self._sleep.check_swap()
         start = time.monotonic()
@@ -311,7 +311,7 @@ class DecodeLoop:
 
     def _check_awake(self, what: str) -> None:
         if self.asleep:
-            raise EngineApiError(
+            raise HttpError(
                 f"the engine sleeps, and cannot {what}: POST /wake_up wakes it",
                 status=409,
                 kind="ConflictError",

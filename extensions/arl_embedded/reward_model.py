@@ -63,7 +63,7 @@ class ClassifyBody(Struct, kw_only=True, forbid_unknown_fields=True):
     user: str | None = None
 
 
-class InvalidInput(ValueError):
+class InvalidRequest(ValueError):
     """A request that the model cannot answer."""
 
 
@@ -91,18 +91,18 @@ class Classifier:
         """Return the token ids of a request.
 
         Raises:
-            InvalidInput: nothing to classify, too many tokens, unknown ids, or no chat template.
+            InvalidRequest: nothing to classify, too many tokens, unknown ids, or no chat template.
         """
         if (asked.input is None) == (asked.messages is None):
-            raise InvalidInput("expected either input or messages")
+            raise InvalidRequest("expected either input or messages")
         rows = self._of_messages(asked) if asked.messages is not None else self._of_input(asked)
         for row in rows:
             if not 0 < len(row) <= self.max_tokens:
-                raise InvalidInput(
+                raise InvalidRequest(
                     f"a text has {len(row)} tokens; this model takes 1 to {self.max_tokens}"
                 )
             if not 0 <= min(row) <= max(row) < self._text.vocab_size:
-                raise InvalidInput(f"token ids must be from 0 to {self._text.vocab_size - 1}")
+                raise InvalidRequest(f"token ids must be from 0 to {self._text.vocab_size - 1}")
         return rows
 
     def _of_input(self, asked: ClassifyBody) -> Rows:
@@ -111,7 +111,7 @@ class Classifier:
         ids = [item for item in given if isinstance(item, int)]
         rows = [item for item in given if isinstance(item, list)]
         if not given or len(given) not in (len(texts), len(ids), len(rows)):
-            raise InvalidInput(
+            raise InvalidRequest(
                 "input: expected texts, the token ids of one, or of several; not empty"
             )
         if texts:
@@ -128,7 +128,7 @@ class Classifier:
                 **asked.chat_template_kwargs,
             )
         except Exception as error:  # templates raise what they like
-            raise InvalidInput(f"the chat template refuses these messages: {error}") from error
+            raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
         special = asked.add_special_tokens is True
         return self._tokenizer([text], add_special_tokens=special)["input_ids"]
 
@@ -274,7 +274,9 @@ class RewardModelApp(Api):
             "GET /health": self._health,
             "GET /version": self._version,
         }
-        super().__init__(routes, statuses={InvalidInput: 400, BodyTooLarge: 413, TimeoutError: 504})
+        super().__init__(
+            routes, statuses={InvalidRequest: 400, BodyTooLarge: 413, TimeoutError: 504}
+        )
         self._classifier = classifier
         self._batches = batches
         self._name = name
@@ -291,7 +293,7 @@ class RewardModelApp(Api):
         try:
             asked = msgspec.json.decode(body, type=ClassifyBody)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInput(f"the body is not valid: {error}") from error
+            raise InvalidRequest(f"the body is not valid: {error}") from error
         if asked.model not in (None, self._name):
             text = f"the model {asked.model!r} is not served; allowed: {self._name!r}"
             return self.refusal(404, text)

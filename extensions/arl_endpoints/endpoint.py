@@ -64,7 +64,7 @@ class OpenAIEndpoint(EndpointKind):
             ConfigError: no model is named, the API key is missing, a key does not apply here, or
                 `check_parts` fails.
         """
-        from agentgym_rl.rollout.checks import check_parts
+        from agentgym_rl.rollout.config_checks import check_parts
 
         place = self.place(engine)
         if config.model.path == ModelConfig().path:
@@ -110,7 +110,7 @@ class OpenAIEndpoint(EndpointKind):
         self, config: Config, engine: EndpointConfig, *, advice: str = ""
     ) -> AsyncGenerator[Player]:
         from agentgym_rl.gateway.client import AgentClients
-        from agentgym_rl.rollout.serving import env_spec, make_player, services
+        from agentgym_rl.rollout.factory import env_spec, make_player, services
         from arl_endpoints.relay import Relay
 
         timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s

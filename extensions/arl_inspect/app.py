@@ -26,7 +26,7 @@ from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, is_sec
 
 from .detail import episode_detail, group_detail
 from .folders import InspectedRun, Runs
-from .query import Query, Refusal, missing, whole, wrong
+from .query import HttpError, Query, missing, whole, wrong
 from .timeline import timeline
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class InspectorApp:
                 return await self._changes.stream(receive, send, headers)
             kind, body = await asyncio.to_thread(self._answer, scope, asked)
             status = 200
-        except Refusal as error:
+        except HttpError as error:
             status, kind, body, headers = error.status, *_said(str(error)), HEADERS
         except (ConfigError, OSError) as error:  # files that vanish, are foreign, or truncated
             status, kind, body, headers = 404, *_said(str(error)), HEADERS
@@ -174,7 +174,7 @@ class InspectorApp:
         """Check the token, remove it from `asked`, and return the headers of the answer.
 
         Raises:
-            Refusal: the token is missing or wrong; or, without a token, the Host is a name that
+            HttpError: the token is missing or wrong; or, without a token, the Host is a name that
                 another site made resolve to this machine (DNS rebinding).
         """
         given = asked.pop("token", "")
@@ -190,7 +190,9 @@ class InspectorApp:
                 return {
                     "set-cookie": f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
                 }
-        raise Refusal(401, "the token is missing or wrong: open the URL that `arl inspect` printed")
+        raise HttpError(
+            401, "the token is missing or wrong: open the URL that `arl inspect` printed"
+        )
 
     def _cookie_of(self, scope: Scope) -> str:
         try:

@@ -24,7 +24,7 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
     """Return all recorded data of an episode; per row, arrays over its tokens. Blocking.
 
     Raises:
-        Refusal: there is no such episode.
+        HttpError: there is no such episode.
         ConfigError: the episode, or the record of its training, cannot be read.
     """
     summary = run.index.of(episode_id)
@@ -56,7 +56,7 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
     with rewards of turns, KL in the reward or a critic. None: no advantages are recorded.
 
     Raises:
-        Refusal: there is no such group.
+        HttpError: there is no such group.
         ConfigError: the group cannot be read.
     """
     summaries = run.index.members(group_id)

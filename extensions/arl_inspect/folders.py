@@ -21,7 +21,7 @@ from agentgym_rl.storage.run_folder import MARK, shown
 from agentgym_rl.storage.run_list import is_run, recent_reward, state_of
 
 from .index import EpisodeIndex
-from .query import Refusal, missing
+from .query import HttpError, missing
 
 _FILE = "tokenizer.json"
 
@@ -196,7 +196,7 @@ class InspectedRun:
             config = self.config()
             rows = self.metrics()["rows"]
             found |= {name: self.pulse()[name] for name in ("steps", "episodes", "status")}
-        except (ConfigError, Refusal, OSError) as error:  # the run may vanish meanwhile
+        except (ConfigError, HttpError, OSError) as error:  # the run may vanish meanwhile
             return found | {"error": str(error)}
         times = [_changed_s(self.folder / name) for name in _LIVING]
         return found | {
@@ -257,7 +257,7 @@ class Runs:
         """Return the run with this id.
 
         Raises:
-            Refusal: there is no such run (404).
+            HttpError: there is no such run (404).
         """
         found = self.all()
         for run in found:

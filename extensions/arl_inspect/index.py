@@ -122,7 +122,7 @@ class EpisodeIndex:
         """Return the summary of an episode.
 
         Raises:
-            Refusal: there is no such episode in the log (404).
+            HttpError: there is no such episode in the log (404).
         """
         if not (rows := self._read(episode_id=episode_id)):
             raise missing(f"no episode {episode_id[:80]!r} in {self._path.parent.name}")

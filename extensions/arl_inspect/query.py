@@ -11,7 +11,7 @@ from typing import Any
 from agentgym_rl.core.errors import ArlError
 
 
-class Refusal(ArlError):
+class HttpError(ArlError):
     """An error with an HTTP status: 400 invalid request, 401 no valid token, 404 not found."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -23,12 +23,12 @@ class Refusal(ArlError):
         return self.message
 
 
-def missing(what: str) -> Refusal:
-    return Refusal(404, what)
+def missing(what: str) -> HttpError:
+    return HttpError(404, what)
 
 
-def wrong(what: str) -> Refusal:
-    return Refusal(400, what)
+def wrong(what: str) -> HttpError:
+    return HttpError(400, what)
 
 
 SORTS = {
@@ -71,7 +71,7 @@ class Query:
         """Read the parameters of a URL; empty ones are ignored.
 
         Raises:
-            Refusal: a parameter is unknown, or has an invalid value (400).
+            HttpError: a parameter is unknown, or has an invalid value (400).
         """
         given = {name: value for name, value in asked.items() if value != ""}
         ranges = [f"{name}_{end}" for name in _RANGES for end in ("min", "max")]
@@ -148,8 +148,8 @@ def _number(given: Mapping[str, str], name: str) -> float:
 def whole(
     given: Mapping[str, str], name: str, *, least: float, most: float = 2**62, default: int = 0
 ) -> int:
-    """Return the whole number of a parameter within bounds, or raise Refusal (400). An empty one is
-    the default."""
+    """Return the whole number of a parameter within bounds, or raise HttpError (400). An empty one
+    is the default."""
     text = given.get(name) or str(default)
     try:
         value = int(text)

@@ -38,7 +38,7 @@ from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
 from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import local_folder, model_folder
-from agentgym_rl.rollout.serving import env_spec, specimen, turns_of
+from agentgym_rl.rollout.factory import env_spec, specimen, turns_of
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.run_folder import shown
 
@@ -122,7 +122,7 @@ def _check_apart(cluster: ClusterConfig, where: str) -> None:
 
 def plan(
     config: Config,
-    asked: PlanOptions,
+    options: PlanOptions,
     *,
     say: Callable[[str], None] = lambda text: None,
     tell: Callable[[str], None] = lambda text: None,
@@ -135,10 +135,10 @@ def plan(
             and ranks share devices.
     """
     _check_apart(config.cluster, "")
-    rates, recorded, calibration = _calibrated(asked, _rates(config.own_engine, asked), say)
+    rates, recorded, calibration = _calibrated(options, _rates(config.own_engine, options), say)
     given = rates.model_fields_set
     turns = measured = None
-    if asked.run is None:
+    if options.run is None:
         with contextlib.suppress(ConfigError):  # an environment of another machine
             turns = asyncio.run(turns_of(config.env, config.agent, config.rollout))
             if rates.lengths_of == "drawn" and "sandboxes" not in given:
@@ -179,7 +179,7 @@ def plan(
     gpu = None if config.trainer.cpu_offload else GPUS.get(rates.hardware.gpu)
     fewest = math.ceil(memory.rank * memory.ranks / (gpu.gb * 1e9)) if memory and gpu else 1
     found = _planned(
-        partial(settled, config), rates, recorded, calibration, asked, say, fewest_ranks=fewest
+        partial(settled, config), rates, recorded, calibration, options, say, fewest_ranks=fewest
     )
     return replace(found, memory=memory, gpu=gpu)
 
@@ -337,16 +337,16 @@ async def _solved(
 
 
 def _calibrated(
-    asked: PlanOptions, rates: Rates, say: Callable[[str], None]
+    options: PlanOptions, rates: Rates, say: Callable[[str], None]
 ) -> tuple[Rates, RecordedRun | None, dict[str, float] | None]:
     """Return the rates with those of a recorded run, if one is given; the run; and its episodes/s,
     as measured and as simulated."""
-    if asked.run is None and rates.lengths_of != "run":
+    if options.run is None and rates.lengths_of != "run":
         return rates, None, None
-    folder = asked.run or Path(rates.calibrated_on)
+    folder = options.run or Path(rates.calibrated_on)
     recorded = read_run(folder)
     _check_apart(recorded.config.cluster, f"{folder}: ")
-    if asked.run is None:
+    if options.run is None:
         return rates, recorded, None
     say(f"calibrating on {folder}")
     rates, simulated = calibrate(folder, recorded, rates)
@@ -374,7 +374,7 @@ def _planned(
     rates: Rates,
     recorded: RecordedRun | None,
     calibration: dict[str, float] | None,
-    asked: PlanOptions,
+    options: PlanOptions,
     say: Callable[[str], None],
     *,
     fewest_ranks: int,
@@ -386,30 +386,30 @@ def _planned(
     prediction = first.prediction
     tried: list[Tried] = []
     best = None
-    if asked.searches:
+    if options.searches:
         say("trying others")
-        tried, best = search(first, rates, shapes, gpus=asked.gpus, fewest_ranks=fewest_ranks)
-    if asked.plot is not None:
-        plot_plan(asked.plot, prediction, tried, best)
-    if asked.write_rates is not None:
-        with new_file(asked.write_rates, argument=f"--write-rates {asked.write_rates}") as file:
+        tried, best = search(first, rates, shapes, gpus=options.gpus, fewest_ranks=fewest_ranks)
+    if options.plot is not None:
+        plot_plan(options.plot, prediction, tried, best)
+    if options.write_rates is not None:
+        with new_file(options.write_rates, argument=f"--write-rates {options.write_rates}") as file:
             file.write(dump_toml(rates))
     return Planned(prediction, tried, best, rates, calibration)
 
 
-def _rates(engine: OwnEngineConfig, asked: PlanOptions) -> Rates:
-    rates = load_rates(asked.rates) if asked.rates is not None else Rates()
+def _rates(engine: OwnEngineConfig, options: PlanOptions) -> Rates:
+    rates = load_rates(options.rates) if options.rates is not None else Rates()
     hardware = rates.hardware.model_dump()
-    hardware["gpu"] = asked.gpu or hardware["gpu"]
-    hardware["parameters"] = asked.parameters or hardware["parameters"]
-    if asked.run is not None and asked.gpu:
+    hardware["gpu"] = options.gpu or hardware["gpu"]
+    hardware["parameters"] = options.parameters or hardware["parameters"]
+    if options.run is not None and options.gpu:
         raise ConfigError("--run measures rates and --gpu estimates them: give one of them")
     if hardware["gpu"]:
         parallel = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
         estimated = rates_of(HardwareRates(**hardware), tensor_parallel=parallel)
         rates = estimated.model_copy(update=_given(rates, estimated))
-    if asked.cores is not None:
-        rates = rates.model_copy(update={"cores": asked.cores})
+    if options.cores is not None:
+        rates = rates.model_copy(update={"cores": options.cores})
     return rates
 
 

@@ -210,7 +210,7 @@ def _pass(stepper: Stepper, step: int, num_rows: int) -> dict[str, float]:
     """Train a batch of random rows in two minibatches; return the seconds of its phases."""
     phases = Phases()
     shard = _shard(step, num_rows, stepper.policy.vocab_size)
-    stepper.train(replace(shard, parts=dict.fromkeys(stepper.parts, shard.rewards)), phases)
+    stepper.train_shard(replace(shard, parts=dict.fromkeys(stepper.parts, shard.rewards)), phases)
     return phases.seconds()
 
 

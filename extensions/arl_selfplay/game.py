@@ -53,7 +53,7 @@ class GamePlayer(Player):
     """The players of the models beside the policy, which lend their gateways."""
 
     @property
-    def alone(self) -> Player:
+    def single_agent(self) -> Player:
         return Player(**{each.name: getattr(self, each.name) for each in fields(Player)})
 
     async def play(
@@ -97,7 +97,7 @@ class GamePlayer(Player):
 
     def _at(self, game: _Game, seat: str, who: str) -> Player:
         """Return the player of one seat."""
-        player = replace(self.alone, make_env=lambda: game.env_of(seat))
+        player = replace(self.single_agent, make_env=lambda: game.env_of(seat))
         other = self.opponents.get(who)
         if other is None:
             return player
@@ -264,7 +264,7 @@ def check_seats(seats: Mapping[str, str], spec: EnvSpec, env: Env) -> None:
         )
 
 
-def check_alone(spec: EnvSpec, env: Env) -> None:
+def check_single_agent(spec: EnvSpec, env: Env) -> None:
     """Refuse to play `env`, an instance of `spec`, from one seat, as evaluations do, if it cannot
     play the others itself.
 
@@ -289,13 +289,15 @@ class Games(PlayerKind):
     def check(self, rollout: RolloutConfig, spec: EnvSpec, env: Env) -> None:
         check_seats(rollout.seats, spec, env)
 
-    def check_alone(self, spec: EnvSpec, env: Env) -> None:
-        check_alone(spec, env)
+    def check_single_agent(self, spec: EnvSpec, env: Env) -> None:
+        check_single_agent(spec, env)
 
     def player(
-        self, alone: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
+        self, single_agent: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
-        return seated(alone, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents)
+        return seated(
+            single_agent, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents
+        )
 
     def seats(self, env: Env) -> Sequence[str]:
         game = env.unwrapped

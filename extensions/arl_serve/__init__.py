@@ -1,6 +1,6 @@
 """The extension for episodes of other programs, which open sessions, send requests and post
 rewards: `arl serve`.
 
-desk.py    sessions in groups: seats, rewards, deadlines, and the end of a group
-app.py     the same over HTTP, for programs with the admin key
+session_groups.py    sessions in groups: rewards, deadlines, and the end of a group
+app.py               their HTTP routes, for programs with the admin key
 """

@@ -18,8 +18,8 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.checks import check_policy, check_port
-from agentgym_rl.rollout.serving import policy_gateway
+from agentgym_rl.rollout.config_checks import check_policy, check_port
+from agentgym_rl.rollout.factory import policy_gateway
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.run.opening import training
 from agentgym_rl.run.result import Played, TrainResult
@@ -27,7 +27,7 @@ from agentgym_rl.run.training import TrainingRun
 from agentgym_rl.storage.run_folder import SERVE_INFO, shown
 
 from .app import PREFIX, AdminApp
-from .desk import Desk
+from .session_groups import SessionGroups
 
 
 async def serve(
@@ -122,7 +122,7 @@ class _ServedRun(TrainingRun):
                 self.fleet, model_dir, self.config.gateway, max_model_len=longest
             ) as gateway,
         ):
-            desk = Desk(
+            session_groups = SessionGroups(
                 self.config.serve,
                 self.config.rollout,
                 gateway,
@@ -130,7 +130,7 @@ class _ServedRun(TrainingRun):
                 seed=self.config.seed,
                 steps=self.config.steps,
             )
-            app = AdminApp(gateway.app, desk, admin_key=key)
+            app = AdminApp(gateway.app, session_groups, admin_key=key)
             gateway.app = app
             await self.wait_trainer()
             async with (
@@ -140,7 +140,7 @@ class _ServedRun(TrainingRun):
             ):
                 app.base_url = base_url
                 self._tell(base_url, key)
-                watching = own.create_task(desk.run(), name="desk")
+                watching = own.create_task(session_groups.run(), name="session groups")
                 adapting = own.create_task(self.adapt(), name="concurrency")
                 await self.wait_trained()
                 adapting.cancel()

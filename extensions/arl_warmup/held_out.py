@@ -14,7 +14,7 @@ from agentgym_rl.core.chat import is_list, is_mapping
 from agentgym_rl.evaluate.evaluate import planned
 from agentgym_rl.gateway.messages import text_of
 from agentgym_rl.gym.data.fields import words_of
-from agentgym_rl.rollout.serving import env_spec
+from agentgym_rl.rollout.factory import env_spec
 
 from .demonstrations import Notes
 

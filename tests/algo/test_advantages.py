@@ -101,6 +101,7 @@ def test_whitening_divides_by_the_deviation_of_all(whiten, divisor):
     found = whitened(numbers, moments_of(numbers), WhitenConfig(over="tokens", **whiten))
     assert found.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
     equal = torch.full((3,), 0.1, dtype=torch.float64)
+    assert Moments(0.1, 0.0, 1).variance() == 0
     assert whitened(equal, Moments(0.1, 0.0, 3), WhitenConfig(over="tokens")).tolist() == [0] * 3
 
 

@@ -133,6 +133,12 @@ def test_where_gradients_of_the_smooth_losses_are():
     assert gradients("dro", 0.4, dro_beta=0.5) == pytest.approx([-0.8, -0.8, 2.2])
 
 
+def test_a_small_advantage_is_good_to_vespo(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.ADVANTAGES", ADVANTAGES / 4)
+    good = math.exp(3 + 2 * 0.8 - 3 * math.exp(0.8))
+    assert gradients("vespo", 0.4)[:2] == pytest.approx([-good / 4] * 2)
+
+
 def test_the_ratio_of_a_row_has_three_gradients():
     """A row moved by 0.1 and 0.3, its first token dropped: the mean is 0.2, of the kept 0.3."""
     anchor = torch.tensor([-1.0, -2.0], dtype=torch.float64)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import _common, _html, _kept, _measurements, _said, _tables
+from benchmarks import _common, _formatting, _html, _kept, _measurements, _tables
 from benchmarks import all as whole
 from benchmarks._faulty import unmeasured
 
@@ -120,4 +120,4 @@ def test_a_pivot_has_a_column_for_each_value():
 
 def test_what_came_of_it_is_said_with_what_was_left_out():
     result = {"goal": {"s": 1}, "met": {"s": False}, "figures": {"s": 2}, "skipped": ["x: no x"]}
-    assert _said.outcome(result) == "Goal: s 1. Not met: s. Measured: s 2. Skipped: x: no x."
+    assert _formatting.outcome(result) == "Goal: s 1. Not met: s. Measured: s 2. Skipped: x: no x."

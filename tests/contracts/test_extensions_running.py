@@ -21,7 +21,7 @@ from agentgym_rl.fleet.parts import Turns, turns_of
 from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.gym.registry import spec
 from agentgym_rl.gym.services import Verifier, running_services
-from agentgym_rl.rollout.players import PlayerKind, check_alone, player_kind
+from agentgym_rl.rollout.players import PlayerKind, check_single_agent, player_kind
 from agentgym_rl.rollout.producer import LocalProducer
 from agentgym_rl.run import parts as run_parts
 from agentgym_rl.run.parts import ProducerKind, producer_kind
@@ -170,10 +170,10 @@ class Duel(PlayerKind):
     def takes(self, rollout, spec):
         return spec.id.startswith("math")
 
-    def player(self, alone, rollout, opponents):
-        return alone
+    def player(self, single_agent, rollout, opponents):
+        return single_agent
 
-    def check_alone(self, spec, env):
+    def check_single_agent(self, spec, env):
         raise ConfigError(f"{spec.id} needs two")
 
 
@@ -183,7 +183,7 @@ def test_a_kind_of_players_takes_the_environments_it_knows(registered):
     assert player_kind(rollout, math) is duel
     assert player_kind(rollout, spec("tools")) is not duel
     with pytest.raises(ConfigError, match="needs two"):
-        check_alone(math, math.make())
+        check_single_agent(math, math.make())
     seats = load_config(overrides={"rollout.seats": {"x": "policy", "o": "policy"}}).rollout
     with pytest.raises(ConfigError, match="duel and games"):
         player_kind(seats, math)

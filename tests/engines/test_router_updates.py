@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from arl_plan.clock import run_virtual
 
 from agentgym_rl.core.engine import UNKNOWN_VERSION
 from agentgym_rl.core.errors import EngineError
@@ -148,7 +149,7 @@ def test_a_turn_through_an_aborting_update(has_spans, stream):
         await asyncio.sleep(0.03)
         await _updated(router, engine, 1)
 
-    turn = asyncio.run(heard_while(begin(router, stream=stream), update()))
+    turn = run_virtual(heard_while(begin(router, stream=stream), update()))
     before, after = engine.journal
     assert turn.ids == before.token_ids + after.token_ids == STORY
     assert turn.versions == turn.admitted == before.versions + after.versions
@@ -197,7 +198,7 @@ def test_a_request_that_may_have_waited_for_the_new_weights_is_asked_again(ends_
         await asyncio.sleep(0.01 if ends_first else 0.08)
         router.end_update(1, ["0"])
 
-    turn = asyncio.run(heard_while(begin(router), update()))
+    turn = run_virtual(heard_while(begin(router), update()))
     first, second = engine.journal
     assert turn.ids == first.token_ids == second.token_ids == STORY
     assert turn.versions == turn.admitted == second.versions == [1] * len(STORY)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from arl_embedded.admission import EngineApiError
+from arl_embedded.admission import HttpError
 from arl_embedded.engine import EmbeddedEngine
 from arl_embedded.journal import Counters
 from arl_embedded.section import EmbeddedEngineConfig
@@ -156,7 +156,7 @@ def test_an_engine_keeps_a_queued_request_while_it_decodes(steps, refused_s):
 
         async with asyncio.TaskGroup() as tasks:
             decoding = tasks.create_task(decode())
-            with pytest.raises(EngineApiError, match=r"engine\.request_timeout_s"):
+            with pytest.raises(HttpError, match=r"engine\.request_timeout_s"):
                 async for _ in engine.parts(request):
                     pass
             decoding.cancel()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.models.resolve import BUNDLED
-from benchmarks import _said, _tables
+from benchmarks import _formatting, _tables
 from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +51,8 @@ def test_a_benchmark_runs_at_toy_size(name, tmp_path):
     assert result.get("rows") or result.get("parts") or result.get("skipped")
     assert result["goal"]
     assert "met" in result
-    assert all(math.isfinite(ratio) for ratio in _said.numeric_ratios(result).values())
-    assert _said.outcome(result).startswith("Goal: ")
+    assert all(math.isfinite(ratio) for ratio in _formatting.numeric_ratios(result).values())
+    assert _formatting.outcome(result).startswith("Goal: ")
     # Some have only what the peers or the models of another machine give.
     tables = [table.text(result["rows"]) for table in _tables.TABLES.get(name, ())]
     assert any(tables) or not tables

@@ -8,7 +8,7 @@ import pytest
 from arl_agents.react import React
 from arl_envs.games.kuhn import KuhnPoker
 from arl_envs.games.tictactoe import TicTacToe
-from arl_selfplay.game import _whole, check_alone, check_seats, seated
+from arl_selfplay.game import _whole, check_seats, check_single_agent, seated
 from tokenizers import Tokenizer
 
 from agentgym_rl import Agent
@@ -54,7 +54,7 @@ class Stage:
         encode = self.chat.encode
         return [r if isinstance(r, Say) else encode(f"{r}<|im_end|>") for r in replies]
 
-    async def alone(self, name, env, agent, env_spec):
+    async def single_agent(self, name, env, agent, env_spec):
         config = GatewayConfig()
         gateway = Gateway(
             self.engines[name], self.chat, config=config, model_name=name, max_model_len=512
@@ -65,7 +65,7 @@ class Stage:
         return Player(make, agent, gateway, clients, name, self.limits)
 
     async def player(self, seats, env=TicTacToe, agent=React, env_spec=SPEC, **options):
-        found = {name: await self.alone(name, env, agent, env_spec) for name in self.engines}
+        found = {name: await self.single_agent(name, env, agent, env_spec) for name in self.engines}
         policy = found.pop("policy")
         return seated(policy, seats, opponents=found, **options)
 
@@ -387,7 +387,7 @@ def test_the_player_of_evaluations_is_alone(chat):
     async def main():
         stage = Stage(chat, policy=["0"])
         async with stage.stack:
-            player = (await stage.player(SELF_PLAY)).alone
+            player = (await stage.player(SELF_PLAY)).single_agent
             return await player.play(GAME, episode_id="e", group_id="g", sampling=SAMPLING)
 
     found = asyncio.run(main())
@@ -405,9 +405,9 @@ class OnlyPeople(TicTacToe):
 def test_a_game_without_players_is_not_played_from_one_seat():
     game = spec("tictactoe")
     for fine in (TicTacToe(), Solitaire(), spec("math").make()):
-        check_alone(game, fine)
+        check_single_agent(game, fine)
     with pytest.raises(ConfigError, match=r"no players of its own for its seats, x, o.*eval\.num"):
-        check_alone(game, OnlyPeople())
+        check_single_agent(game, OnlyPeople())
 
 
 def test_seats_are_checked_before_a_run():

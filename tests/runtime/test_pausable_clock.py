@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from arl_plan.clock import run_virtual
 
 from agentgym_rl.runtime.pausable_clock import AwakeTime
 
@@ -19,7 +20,7 @@ def test_a_deadline_does_not_pass_in_sleep():
             clock.wake()
             assert not clock.asleep
 
-    asyncio.run(play())
+    run_virtual(play())
 
 
 def test_a_deadline_passes_once_awake():
@@ -31,7 +32,7 @@ def test_a_deadline_passes_once_awake():
             await asyncio.sleep(30)
 
     with pytest.raises(TimeoutError):
-        asyncio.run(play())
+        run_virtual(play())
 
 
 def test_a_timer_calls_once_and_not_after_it_was_cancelled():
@@ -50,4 +51,4 @@ def test_a_timer_calls_once_and_not_after_it_was_cancelled():
         await asyncio.sleep(0.03)
         return called
 
-    assert asyncio.run(play()) == ["late"]
+    assert run_virtual(play()) == ["late"]

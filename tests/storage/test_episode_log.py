@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,31 @@ def test_trajectories_come_back_as_they_went_in(tmp_path, group):
         log.close()
 
     asyncio.run(play())
+
+
+def test_a_member_that_gets_a_group_reward_is_recorded_anew(tmp_path, group):
+    path, found = tmp_path / "episodes.db", group("a", [0])
+    paid = [
+        replace(member, reward=member.reward + 0.5, group_reward=0.5) for member in found.members
+    ]
+
+    async def play() -> None:
+        with closing(EpisodeLog(path)) as log:
+            await log.add_member(found.members[0])
+            await log.add_group(Task("t", 1), 0, replace(found, members=paid))
+
+    asyncio.run(play())
+    with closing(EpisodeReader(path)) as reader:
+        assert reader.rewards("a") == {"a-0": (0.5, 0.5, 0.5), "a-1": (1.5, 1.5, 0.5)}
+        assert reader.trajectory("a-0").group_reward == 0.5
+
+
+def test_rewards_of_zero_are_read(tmp_path, group):
+    path = tmp_path / "episodes.db"
+    with closing(EpisodeLog(path)) as log:
+        asyncio.run(log.add_group(Task("t", 1), 0, group("a", [0])))
+    with closing(EpisodeReader(path)) as reader:
+        assert reader.rewards("a") == {"a-0": (0.0, 0.0, None), "a-1": (1.0, 1.0, None)}
 
 
 def test_what_was_logged_survives_a_kill(tmp_path):

@@ -11,7 +11,7 @@ from agentgym_rl.core.errors import StorageError
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.storage.metric_warnings import MetricWarnings
 from agentgym_rl.storage.metrics import MetricsFile, read_metrics
-from agentgym_rl.storage.phases import Overlap
+from agentgym_rl.storage.phases import PHASES, Overlap, PhasesFile, StepPhases, read_phases
 from tests.kit.cases import cases
 
 
@@ -44,6 +44,17 @@ def test_metrics_file_survives_a_cut_last_line(tmp_path):
     file.close()
     path.write_text(path.read_text() + '{"step": 1, "lo')
     assert read_metrics(path) == [{"step": 0, "loss": 1.0, "overlap": None}]
+
+
+def test_phases_go_on_after_a_cut_last_line(tmp_path):
+    path = tmp_path / PHASES
+    steps = [StepPhases(step, [("optimizer", 0.0, 1.0)]) for step in range(2)]
+    with closing(PhasesFile(tmp_path)) as file:
+        file.write(steps[0])
+    path.write_text(path.read_text() + '{"step": 1, "pha')
+    with closing(PhasesFile(tmp_path)) as file:
+        file.write(steps[1])
+    assert [found.step for found in read_phases(tmp_path)] == [0, 1]
 
 
 def test_a_full_disk_is_said_with_the_file(tmp_path):

@@ -5,13 +5,16 @@ import random
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from arl_audit.exactly_once import audit_ledger
 
 from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.storage.checkpoints import newest_checkpoint
-from agentgym_rl.storage.recovery import recover
+from agentgym_rl.storage.recovery import Result, recover
+from tests.kit.groups import make_group
 from tests.kit.lives import STEPS, Mortal, begin, live
 
 
@@ -24,6 +27,14 @@ def run(tmp_path):
 def change(run, statement: str, *values) -> None:
     with closing(sqlite3.connect(run / "episodes.db")) as log, log:
         assert log.execute(statement, values).rowcount
+
+
+def test_the_result_of_a_group_is_the_mean_of_the_members_that_train():
+    found = make_group("a", [3, 5], reward=0.5)
+    assert Result.of(found, "key") == Result(0, "key", 3, 0.25)
+    left_out = [replace(member, outcome=Outcome.ABORTED) for member in found.members]
+    assert Result.of(replace(found, members=[found.members[1], left_out[0]]), "key").reward == 0.5
+    assert Result.of(replace(found, members=left_out), "key") is None
 
 
 def test_a_run_without_a_crash_is_in_order(run):

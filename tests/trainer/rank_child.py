@@ -102,7 +102,7 @@ def train(stepper: Stepper, step: int) -> dict[str, float]:
     micro-batches."""
     world = stepper.policy.world
     shards = make_shards(*make_items(num_groups=3, step=step), step=step, num_ranks=world.size)
-    metrics = stepper.train(shards[world.rank], Phases())
+    metrics = stepper.train_shard(shards[world.rank], Phases())
     return reproducible(metrics)
 
 
@@ -110,7 +110,7 @@ def train_tree(stepper: Stepper, step: int) -> dict[str, float]:
     """All metrics of a batch of rows with common beginnings."""
     world = stepper.policy.world
     shards = make_shards(*make_tree(step), step=step, num_ranks=world.size)
-    return stepper.train(shards[world.rank], Phases())
+    return stepper.train_shard(shards[world.rank], Phases())
 
 
 def train_trees(model_dir: Path, world: World, *, share: bool) -> list[dict[str, float]]:
@@ -141,7 +141,7 @@ def pass_by(stepper: Stepper, step: int, *, masked: bool = False) -> dict[str, f
             for it in items
         ]
     shards = make_shards(items, [1.0] * len(rewards), groups, step=step, num_ranks=world.size)
-    metrics = stepper.train(shards[world.rank], Phases())
+    metrics = stepper.train_shard(shards[world.rank], Phases())
     for tensor in stepper.policy.trained_state().values():
         tensor.numpy()
     return reproducible(metrics)
@@ -164,7 +164,7 @@ def train_taught(model_dir: Path, teacher_dir: Path, world: World) -> list[dict[
         shards = make_shards(items, rewards, groups, step=step, num_ranks=world.size)
         weights = [[2.0 * (group != "g2")] for group in groups]
         shard = replace(shards[world.rank], teachers=weights)
-        metrics.append(reproducible(stepper.train(shard, Phases())))
+        metrics.append(reproducible(stepper.train_shard(shard, Phases())))
     return metrics
 
 
@@ -209,7 +209,7 @@ def train_experts(model_dir: Path, world: World) -> list[dict[str, float]]:
             for number, (it, some) in enumerate(zip(items, ids, strict=True))
         ]
         shards = make_shards(items, *others, step=step, num_ranks=world.size)
-        metrics.append(reproducible(stepper.train(shards[world.rank], Phases())))
+        metrics.append(reproducible(stepper.train_shard(shards[world.rank], Phases())))
     return metrics
 
 

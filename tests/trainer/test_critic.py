@@ -41,7 +41,9 @@ def critic_weights(stepper: Stepper) -> torch.Tensor:
 
 def train(stepper: Stepper, num_steps: int = 2) -> list[dict[str, float]]:
     return [
-        reproducible(stepper.train(make_shards(*make_items(step=step), step=step)[0], Phases()))
+        reproducible(
+            stepper.train_shard(make_shards(*make_items(step=step), step=step)[0], Phases())
+        )
         for step in range(num_steps)
     ]
 
@@ -75,7 +77,7 @@ def test_a_critic_learns_what_comes_of_tokens(tiny_model, world):
     )
     (shard,) = make_shards(*make_items())
     before = weights_of(stepper)
-    metrics = [stepper.train(shard, Phases()) for _ in range(4)]
+    metrics = [stepper.train_shard(shard, Phases()) for _ in range(4)]
     assert torch.equal(weights_of(stepper), before)
     assert metrics[0]["critic/explained_variance"] == pytest.approx(0, abs=1e-9)
     assert metrics[-1]["critic/explained_variance"] > 0.5
@@ -87,7 +89,7 @@ def test_a_critic_learns_where_groups_say_nothing(tiny_model, world):
     items, rewards, groups = make_items()
     (shard,) = make_shards(items, [1.0] * len(rewards), groups)
     stepper = critic_stepper(tiny_model, world)
-    assert stepper.train(shard, Phases())["grad_norm"] > 0
+    assert stepper.train_shard(shard, Phases())["grad_norm"] > 0
 
 
 def test_a_warm_up_teaches_the_critic_alone(tiny_model, world):
@@ -105,7 +107,9 @@ def test_batch_std_gives_advantages_of_mean_zero_and_deviation_one(tiny_model, w
     stepper = critic_stepper(tiny_model, world, ALGO.model_copy(update={"scale": "batch_std"}))
     (shard,) = make_shards(*make_items())
     seen: list[torch.Tensor] = []
-    stepper.train(shard, Phases(), on_tokens=lambda tokens, proximal, found: seen.append(found))
+    stepper.train_shard(
+        shard, Phases(), on_tokens=lambda tokens, proximal, found: seen.append(found)
+    )
     (advantages,) = seen
     assert (advantages.mean().item(), advantages.std().item()) == pytest.approx((0, 1), abs=1e-5)
 
@@ -113,10 +117,10 @@ def test_batch_std_gives_advantages_of_mean_zero_and_deviation_one(tiny_model, w
 def test_a_penalty_of_each_token_is_part_of_its_return(tiny_model, other_model, world):
     kl = KlConfig(coef=0.5, estimator="k1", placement="reward", reference="initial")
     (shard,) = make_shards(*make_items())
-    plain = critic_stepper(tiny_model, world).train(shard, Phases())
+    plain = critic_stepper(tiny_model, world).train_shard(shard, Phases())
     paying = critic_stepper(
         tiny_model, world, ALGO.model_copy(update={"kl": kl}), reference_dir=other_model
-    ).train(shard, Phases())
+    ).train_shard(shard, Phases())
     assert paying["critic/return_mean"] != pytest.approx(plain["critic/return_mean"])
 
 
@@ -124,7 +128,7 @@ def test_the_future_of_a_truncated_episode_is_worth_its_last_value(tiny_model, w
     """With a critic that has learned, of two truncated episodes; without, nothing changes."""
     (shard,) = make_shards(*make_items())
     stepper = critic_stepper(tiny_model, world, critic_learning_rate=1e-2)
-    stepper.train(shard, Phases())
+    stepper.train_shard(shard, Phases())
     critic = stepper.critic
     assert critic is not None
     tokens = ShardTokens.from_shard(shard, vocab_size=stepper.policy.vocab_size)
@@ -163,7 +167,7 @@ def test_turn_rewards_and_weights_of_tasks_reach_the_policy(tiny_model, world):
     found = []
     for shard in changed:
         stepper = critic_stepper(tiny_model, world)
-        stepper.train(shard, Phases())
+        stepper.train_shard(shard, Phases())
         found.append((weights_of(stepper), critic_weights(stepper)))
     assert not torch.equal(found[0][0], found[1][0])
     assert not torch.equal(found[0][0], found[2][0])
@@ -186,7 +190,7 @@ def test_a_checkpoint_has_the_critic(tiny_model, world, tmp_path):
     load_checkpoint(path, resumed.policy, resumed.optimizer, critic=resumed.critic)
     assert torch.equal(critic_weights(resumed), critic_weights(straight))
     (shard,) = make_shards(*make_items(step=1), step=1)
-    found, expected = (reproducible(it.train(shard, Phases())) for it in (resumed, straight))
+    found, expected = (reproducible(it.train_shard(shard, Phases())) for it in (resumed, straight))
     assert found == expected
     assert torch.equal(critic_weights(resumed), critic_weights(straight))
 
@@ -194,9 +198,9 @@ def test_a_checkpoint_has_the_critic(tiny_model, world, tmp_path):
 def test_an_empty_batch_is_no_trouble(tiny_model, world):
     (shard,) = make_shards(*make_items(), num_minibatches=40)
     assert any(not part for part in shard.minibatches)
-    critic_stepper(tiny_model, world).train(shard, Phases())
+    critic_stepper(tiny_model, world).train_shard(shard, Phases())
     empty = replace(shard, rewards=[], group_ids=[], lengths=[], minibatches=[[], []])
-    assert critic_stepper(tiny_model, world).train(empty, Phases())["loss"] == 0
+    assert critic_stepper(tiny_model, world).train_shard(empty, Phases())["loss"] == 0
 
 
 def test_a_critic_that_is_missing_or_too_much_is_refused(tiny_model, world):

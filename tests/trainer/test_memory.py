@@ -78,7 +78,7 @@ def train(stepper: Stepper) -> None:
     items = [BatchRow(row(rng, int(n)), i) for i, n in enumerate(rng.integers(40, 120, 16))]
     rewards, groups = [float(i % 2) for i in range(16)], [f"g{i // 8}" for i in range(16)]
     (shard,) = make_shards(items, rewards, groups, num_minibatches=1)
-    stepper.train(shard, Phases())
+    stepper.train_shard(shard, Phases())
 
 
 @pytest.mark.slow

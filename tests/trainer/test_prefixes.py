@@ -33,7 +33,7 @@ from agentgym_rl.config import LoraConfig, TrainerConfig, load_config
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer import attention, packing_trial
 from agentgym_rl.trainer.attention import SEGMENT_SDPA
-from agentgym_rl.trainer.packing_trial import ALONE, choose_attention
+from agentgym_rl.trainer.packing_trial import ROW_BY_ROW, choose_attention
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
 from agentgym_rl.trainer.usage import FlopCount, Phases
@@ -252,7 +252,7 @@ def test_flops_are_those_of_what_is_computed(tiny_model):
 def test_micro_batches_hold_their_distinct_tokens(tiny_model, world):
     stepper = make_stepper(tiny_model, world, trainer=ROOMY)
     (shard,) = make_shards(*make_tree(0), num_minibatches=1)
-    metrics = stepper.train(shard, Phases())
+    metrics = stepper.train_shard(shard, Phases())
     assert stepper.policy.computed_tokens < stepper.policy.row_tokens
     share = 1 - stepper.policy.computed_tokens / stepper.policy.row_tokens
     assert metrics["throughput/prefix_shared"] == pytest.approx(share)
@@ -335,4 +335,4 @@ def test_a_wrong_packing_is_no_rounding_of_a_model_that_amplifies_it(amplifying,
     own = set_own_attention(amplifying)
     wrong = packing_trial.forward_packed
     monkeypatch.setattr(packing_trial, "forward_packed", lambda *a, **k: 1.05 * wrong(*a, **k))
-    assert choose_attention(amplifying, own, wanted="rows", longest=64) == (ALONE, False)
+    assert choose_attention(amplifying, own, wanted="rows", longest=64) == (ROW_BY_ROW, False)

@@ -256,7 +256,9 @@ def test_parts_of_rewards_are_compared_one_by_one(tiny_model, world):
     expected = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-9)
     with pytest.raises(TrainerError, match="11 values of part 'right'"):
-        stepper.train(replace(shard, parts={"right": [0.0] * 11, "brief": [0.0] * 12}), Phases())
+        stepper.train_shard(
+            replace(shard, parts={"right": [0.0] * 11, "brief": [0.0] * 12}), Phases()
+        )
 
 
 def test_the_probe_of_a_plan_has_parts_too(tiny_model, world):

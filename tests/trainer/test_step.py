@@ -102,7 +102,7 @@ def gradient_of(stepper: Stepper, shard: BatchShard) -> tuple[float, torch.Tenso
         seen.append(torch.cat([g.flatten() for g in grads]).clone())
 
     handle = stepper.optimizer.register_step_pre_hook(look)
-    metrics = stepper.train(shard, Phases())
+    metrics = stepper.train_shard(shard, Phases())
     handle.remove()
     assert len(seen) == 1
     return metrics["loss"], seen[0]
@@ -177,7 +177,7 @@ def test_a_reference_as_a_reward_moves_advantages(tiny_model, other_model, world
     stepper = reference_stepper(tiny_model, other_model, world, placement="reward", estimator="k1")
     phases = Phases()
     before = weights_of(stepper)
-    metrics = stepper.train(shard, phases)
+    metrics = stepper.train_shard(shard, phases)
     assert metrics["policy/kl_reference"] != 0
     assert not torch.equal(weights_of(stepper), before)
     assert phases.seconds()["time/reference"] > 0
@@ -186,13 +186,13 @@ def test_a_reference_as_a_reward_moves_advantages(tiny_model, other_model, world
 def test_the_passes_of_a_reference_count_too(tiny_model, other_model, world):
     """A trainer that is busy with the reference model is no silent one."""
     stepper = reference_stepper(tiny_model, other_model, world)
-    stepper.train(make_shards(*make_items())[0], Phases())
+    stepper.train_shard(make_shards(*make_items())[0], Phases())
     assert stepper.flops > stepper.policy.flops > 0
 
 
 def test_a_reference_that_is_the_policy_costs_nothing_at_first(tiny_model, world):
     stepper = reference_stepper(tiny_model, tiny_model, world)
-    metrics = stepper.train(make_shards(*make_items())[0], Phases())
+    metrics = stepper.train_shard(make_shards(*make_items())[0], Phases())
     assert metrics["policy/kl_reference"] == pytest.approx(0, abs=1e-12)
 
 
@@ -285,7 +285,7 @@ def test_learning_rate_zero_leaves_every_bit(tiny_model, world):
     )
     before = weights_of(stepper)
     for step in range(2):
-        metrics = stepper.train(make_shards(*make_items(step=step), step=step)[0], Phases())
+        metrics = stepper.train_shard(make_shards(*make_items(step=step), step=step)[0], Phases())
     assert torch.equal(weights_of(stepper), before)
     assert metrics["grad_norm"] > 0
     assert metrics["lr"] == 0
@@ -308,7 +308,7 @@ def test_on_policy_the_ratio_is_one_and_naive_equals_decoupled(tiny_model, world
         make_stepper(tiny_model, world, algo=AlgoConfig(naive=naive)) for naive in (False, True)
     ]
     (shard,) = make_shards(on_policy(steppers[0], items), rewards, groups, num_minibatches=2)
-    results = [stepper.train(shard, Phases()) for stepper in steppers]
+    results = [stepper.train_shard(shard, Phases()) for stepper in steppers]
     for name, value in {
         "token_mult_prob_error": 1,
         "sampling_importance_ratio": 1,
@@ -328,7 +328,7 @@ def test_minibatches_and_epochs_are_optimizer_steps_at_the_batchs_rate(tiny_mode
     )
     for step in (0, 3):
         (shard,) = make_shards(*make_items(step=step), step=step, num_minibatches=3)
-        stepper.train(shard, Phases())
+        stepper.train_shard(shard, Phases())
     assert rates == pytest.approx([1e-3] * 6 + [1e-4] * 6)
 
 
@@ -337,7 +337,7 @@ def test_a_batch_without_signal_takes_neither_a_pass_nor_a_step(tiny_model, worl
     items, rewards, groups = make_items()
     before, seen, phases = weights_of(stepper), [], Phases()
     (shard,) = make_shards(items, [1.0] * len(rewards), groups, num_minibatches=1)
-    metrics = stepper.train(shard, phases, on_tokens=lambda *found: seen.append(found))
+    metrics = stepper.train_shard(shard, phases, on_tokens=lambda *found: seen.append(found))
     assert torch.equal(weights_of(stepper), before)
     nothing = ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl")
     assert [metrics[name] for name in nothing] == [0, 0, 0, 0]
@@ -358,7 +358,7 @@ def test_rows_without_an_advantage_cost_nothing(tiny_model, world):
     found = []
     for which in (shard, alone):
         stepper = make_stepper(tiny_model, world)
-        metrics = stepper.train(which, Phases())
+        metrics = stepper.train_shard(which, Phases())
         found.append((stepper.policy.flops, weights_of(stepper), metrics["policy/computed_share"]))
     assert found[0][0] == found[1][0] > 0
     assert torch.equal(found[0][1], found[1][1])
@@ -381,7 +381,7 @@ def test_the_first_minibatch_has_no_pass_for_proximal_logprobs(tiny_model, world
     with torch.no_grad():
         first = make_stepper(tiny_model, world).policy
         expected = [first.logprobs(pack_rows([r.row])) for m in shard.minibatches for r in m]
-    stepper.train(shard, Phases(), on_tokens=lambda *found: seen.append(found))
+    stepper.train_shard(shard, Phases(), on_tokens=lambda *found: seen.append(found))
     ((_, proximal, advantages),) = seen
     used = advantages != 0
     torch.testing.assert_close(proximal[used], torch.cat(expected)[used], rtol=0, atol=1e-9)
@@ -399,10 +399,10 @@ def test_episodes_and_minibatches_may_be_empty(tiny_model, world):
     items, rewards, groups = make_items()
     (shard,) = make_shards([*items, BatchRow(untrained, 0)], rewards, groups, num_minibatches=40)
     assert any(not part for part in shard.minibatches)
-    metrics = make_stepper(tiny_model, world).train(shard, Phases())
+    metrics = make_stepper(tiny_model, world).train_shard(shard, Phases())
     assert all(np.isfinite(value) for value in metrics.values())
     empty = BatchShard(0, [], [], 0, 0, [[], []])
-    assert make_stepper(tiny_model, world).train(empty, Phases())["loss"] == 0
+    assert make_stepper(tiny_model, world).train_shard(empty, Phases())["loss"] == 0
 
 
 def test_staleness_and_versions_are_told_apart(tiny_model, world):
@@ -410,7 +410,7 @@ def test_staleness_and_versions_are_told_apart(tiny_model, world):
     versions = items[0].row.policy_versions
     versions[np.flatnonzero(items[0].row.loss_mask)[-1]] = 3
     stepper = make_stepper(tiny_model, world, algo=AlgoConfig(entropy_coef=0.1))  # uses every row
-    metrics = stepper.train(make_shards(items, rewards, groups, step=3)[0], Phases())
+    metrics = stepper.train_shard(make_shards(items, rewards, groups, step=3)[0], Phases())
     counts = {k: v for k, v in metrics.items() if k.startswith("mismatch/num_tokens/")}
     second_turn = items[0].row.turn_ids[items[0].row.loss_mask] == 1
     assert counts["mismatch/num_tokens/several_versions"] == second_turn.sum()
@@ -424,14 +424,14 @@ def test_shuffled_advantages_change_the_update(tiny_model, world):
         make_stepper(tiny_model, world, algo=AlgoConfig(shuffle_advantages=shuffle))
         for shuffle in (False, True)
     )
-    plain.train(shards[0], Phases())
-    control.train(shards[0], Phases())
+    plain.train_shard(shards[0], Phases())
+    control.train_shard(shards[0], Phases())
     assert not torch.equal(weights_of(plain), weights_of(control))
 
 
 def test_phases_are_intervals_in_order(tiny_model, world):
     phases = Phases()
-    make_stepper(tiny_model, world).train(make_shards(*make_items())[0], phases)
+    make_stepper(tiny_model, world).train_shard(make_shards(*make_items())[0], phases)
     names = [name for name, _, _ in phases.intervals]
     assert names == ["proximal", *["forward_backward", "optimizer"] * 2]
     times = [t for _, start, end in phases.intervals for t in (start, end)]
@@ -462,7 +462,7 @@ def test_bad_batches_are_refused_with_a_reason(tiny_model, world, name):
     budget = 16 if name == "long" else 4096
     stepper = make_stepper(tiny_model, world, max_tokens_per_microbatch=budget)
     with pytest.raises(TrainerError, match=reason):
-        stepper.train(shard, Phases())
+        stepper.train_shard(shard, Phases())
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights(tiny_model, world):
@@ -474,13 +474,13 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights(tiny_model, worl
     (shard,) = make_shards(items, rewards, groups)
     names = [f"g{i} of dice" for i in range(len(rewards))]
     with pytest.raises(TrainerError, match=r"gradient norm is .* of episode g4 of dice, whose"):
-        stepper.train(replace(shard, names=names), Phases())
+        stepper.train_shard(replace(shard, names=names), Phases())
     rewards[3] = rewards[4] = 1.7e308
     (shard,) = make_shards(items, rewards, groups)
     with pytest.raises(TrainerError, match=r"not finite: the largest .* of episode g[345] of dice"):
-        stepper.train(replace(shard, names=names), Phases())
+        stepper.train_shard(replace(shard, names=names), Phases())
     returns = [[0.0, 0.0]] * 7 + [[math.nan, 0.0]] + [[0.0, 0.0]] * 4
     bad = replace(shard, names=names, rewards=[0.0] * 12, turn_returns=returns)
     with pytest.raises(TrainerError, match="turn's return that is not finite: nan of episode g7"):
-        stepper.train(bad, Phases())
+        stepper.train_shard(bad, Phases())
     assert torch.equal(weights_of(stepper), before)

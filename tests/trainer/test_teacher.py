@@ -185,7 +185,7 @@ def test_tokens_that_rows_share_have_the_same_likeliest_ones(tiny_model, other_m
 def test_a_teacher_that_is_the_policy_teaches_nothing(tiny_model, world):
     algo = algo_of(**ALONE)
     stepper = make_stepper(tiny_model, world, algo=algo, teacher_dirs=[tiny_model])
-    metrics = stepper.train(taught_shard(), Phases())
+    metrics = stepper.train_shard(taught_shard(), Phases())
     assert metrics["teacher/kl"] == pytest.approx(0, abs=1e-12)
     assert metrics["grad_norm"] == pytest.approx(0, abs=1e-9)
     assert metrics["teacher/taught"] == 1
@@ -218,7 +218,7 @@ def test_each_task_has_its_teachers(tiny_model, other_model, world, tmp_path, pl
     weights = {"g0": [1.0, 0.0], "g1": [0.0, 3.0], "g2": [0.0, 0.0], "g3": [0.0, 0.0]}
     stepper = make_stepper(tiny_model, world, algo=algo, teacher_dirs=[other_model, third], **WIDE)
     shard = taught_shard([weights[group] for group in groups])
-    metrics = stepper.train(shard, Phases())
+    metrics = stepper.train_shard(shard, Phases())
     of = [
         sum(it.row.num_trained for it in shard.minibatches[0] if groups[it.episode] == name)
         for name in ("g0", "g1")
@@ -242,7 +242,7 @@ def test_a_loss_term_teaches_more_than_one_minibatch(tiny_model, other_model, wo
     stepper = make_stepper(tiny_model, world, algo=algo, teacher_dirs=[other_model], **how)
     before, found = weights_of(stepper), []
     for _ in range(8):
-        found.append(stepper.train(taught_shard(num_minibatches=2), Phases())["teacher/kl"])
+        found.append(stepper.train_shard(taught_shard(num_minibatches=2), Phases())["teacher/kl"])
     assert not torch.equal(weights_of(stepper), before)
     assert stepper.flops > stepper.policy.flops
 
@@ -263,11 +263,11 @@ def test_what_a_server_told_counts_like_a_folder(tiny_model, other_model, world,
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert expected.abs().max() > 1e-3
     silent = make_stepper(tiny_model, world, algo=algo, teacher_dirs=[None], **WIDE)
-    metrics = silent.train(shard, Phases())
+    metrics = silent.train_shard(shard, Phases())
     assert (metrics["teacher/taught"], metrics["grad_norm"]) == (0, 0)
     others = replace(shard, minibatches=[items], teachers=[[1.0, 1.0]] * len(shard.rewards))
     with pytest.raises(TrainerError, match="rows of other teachers than the batch's 2"):
-        silent.train(others, Phases())
+        silent.train_shard(others, Phases())
 
 
 def told_by(teacher: Policy, row: Row) -> TeacherLogprobs:
@@ -282,7 +282,7 @@ def test_a_missing_or_smaller_teacher_is_refused(tiny_model, world, tmp_path):
     small = save_tiny_model(tmp_path, vocab=VOCAB - 20)
     stepper: Stepper = make_stepper(tiny_model, world, algo=algo_of(), teacher_dirs=[small])
     with pytest.raises(TrainerError, match="a teacher has 0 to 19"):
-        stepper.train(taught_shard(), Phases())
+        stepper.train_shard(taught_shard(), Phases())
 
 
 def test_a_teacher_may_have_a_larger_vocabulary(tiny_model, world, tmp_path):
@@ -290,4 +290,4 @@ def test_a_teacher_may_have_a_larger_vocabulary(tiny_model, world, tmp_path):
     large = save_tiny_model(tmp_path, vocab=VOCAB + 24)
     for how in ({}, {"placement": "loss", "top_k": VOCAB + 24}):
         stepper = make_stepper(tiny_model, world, algo=algo_of(**how), teacher_dirs=[large])
-        assert stepper.train(taught_shard(), Phases())["teacher/taught"] == 1
+        assert stepper.train_shard(taught_shard(), Phases())["teacher/taught"] == 1

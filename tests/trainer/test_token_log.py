@@ -18,7 +18,7 @@ def trained(model, world, run=None, step: int = 0) -> torch.Tensor:
     (shard,) = make_shards(*make_items(), num_minibatches=2, step=step)
     stepper = make_stepper(model, world, dtype=torch.float32)
     kept = partial(TokensOut(run, rank=0, from_step=step).write, step) if run else None
-    stepper.train(shard, Phases(), on_tokens=kept)
+    stepper.train_shard(shard, Phases(), on_tokens=kept)
     return weights_of(stepper)
 
 
@@ -31,7 +31,7 @@ def test_what_is_kept_is_what_was_trained(tiny_model, world, tmp_path):
     (shard,) = make_shards(*make_items(), num_minibatches=2)
     stepper = make_stepper(tiny_model, world, dtype=torch.float32)
     out = TokensOut(tmp_path, rank=0, from_step=0)
-    before = stepper.train(shard, Phases(), on_tokens=partial(out.write, 0))
+    before = stepper.train_shard(shard, Phases(), on_tokens=partial(out.write, 0))
     found = read_tokens(tmp_path, 0)
     rows = [it.row for part in shard.minibatches for it in part if it.row.num_trained]
     assert found.keys() == {row_key(row) for row in rows}
@@ -58,7 +58,7 @@ def test_what_is_lost_goes_even_where_nothing_is_kept_any_more(tiny_model, world
     trained(tiny_model, world, tmp_path, step=2)
     (shard,) = make_shards(*make_items(), num_minibatches=2, step=2)
     out = TokensOut(tmp_path, rank=0, from_step=2, keeps=False)
-    make_stepper(tiny_model, world).train(shard, Phases(), on_tokens=partial(out.write, 2))
+    make_stepper(tiny_model, world).train_shard(shard, Phases(), on_tokens=partial(out.write, 2))
     assert list((tmp_path / "tokens").iterdir()) == []
 
 
@@ -73,7 +73,7 @@ def test_a_full_disk_is_said_once_and_training_goes_on(
     stepper, out = make_stepper(tiny_model, world), TokensOut(tmp_path, rank=0, from_step=0)
     with caplog.at_level(logging.WARNING):
         for step in (0, 1):
-            stepper.train(shard, Phases(), on_tokens=partial(out.write, step))
+            stepper.train_shard(shard, Phases(), on_tokens=partial(out.write, step))
     (said,) = [record.getMessage() for record in caplog.records if "tokens" in record.getMessage()]
     assert "step-000000.rank-0.npz" in said
     assert "No space left" in said

@@ -140,4 +140,4 @@ def test_returns_that_contradict_the_batch_are_refused(
 ):
     shard = replace(_shard(_logged(tmp_path, LAST)), turn_returns=returns)
     with pytest.raises(TrainerError, match=reason):
-        make_stepper(tiny_model, world).train(shard, Phases())
+        make_stepper(tiny_model, world).train_shard(shard, Phases())

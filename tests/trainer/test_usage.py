@@ -64,10 +64,10 @@ def stepper(model_dir, world, peak: float | None) -> Stepper:
 
 def test_a_batch_says_how_much_of_the_device_it_used(tiny_model, world):
     (shard,) = make_shards(*make_items(), num_minibatches=1)
-    metrics = stepper(tiny_model, world, peak=0.5).train(shard, Phases())
+    metrics = stepper(tiny_model, world, peak=0.5).train_shard(shard, Phases())
     assert metrics["throughput/trainer_tflops"] > 0
     assert metrics["throughput/mfu"] == pytest.approx(metrics["throughput/trainer_tflops"] / 0.5)
-    unknown = stepper(tiny_model, world, peak=None).train(shard, Phases())
+    unknown = stepper(tiny_model, world, peak=None).train_shard(shard, Phases())
     assert "throughput/mfu" not in unknown
     assert "memory/gpu_peak_gb" not in unknown
 

@@ -12,7 +12,7 @@ import torch
 from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.versions_out import VersionFiles
+from agentgym_rl.trainer.publication import VersionWriter
 from agentgym_rl.trainer.world import join_world
 from agentgym_rl.weights import parts
 from agentgym_rl.weights.files import fingerprint
@@ -26,7 +26,7 @@ def main(model_dir: str, out: str, rank: str, size: str, dtype: str) -> None:
         policy = Policy.load(Path(model_dir), world, trainer=TrainerConfig(num_ranks=int(size)))
         engine = load_config(overrides={"engine.dtype": dtype}).own_engine
         config = Path(model_dir) / "config.json"
-        files = VersionFiles(policy, folder / "shm", engine=engine, config=config)
+        files = VersionWriter(policy, folder / "shm", engine=engine, config=config)
         said = [files.write(0).parameters, files.write(1).parameters]
         with torch.no_grad():
             for name, parameter in policy.model.named_parameters():

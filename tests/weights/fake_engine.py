@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -15,18 +12,16 @@ from torch import Tensor
 
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.broadcast import BroadcastGroup
+from tests.kit.threaded_server import ThreadedServer
 
 
-class FakeEngine(ThreadingHTTPServer):
+class FakeEngine(ThreadedServer):
     """Serves the update routes and keeps a log of them.
 
     On a path that begins with `fail` it answers 500, at `die` it hangs up there and from then on,
     at `hang` it answers `hang_s` late. One that lies reports another version, one that
     forgets loses the update it was told of.
     """
-
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(
         self,
@@ -41,12 +36,10 @@ class FakeEngine(ThreadingHTTPServer):
         staging_s: float = 0.0,
         staging_error: str = "",
     ):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        super().__init__()
         self.fail, self.die, self.hang, self.hang_s = fail, die, hang, hang_s
         self.lie, self.forgets = lie, forgets
         self.workers, self.staging_s, self.staging_error = workers, staging_s, staging_error
-        self.log: list[tuple[str, Any]] = []
         self.label = "default"
         self.paused = self.active = self.dead = False
         self.received: list[dict[str, Tensor]] = []
@@ -63,7 +56,17 @@ class FakeEngine(ThreadingHTTPServer):
         for group in self.groups.values():
             group.close()
 
-    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+    def respond(self, path: str, body: Any) -> tuple[int, Any] | None:
+        if path != "/model_info":  # the question for its kind, once in its life
+            self.log.append((path, body))
+        if self.die and path.startswith(self.die):
+            self.hang_up()
+        if self.dead:
+            return None
+        if self.hang and path.startswith(self.hang):
+            time.sleep(self.hang_s)
+        if self.fail and path.startswith(self.fail):
+            return _error("no such file")
         route = path.partition("?")[0]
         name = "_" + route.strip("/").split("/")[-1]
         answer = getattr(self, name, None)
@@ -180,43 +183,6 @@ class _Staging:
         return group.receive(info["names"], dtypes, info["shapes"], info["fingerprint"])
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeEngine
-
-    def do_GET(self) -> None:
-        self._do(None)
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._do(json.loads(body) if body else None)
-
-    def _do(self, body: Any) -> None:
-        engine, path = self.server, self.path
-        if path != "/model_info":  # the question for its kind, once in its life
-            engine.log.append((path, body))
-        if engine.die and path.startswith(engine.die):
-            engine.hang_up()
-        if engine.dead:
-            return  # without a word
-        if engine.hang and path.startswith(engine.hang):
-            time.sleep(engine.hang_s)
-        if engine.fail and path.startswith(engine.fail):
-            status, content = _error("no such file")
-        else:
-            status, content = engine.answer(path, body)
-        reply = json.dumps(content).encode()
-        try:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
-        except ConnectionError:
-            return  # who asked did not wait
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
-
-
 def _error(message: str) -> tuple[int, Any]:
     return 500, {"error": {"message": f"Call to collective_rpc method failed: {message}"}}
 
@@ -234,14 +200,6 @@ STEPS = [
 """Routes of one publication, in the order they are asked for."""
 
 
-@contextmanager
-def engine(**options: Any) -> Iterator[FakeEngine]:
-    """A fake engine that runs while the context is open."""
-    with FakeEngine(**options) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join(timeout=5)
+def engine(**options: Any) -> AbstractContextManager[FakeEngine]:
+    """Run a fake engine for a context."""
+    return FakeEngine(**options).running()

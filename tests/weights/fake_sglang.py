@@ -7,11 +7,8 @@ import base64
 import hashlib
 import json
 import pickle
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +19,15 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
 
 from agentgym_rl.core.model_folder import weight_files
+from tests.kit.threaded_server import ThreadedServer
 
 
-class FakeSglang(ThreadingHTTPServer):
+class FakeSglang(ThreadedServer):
     """Serves the update routes, and keeps a log of them.
 
     On its `nth` call (from 1) of the path `fail` it answers 400 after it has done as told, at `die`
     it hangs up there and from then on. `drops` is a tensor that it loses on the way.
     """
-
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(
         self,
@@ -45,13 +40,11 @@ class FakeSglang(ThreadingHTTPServer):
         overlap: bool = False,
         **info: Any,
     ):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        super().__init__()
         self.fail, self.die, self.nth, self.drops, self.lie = fail, die, nth, drops, lie
         self.info = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "nnodes": 1, "device": "cpu"}
         self.info |= {"dtype": "float32", "quantization": None, **info}
         self.info["disable_overlap_schedule"] = not overlap
-        self.log: list[tuple[str, Any]] = []
         self.label = "default"
         self.mode = ""
         self.dead = self.session = False
@@ -60,13 +53,25 @@ class FakeSglang(ThreadingHTTPServer):
         self.folders: dict[str, str] = {}
         self.group: Any = None
 
+    def server_close(self) -> None:
+        super().server_close()
+        self.group = None
+
     @property
     def paths(self) -> list[str]:
         return [path for path, _ in self.log]
 
-    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+    def respond(self, path: str, body: Any) -> tuple[int, Any] | None:
+        self.log.append((path, body))
+        is_nth = self.paths.count(path) == self.nth
+        self.dead |= path == self.die and is_nth
+        if self.dead:
+            return None
         handle = getattr(self, "_" + path.strip("/").replace("/", "_"), None)
-        return handle(body) if handle else (404, {"detail": "Not Found"})
+        answer = handle(body) if handle else (404, {"detail": "Not Found"})
+        if path == self.fail and is_nth:
+            return 400, {"success": False, "message": "no reason"}
+        return answer
 
     def _model_info(self, body: Any) -> tuple[int, Any]:
         return 200, {"weight_version": "0.9" if self.lie else self.label, "model_path": ""}
@@ -171,47 +176,6 @@ class FakeSglang(ThreadingHTTPServer):
         return 200, {"success": True, "ranks": [{"checksums": sums}]}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeSglang
-
-    def do_GET(self) -> None:
-        self._do(None)
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._do(json.loads(body) if body else None)
-
-    def _do(self, body: Any) -> None:
-        engine, path = self.server, self.path
-        engine.log.append((path, body))
-        is_nth = engine.paths.count(path) == engine.nth
-        if path == engine.die and is_nth:
-            engine.dead = True
-        if engine.dead:
-            return  # without a word
-        status, content = engine.answer(path, body)
-        if path == engine.fail and is_nth:
-            status, content = 400, {"success": False, "message": "no reason"}
-        reply = json.dumps(content).encode()
-        with suppress(ConnectionError):  # who asked did not wait
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
-
-
-@contextmanager
-def sglang(**options: Any) -> Iterator[FakeSglang]:
-    """A fake SGLang that runs while the context is open."""
-    with FakeSglang(**options) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join(timeout=5)
-            server.group = None
+def sglang(**options: Any) -> AbstractContextManager[FakeSglang]:
+    """Run a fake SGLang for a context."""
+    return FakeSglang(**options).running()

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from arl_plan.clock import VirtualTimeLoop
 from arl_scale.workers import leases as module
-from arl_scale.workers.leases import Busy, InvalidEpisode, Leases, NotYours, WorkerLife
+from arl_scale.workers.leases import Busy, InvalidRequest, Leases, NotLeased, WorkerLife
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -184,7 +184,7 @@ class World:
             error = task.exception()
             if error is None:
                 self.told.setdefault(episode.episode_id, episode)
-            elif isinstance(error, NotYours):
+            elif isinstance(error, NotLeased):
                 group = self.hub._groups.get(episode.group_id)
                 assert group is None or group not in life.groups
             else:
@@ -370,7 +370,7 @@ def test_an_episode_of_another_task_is_refused(world):
         world.episode(lease, "g9-0"),
         Trajectory("g0-0", "g0", "another", Outcome.COMPLETED, 1.0, []),
     ):
-        with pytest.raises(InvalidEpisode, match="expected one of"):
+        with pytest.raises(InvalidRequest, match="expected one of"):
             world.run(world.hub.take(world.lives[0], episode))
 
 

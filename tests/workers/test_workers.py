@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from arl_scale.mirrors import Followers
 from arl_scale.workers import workers as module
-from arl_scale.workers.client import LeasesClient, RunEnding
+from arl_scale.workers.client import CutOff, LeasesClient, RunEnding
 from arl_scale.workers.elastic import ElasticWorkers
 from arl_scale.workers.leases import Leases
 from arl_serve.run import serve
 
+from agentgym_rl.cluster.health import Silence
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
@@ -25,6 +26,11 @@ from agentgym_rl.engines.router.router import Router
 from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import TaskCursor
 from agentgym_rl.storage.episode_log import EpisodeLog
+
+
+@pytest.fixture(autouse=True)
+def _workers_ask_often(monkeypatch):
+    monkeypatch.setattr("arl_scale.mirrors.POLL_S", 0.05)
 
 
 class Fake:
@@ -49,7 +55,7 @@ class Fake:
                         continue
                     news = await client.follow(WorkerReport(seen, {}, {}))
                     seen = news.number if news else seen
-            except RunEnding:
+            except (RunEnding, CutOff):
                 self.end(None)
 
     def end(self, how: ProcessDied | None) -> None:
@@ -210,14 +216,26 @@ def test_workers_that_cannot_start_are_not_started_again(tmp_path):
     asyncio.run(play())
 
 
-@pytest.mark.slow
+class OneSecondEachLook(Silence):
+    """A silence that grows by a second at every look, whatever the clock says."""
+
+    def look(self, *, alive: bool) -> float:
+        self.seconds = 0.0 if alive else self.seconds + 1.0
+        return self.seconds
+
+    async def listen(self, progress_s: Callable[[], float], *, for_s: float) -> float:
+        heard = progress_s()
+        await asyncio.sleep(0)
+        return self.look(alive=progress_s() > heard)
+
+
 def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(module, "START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(module, "Silence", OneSecondEachLook)
+    monkeypatch.setattr(module, "START_TIMEOUT_S", 3.0)
 
     async def play() -> None:
-        async with running(tmp_path, are_ready=False, engine_timeout_s=0.0) as (_, _, _, playing):
-            with pytest.raises(ProcessDied, match=r"rollout-\d was not ready after"):
+        async with running(tmp_path, are_ready=False, engine_timeout_s=2.0) as (_, _, _, playing):
+            with pytest.raises(ProcessDied, match=r"rollout-\d was not ready after 5 s"):
                 await playing
 
     asyncio.run(play())
@@ -232,7 +250,6 @@ def states(workers: ElasticWorkers) -> dict[str, str]:
     return {member.name: member.state for member in workers.all()}
 
 
-@pytest.mark.slow
 def test_one_joins_and_is_like_the_others_and_one_leaves(tmp_path):
     async def play() -> None:
         async with running(tmp_path) as (workers, processes, hub, playing):
@@ -252,7 +269,6 @@ def test_one_joins_and_is_like_the_others_and_one_leaves(tmp_path):
     asyncio.run(play())
 
 
-@pytest.mark.slow
 def test_one_that_leaves_may_play_for_as_long_as_an_episode_takes(tmp_path):
     async def play() -> None:
         async with running(tmp_path) as (workers, _, hub, _):

@@ -91,19 +91,19 @@ def evaluate(args: Namespace) -> int:
         return _compare(args)
     from agentgym_rl.cli.eval_targets import evaluated
 
-    asked = evaluated(args)
+    targets = evaluated(args)
     if args.round_robin:
-        return _round_robin(args, asked)
+        return _round_robin(args, targets)
     from agentgym_rl.evaluate.command import evaluate_all
     from agentgym_rl.evaluate.folder import compare
     from agentgym_rl.report.evaluation import print_table, summary_lines
     from agentgym_rl.runtime.gc_pacing import paced_collections
     from agentgym_rl.runtime.signals import run_interruptible
 
-    with progress_of(asked[0].config.logging, total_steps=0) as progress, paced_collections():
+    with progress_of(targets[0].config.logging, total_steps=0) as progress, paced_collections():
         found = run_interruptible(
-            lambda: evaluate_all(asked, progress, out=args.out),
-            hang_s=max(each.config.rollout.patience_s for each in asked),
+            lambda: evaluate_all(targets, progress, out=args.out),
+            hang_s=max(each.config.rollout.patience_s for each in targets),
         )
     if len(found) > 1:
         result = compare(found)
@@ -117,11 +117,11 @@ def evaluate(args: Namespace) -> int:
     return 0
 
 
-def _round_robin(args: Namespace, asked: Sequence[EvalTarget]) -> int:
+def _round_robin(args: Namespace, targets: Sequence[EvalTarget]) -> int:
     """Let models play each other, and print their ratings."""
-    if len(asked) < 2 or args.out:
+    if len(targets) < 2 or args.out:
         raise ConfigError(
-            f"--round-robin with {len(asked)} model{'s' * (len(asked) != 1)}"
+            f"--round-robin with {len(targets)} model{'s' * (len(targets) != 1)}"
             f"{' and --out' * bool(args.out)}: name two or more (--model), and no --out, as games "
             "are not kept"
         )
@@ -130,10 +130,10 @@ def _round_robin(args: Namespace, asked: Sequence[EvalTarget]) -> int:
     from agentgym_rl.runtime.gc_pacing import paced_collections
     from agentgym_rl.runtime.signals import run_interruptible
 
-    with progress_of(asked[0].config.logging, total_steps=0) as progress, paced_collections():
+    with progress_of(targets[0].config.logging, total_steps=0) as progress, paced_collections():
         result = run_interruptible(
-            lambda: round_robin(asked, progress),
-            hang_s=max(each.config.rollout.patience_s for each in asked),
+            lambda: round_robin(targets, progress),
+            hang_s=max(each.config.rollout.patience_s for each in targets),
         )
     print_ratings(result)
     if args.json:

@@ -22,7 +22,8 @@ COUNTERS: Mapping[str, str] = {
     "turn_restarts": "times a turn restarted: one with a grammar, or with `whole_turns`",
     "discarded_tokens": "tokens sampled again: after restarts, and after updates that left their "
     "version uncertain (no spans)",
-    "unknown_version_tokens": "tokens kept, not trained: their engine died before it reported a version",
+    "unknown_version_tokens": "tokens kept, but not trained: their engine died without reporting "
+    "their version",
     "affinity_misses": "requests sent to another replica than the session's last one",
     "waits": "requests that waited because no replica was open",
 }

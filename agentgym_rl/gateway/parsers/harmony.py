@@ -138,9 +138,9 @@ class HarmonyParser(Parser):
         self._say(header.removeprefix(_ROLE) if self._started else header, events)
 
     def _say(self, text: str, events: list[Event]) -> None:
-        if self._new and self._kind in self._said and text:
+        if self._new and self._kind in self._with_text and text:
             text = "\n" + text
         if text:
             self._new = False
-            self._said.add(self._kind)
+            self._with_text.add(self._kind)
             events.append(Reasoning(text) if self._kind is Reasoning else text)

@@ -107,7 +107,7 @@ COUNTERS: Mapping[str, str] = {
     "forks_history_edit": "an earlier message was rewritten, or cut",
     "forks_summary": "a text that the model had sampled took the place of earlier messages",
     "forks_args_edit": "a sampled tool call was rewritten",
-    "forks_think_drop": "a user message followed, and the template drops thoughts (`thinking_history`)",
+    "forks_think_drop": "after a user message, the template drops thoughts (`thinking_history`)",
     "forks_template": "the chat template has no local turns, or no place for a message",
     "forks_seam": "the turn ended with a token that the new messages do not begin with",
     "forks_sibling": "the same messages were sent again",

@@ -24,7 +24,7 @@ from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.http_server import MSGPACK, Api, BodyTooLarge, bearer, read_body
 from arl_scale.mirrors import Followers
 
-from .leases import Busy, InvalidEpisode, Leases, NotYours
+from .leases import Busy, InvalidRequest, Leases, NotLeased
 
 MAX_MEMBER_BYTES = 512_000_000
 MAX_TOLD_BYTES = 1_000_000
@@ -39,7 +39,7 @@ class LeasesApi(Api):
         paths = ("/ready", "/lease", "/member", "/follow")
         super().__init__(
             {f"POST {path}": self._answer for path in paths},
-            statuses={BodyTooLarge: 413, NotYours: 409, InvalidEpisode: 400, Busy: 503},
+            statuses={BodyTooLarge: 413, NotLeased: 409, InvalidRequest: 400, Busy: 503},
         )
         self._leases = leases
         self._followers = followers
@@ -97,11 +97,11 @@ def _trajectory(body: bytes) -> Trajectory:
     try:
         return Trajectory.unpack(body)
     except ValueError as error:
-        raise InvalidEpisode(str(error)) from error
+        raise InvalidRequest(str(error)) from error
 
 
 def _told(body: bytes) -> WorkerReport:
     try:
         return msgspec.msgpack.decode(body, type=WorkerReport)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidEpisode(f"no WorkerReport: {error}") from error
+        raise InvalidRequest(f"no WorkerReport: {error}") from error

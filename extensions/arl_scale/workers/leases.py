@@ -79,11 +79,11 @@ log = logging.getLogger(__name__)
 LONG_POLL_S = 10.0
 
 
-class NotYours(Exception):
+class NotLeased(Exception):
     """An episode of a group that is not leased to this worker (any more)."""
 
 
-class InvalidEpisode(ValueError):
+class InvalidRequest(ValueError):
     """An episode that is no member of its group."""
 
 
@@ -225,16 +225,16 @@ class Leases:
         """Take an episode that a worker has played; the log has it when this returns. Idempotent.
 
         Raises:
-            NotYours: the episode's group is not leased to this worker.
-            InvalidEpisode: the episode is none of the group's members.
+            NotLeased: the episode's group is not leased to this worker.
+            InvalidRequest: the episode is none of the group's members.
             Busy: the episode is being recorded.
             TooManyErrors, StorageError, ConfigError: the run cannot go on.
         """
         group, name = self._groups.get(member.group_id), member.episode_id
         if group is None or group not in life.groups:
-            raise NotYours(f"group {member.group_id} is not leased to {life.id}")
+            raise NotLeased(f"group {member.group_id} is not leased to {life.id}")
         if name not in group.names or member.task_id != group.task.id:
-            raise InvalidEpisode(
+            raise InvalidRequest(
                 f"episode {name} of task {member.task_id}: expected one of {group.names}, of task "
                 f"{group.task.id}"
             )

@@ -26,8 +26,8 @@ from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.servers import agreed, wait_serving
 from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.factory import serving_policy
 from agentgym_rl.rollout.producer import play_member
-from agentgym_rl.rollout.serving import serving_policy
 from agentgym_rl.rollout.throughput import used_by
 
 from .client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from arl_embedded.admission import EngineApiError
+from arl_embedded.admission import HttpError
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import EngineError
@@ -84,7 +84,7 @@ async def _refusal(engine):
     """Why a wait failed, or None."""
     try:
         await engine.drain()
-    except EngineApiError as error:
+    except HttpError as error:
         return error
 
 

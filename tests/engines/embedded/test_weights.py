@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import torch
-from arl_embedded.admission import EngineApiError
+from arl_embedded.admission import HttpError
 from arl_embedded.journal import read_journal
 from arl_embedded.module_decoder import cache_argument
 from transformers import DynamicCache
@@ -295,7 +295,7 @@ def test_changes_of_a_version_that_was_dropped_are_refused(model_dir, served, pe
             await engine.stage(two)
             await client.sleep(level=2)
             await client.wake_up("weights")
-            with pytest.raises(EngineApiError, match="changes of others"):
+            with pytest.raises(HttpError, match="changes of others"):
                 await engine.finish_update("0.2")
             await client.update_weights(str(two), version=2)
             await client.wake_up("kv_cache")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from arl_envs.verifiers import SPEC
-from arl_selfplay.game import check_alone, check_seats
+from arl_selfplay.game import check_seats, check_single_agent
 
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.gym.env import Step
@@ -116,7 +116,7 @@ def test_seats_are_checked_like_those_of_any_game(python):
     with pytest.raises(ConfigError, match=r"second 'env:random': the players of .* are none"):
         check_seats({"first": "policy", "second": "env:random"}, spec, env)
     with pytest.raises(ConfigError, match="no players of its own for its seats, first, second"):
-        check_alone(spec, env)
+        check_single_agent(spec, env)
     one = SPEC.with_options(taskset=GAME)
     with pytest.raises(ConfigError, match="has one seat"):
         check_seats({"player": "policy"}, one, one.make())

@@ -64,7 +64,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _VersionFolder:
     """The folder of a version that is being written, as rank 0 tells the others."""
 
     part: Path
@@ -72,7 +72,7 @@ class _Place:
     previous: Path | None
 
 
-class VersionFiles:
+class VersionWriter:
     """A writer of versions of `policy` into `folder`, which all ranks call in step.
 
     `kinds` are the dtypes of published tensors (`published_kinds`). `keep`: the versions that the
@@ -144,14 +144,14 @@ class VersionFiles:
         parameters = combined({n: it for digests in masters for n, it in digests.items()})
         return Written(parameters, StoredVersion(path) if self._world.rank == 0 else None)
 
-    def _begin(self, path: Path, stack: ExitStack) -> _Place | None:
+    def _begin(self, path: Path, stack: ExitStack) -> _VersionFolder | None:
         if self._world.rank:
             return None
         for left in self._folder.glob(".v*"):  # by ranks that were killed
             remove(left)
         over = oldest(self._folder, keep=self._keep)
         part, old = stack.enter_context(new_folder(path, over=over))
-        return _Place(part, old, self._previous)
+        return _VersionFolder(part, old, self._previous)
 
     def _pass(self, plan: Plan, parts: PartsWriter | None) -> dict[str, str]:
         """Gather each piece to its owner; write the own ones; return the digests of their masters.
@@ -236,7 +236,7 @@ def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece]
     return cast
 
 
-class VersionsOut:
+class VersionPublisher:
     """A publisher of versions (rank 0), which also keeps and removes them as configured in
     `weights`.
 
@@ -330,7 +330,7 @@ class VersionsOut:
         self._client.end_publication(version, served=published.served, failed=published.failed)
         self._last = stored
         self._publisher.transport.tidy()
-        prune(stored.path.parent, versions_there(self._weights))
+        prune(stored.path.parent, num_stored_versions(self._weights))
         return published
 
     def close(self) -> None:
@@ -338,7 +338,7 @@ class VersionsOut:
         self._publisher.close()
 
 
-def versions_there(weights: WeightsConfig) -> int:
+def num_stored_versions(weights: WeightsConfig) -> int:
     """Return the number of versions in the weights folder: those that engines may read, or, for a
     transport that sends them, the present one."""
     return weights.num_published if weights.transport == "shm" else 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def said(value: Any) -> str:
+def formatted(value: Any) -> str:
     """A value; floats with three digits."""
     match value:
         case None:
@@ -20,12 +20,12 @@ def said(value: Any) -> str:
         case float():
             return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
         case dict():
-            return ", ".join(f"{key} {said(inner)}" for key, inner in value.items())
+            return ", ".join(f"{key} {formatted(inner)}" for key, inner in value.items())
         case _:
-            return ", ".join(said(inner) for inner in value)
+            return ", ".join(formatted(inner) for inner in value)
 
 
-def verdict(result: Mapping[str, Any]) -> str:
+def goal_met(result: Mapping[str, Any]) -> str:
     """Whether the goal was met, and if not, which part."""
     met = result.get("met")
     if isinstance(met, Mapping):
@@ -39,8 +39,8 @@ def outcome(result: Mapping[str, Any]) -> str:
     figures = result.get("figures")
     measured = f" Measured: {listed(figures)}." if figures else ""
     left_out = result.get("skipped")
-    skipped = f" Skipped: {said(left_out)}." if left_out else ""
-    return f"Goal: {said(result['goal'])}. {verdict(result)}{measured}{skipped}"
+    skipped = f" Skipped: {formatted(left_out)}." if left_out else ""
+    return f"Goal: {formatted(result['goal'])}. {goal_met(result)}{measured}{skipped}"
 
 
 def numeric_ratios(result: Mapping[str, Any]) -> dict[str, float]:
@@ -51,4 +51,4 @@ def numeric_ratios(result: Mapping[str, Any]) -> dict[str, float]:
 
 def listed(named: Mapping[str, Any]) -> str:
     """Names and values, in one line."""
-    return "; ".join(f"{name} {said(value)}" for name, value in named.items())
+    return "; ".join(f"{name} {formatted(value)}" for name, value in named.items())

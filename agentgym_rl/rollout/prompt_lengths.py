@@ -29,7 +29,7 @@ from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.runtime.event_loop import LoopThread
 
 from .episode import CLOSE_TIMEOUT_S
-from .serving import env_spec
+from .factory import env_spec
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ async def _measure(
     except TimeoutError:
         _log.debug("env.reset of %s is too slow to measure its prompts", spec.id)
     finally:
-        with contextlib.suppress(Exception, SystemExit):  # `specimen` has warned already
+        with contextlib.suppress(Exception, SystemExit):  # `player.specimen` has warned already
             await within(CLOSE_TIMEOUT_S, env.close())
 
 

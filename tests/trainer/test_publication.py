@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from agentgym_rl.config import load_config
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.versions_out import VersionFiles
+from agentgym_rl.trainer.publication import VersionWriter
 from agentgym_rl.weights.files import StoredVersion, read_version
 from tests.e2e.forked import run_all
 
@@ -79,7 +79,7 @@ def test_versions_have_the_bytes_that_scale_md_says(world, tmp_path, engine, tie
     policy = Policy.load(tmp_path / "model", world)
     told = load_config(overrides={"engine.type": kind, "engine.dtype": dtype}).own_engine
     (tmp_path / "shm").mkdir()
-    files = VersionFiles(policy, tmp_path / "shm", engine=told, keep=2)
+    files = VersionWriter(policy, tmp_path / "shm", engine=told, keep=2)
     for version in (1, 2, 3):
         with torch.no_grad():
             for parameter in policy.model.parameters():

@@ -12,7 +12,7 @@ from .play import Played
 from .views import View
 
 
-def verdict(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, Any]:
+def summarize(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, Any]:
     """Mismatches by what differs, forks by cause, and how often which feature occurred."""
     wrong: Counter[str] = Counter()
     forks: Counter[str] = Counter()
@@ -30,7 +30,7 @@ def verdict(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, An
             temperature=one.temperature,
             trains=one.temperature > 0,
         )
-        wrong += _told_wrong(client, views, one.end_ids)
+        wrong += _wrong_errors(client, views, one.end_ids)
         counters = record.counters
         lost = counters["lost_replies"]
         wrong["rows"] += not lost and len(record.rows) != counters["forks"] + 1
@@ -58,7 +58,7 @@ def verdict(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, An
     }
 
 
-def _told_wrong(
+def _wrong_errors(
     client: Client, views: Mapping[str, View], end_ids: Collection[int]
 ) -> Counter[str]:
     """What clients were told of tokens, beside what the engine says."""

@@ -1,5 +1,4 @@
-"""The checks of a run's configuration that need its parts: environment, sandbox, agent, tasks,
-model and engine. They start nothing that stays."""
+"""The checks of a configuration before a run starts anything: model, engine, parts, tasks, port."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.runtime.imports import check_eight_bits, check_findable
 
 from .draws import draws_kind
+from .factory import env_spec, specimen
 from .groups import GroupRewarder, accept_filter
 from .players import player_kind
-from .serving import env_spec, specimen
 
 _PROBE_S = 60.0
 SEED_LIMIT = 2**63

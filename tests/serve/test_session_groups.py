@@ -5,7 +5,7 @@ import json
 
 import pytest
 from arl_serve.app import AdminApp
-from arl_serve.desk import ABANDONED_S, Desk
+from arl_serve.session_groups import ABANDONED_S, SessionGroups
 
 from agentgym_rl.config import load_config
 from agentgym_rl.controller.buffer import Buffer
@@ -19,7 +19,7 @@ KEY = "admin-key"
 
 
 class Office:
-    """A desk before a scripted engine, spoken to as other programs do."""
+    """Session groups before a scripted engine, spoken to as other programs do."""
 
     def __init__(self, scene, folder, recovered=NOTHING, **keys):
         settings = {"rollout.group_size": 2, "rollout.groups_per_batch": 1, **keys}
@@ -29,7 +29,7 @@ class Office:
         self.scene = scene
         groups = OpenGroups(self.config.rollout, self.buffer, self.log, recovered)
         config = self.config
-        self.desk = Desk(
+        self.session_groups = SessionGroups(
             config.serve,
             config.rollout,
             scene.gateway,
@@ -37,7 +37,7 @@ class Office:
             seed=config.seed,
             steps=config.steps,
         )
-        scene.gateway.app = AdminApp(scene.gateway.app, self.desk, admin_key=KEY)
+        scene.gateway.app = AdminApp(scene.gateway.app, self.session_groups, admin_key=KEY)
 
     async def ask(self, method, path, key=KEY, **body):
         headers = {"authorization": f"Bearer {key}"}
@@ -98,7 +98,7 @@ def test_a_group_that_was_whole_before_a_kill_trains_though_its_task_is_asked_fo
 
     async def go_on():
         full = await one.ask("POST", "sessions", task="t1")
-        await one.desk._go_on()
+        await one.session_groups._go_on()
         return full
 
     assert asyncio.run(go_on()).status == 429
@@ -179,7 +179,9 @@ def test_failed_sessions_take_no_room(office, size):
                 failed = {"outcome": "env_error", "error": "it broke"}
                 await one.ask("POST", f"sessions/{opened['id']}/close", **failed)
             else:
-                await one.desk._leave(one.desk.find(opened["id"]), Outcome.ABORTED, "not used")
+                await one.session_groups._leave(
+                    one.session_groups.find(opened["id"]), Outcome.ABORTED, "not used"
+                )
             assert one.buffer.running == 0
         return await one.open("t0")
 
@@ -194,7 +196,7 @@ def test_a_failed_group_remembers_the_data_of_its_task(office):
         await one.ask("POST", f"sessions/{opened['id']}/close", outcome="agent_error")
         other = await one.ask("POST", "sessions", task="t", data={"n": 2})
         again = (await one.ask("POST", "sessions", task="t")).body
-        return other.status, one.desk.find(again["id"]).group.task.data, again["id"]
+        return other.status, one.session_groups.find(again["id"]).group.task.data, again["id"]
 
     assert asyncio.run(play()) == (400, {"n": 1}, "g0-1")
 
@@ -206,14 +208,14 @@ def test_the_group_left_alone_the_longest_makes_room_where_nothing_else_can(offi
         for task in ("a", "b"):
             await one.play(1, task)
         refused = await one.ask("POST", "sessions", task="c")
-        now = one.desk._filling["b"].left_s
+        now = one.session_groups._filling["b"].left_s
         dropped = []
         for later, wanted in ((ABANDONED_S - 1, True), (ABANDONED_S + 1, False)):
-            await one.desk._make_room(now + later)
+            await one.session_groups._make_room(now + later)
             dropped.append(dict(one.buffer.dropped))
-            one.desk._wanted = not wanted
-        await one.desk._make_room(now + ABANDONED_S + 1)
-        return refused.error["message"], [*one.desk._filling], dropped
+            one.session_groups._wanted = not wanted
+        await one.session_groups._make_room(now + ABANDONED_S + 1)
+        return refused.error["message"], [*one.session_groups._filling], dropped
 
     said, left, dropped = asyncio.run(play())
     assert "2 groups wait for more sessions, such as that of task 'a', with 1 of 2" in said
@@ -228,11 +230,11 @@ def test_an_open_session_or_a_busy_trainer_keeps_incomplete_groups(office):
         await one.play(1, "a")
         await one.open("b")
         said = await one.ask("POST", "sessions", task="c")
-        await one.desk._make_room(1e9)
+        await one.session_groups._make_room(1e9)
         return said.error["message"]
 
     asyncio.run(play())
-    assert ([*one.desk._filling], dict(one.buffer.dropped)) == (["a", "b"], {})
+    assert ([*one.session_groups._filling], dict(one.buffer.dropped)) == (["a", "b"], {})
 
 
 def test_a_program_that_fails_by_the_models_fault_still_trains(office):
@@ -321,10 +323,10 @@ def test_sessions_and_groups_that_are_left_alone_end(office):
     async def play():
         await one.play(1)
         opened = await one.open()
-        seat = one.desk.find(opened["id"])
-        await one.desk._look(seat.opened_s + 6)
-        left = one.desk.find(opened["id"])
-        await one.desk._look(seat.opened_s + 60)
+        client = one.session_groups.find(opened["id"])
+        await one.session_groups._look(client.opened_s + 6)
+        left = one.session_groups.find(opened["id"])
+        await one.session_groups._look(client.opened_s + 60)
         asked = await one.scene.post(opened["api_key"], messages=[{"role": "user", "content": "x"}])
         return left, asked
 
@@ -423,13 +425,13 @@ def test_a_body_that_is_no_object_is_400(office, data):
 def test_what_ends_the_run_is_raised_where_the_run_waits(office):
     alone = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "none"}
     one = office(**alone)
-    one.desk._groups.finished._should_accept = lambda members: 1 / 0
+    one.session_groups._groups.finished._should_accept = lambda members: 1 / 0
 
     async def play():
         answer = await one.play(1)
         with pytest.raises(ValueError, match="raised ZeroDivisionError"):
             async with asyncio.timeout(60):
-                await one.desk.run()
+                await one.session_groups.run()
         return answer
 
     assert asyncio.run(play()).status == 503

@@ -45,16 +45,16 @@ CLOSED_AS = (Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR, Outcome.
 """The outcomes that a program may report; infrastructure errors are detected by the gateway."""
 
 
-class NoRoom(Exception):
+class CapacityReached(Exception):
     """A refusal for now: the program may ask again."""
 
 
-class PermanentRefusal(ValueError):
+class InvalidRequest(ValueError):
     """A refusal for good: the same request will never succeed."""
 
 
 @dataclass(eq=False)
-class Seat:
+class ClientSession:
     """A session of another program, and its place in a group."""
 
     session: Session
@@ -73,11 +73,11 @@ class SessionGroup(OpenGroup):
     opened_s: float = 0.0
     left_s: float = 0.0
     """The time at which its last session was closed."""
-    seats: set[Seat] = field(default_factory=set)
+    clients: set[ClientSession] = field(default_factory=set)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
 
-class Desk:
+class SessionGroups:
     """The service that opens, rewards and closes sessions. One event loop only."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Desk:
         self._groups = groups
         self._filling: dict[str, SessionGroup] = {}
         """The admitted groups that are not full, by their task's name."""
-        self._seats: dict[str, Seat] = {}
+        self._clients: dict[str, ClientSession] = {}
         self._closed: LruDict[str, dict[str, Any]] = LruDict(
             _REMEMBERED, most_size=_REMEMBERED_CHARS, size_of=lambda result: len(result["error"])
         )
@@ -126,32 +126,34 @@ class Desk:
         self._failed = asyncio.Event()
 
     # ------------------------------------------------------------------ sessions
-    def open(self, *, task: str | None, data: Mapping[str, Any], temperature: float | None) -> Seat:
+    def open(
+        self, *, task: str | None, data: Mapping[str, Any], temperature: float | None
+    ) -> ClientSession:
         """Open a new session in the group of `task`; None is a new task for this session alone.
 
         Raises:
-            NoRoom: the trainer is behind, or the group has as many sessions as it needs.
-            PermanentRefusal: `task` is None, and a group has several sessions; or `data` is not
-                that of the group's task.
+            CapacityReached: the trainer is behind, or the group has as many sessions as it needs.
+            InvalidRequest: `task` is None, and a group has several sessions; or `data` is not that
+                of the group's task.
         """
         rollout = self._rollout
         if task is None and rollout.group_size > 1:
-            raise PermanentRefusal(
+            raise InvalidRequest(
                 f"task: a group has {rollout.group_size} sessions (rollout.group_size), and each "
                 "has to name its task; sessions with the same name are compared with each other"
             )
-        if len(self._seats) >= self._config.max_sessions:
-            raise NoRoom(f"{len(self._seats)} sessions are open (serve.max_sessions)")
+        if len(self._clients) >= self._config.max_sessions:
+            raise CapacityReached(f"{len(self._clients)} sessions are open (serve.max_sessions)")
         name = task if task is not None else f"session-{secrets.token_hex(4)}"
         known = self._filling.get(name) or self._begun.get(name) or self._empty.get(name)
         if known is not None and data and dict(data) != dict(known.task.data):
-            raise PermanentRefusal(
+            raise InvalidRequest(
                 f"data: the group of task {name!r} was opened with other data; the sessions of a "
                 "group share one task: send the same data, or none"
             )
         group = self._filling.get(name) or self._admit(name, data)
-        if len(group.seats) + len(group.names) >= rollout.group_size:
-            raise NoRoom(
+        if len(group.clients) + len(group.names) >= rollout.group_size:
+            raise CapacityReached(
                 f"task {name!r} has its {rollout.group_size} sessions (rollout.group_size); the "
                 "next group of this task begins when they are closed"
             )
@@ -167,18 +169,18 @@ class Desk:
         session = self._gateway.open_session(
             sampling=sampling, session_id=session_id, turn_timeout_s=rollout.turn_timeout_s
         )
-        seat = Seat(session, group, opened_s=now, used_s=now)
-        group.seats.add(seat)
-        self._seats[session_id] = seat
-        return seat
+        client = ClientSession(session, group, opened_s=now, used_s=now)
+        group.clients.add(client)
+        self._clients[session_id] = client
+        return client
 
-    def find(self, session_id: str) -> Seat | dict[str, Any] | None:
+    def find(self, session_id: str) -> ClientSession | dict[str, Any] | None:
         """Return an open session, the result of a closed one, or None."""
-        return self._seats.get(session_id) or self._closed.get(session_id)
+        return self._clients.get(session_id) or self._closed.get(session_id)
 
     def pay(
         self,
-        seat: Seat,
+        client: ClientSession,
         reward: float,
         *,
         turn: int | str | None = None,
@@ -188,37 +190,39 @@ class Desk:
         (`Session.reward`).
 
         Raises:
-            PermanentRefusal: the reward is out of range (`added_reward`), or the turn or lineage is
+            InvalidRequest: the reward is out of range (`added_reward`), or the turn or lineage is
                 unknown.
         """
         try:
             if turn is None and lineage is None:
-                seat.reward = added_reward(seat.reward, reward)
+                client.reward = added_reward(client.reward, reward)
             else:
-                seat.session.reward(reward, turn=turn, lineage=lineage)
+                client.session.reward(reward, turn=turn, lineage=lineage)
         except ValueError as error:
-            raise PermanentRefusal(f"session {seat.session.id}: {error}") from error
-        seat.num_rewards += 1
+            raise InvalidRequest(f"session {client.session.id}: {error}") from error
+        client.num_rewards += 1
 
-    async def close(self, seat: Seat, outcome: Outcome, *, error: str = "") -> dict[str, Any]:
+    async def close(
+        self, client: ClientSession, outcome: Outcome, *, error: str = ""
+    ) -> dict[str, Any]:
         """Close the session of an episode that is over; return its result.
 
         Raises:
-            PermanentRefusal: an episode that ended well was never given a reward.
+            InvalidRequest: an episode that ended well was never given a reward.
         """
-        if outcome.trains and not seat.num_rewards:
-            raise PermanentRefusal(
+        if outcome.trains and not client.num_rewards:
+            raise InvalidRequest(
                 "the episode has no reward: post one (0 is allowed), or close it as failed"
             )
-        return await self._leave(seat, outcome, error)
+        return await self._leave(client, outcome, error)
 
     async def _leave(
-        self, seat: Seat, outcome: Outcome, error: str, *, keeps_room: bool = False
+        self, client: ClientSession, outcome: Outcome, error: str, *, keeps_room: bool = False
     ) -> dict[str, Any]:
-        session, group = seat.session, seat.group
+        session, group = client.session, client.group
         record = self._gateway.close_session(session)
-        del self._seats[session.id]
-        group.seats.discard(seat)
+        del self._clients[session.id]
+        group.clients.discard(client)
         group.left_s = ENGINE_CLOCK.time()
         if record.infra_error:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
@@ -233,7 +237,7 @@ class Desk:
             group_id=group.id,
             task_id=group.task.id,
             outcome=outcome,
-            reward=seat.reward,
+            reward=client.reward,
             rows=record.rows,
             num_turns=record.num_turns,
             metrics=metrics,
@@ -251,7 +255,7 @@ class Desk:
                 if await self._groups.add(group, trajectory, logs_task=True):
                     await self._groups.finish(group)
             else:
-                empty = not (group.seats or group.names or outcome is Outcome.TOO_LONG)
+                empty = not (group.clients or group.names or outcome is Outcome.TOO_LONG)
                 if empty and not keeps_room:
                     self._withdraw(group)
                 self._groups.finished.count(trajectory)
@@ -276,7 +280,7 @@ class Desk:
     def _admit(self, name: str, data: Mapping[str, Any]) -> SessionGroup:
         if self._groups.buffer.capacity < 1:
             self._wanted = True
-            raise NoRoom(self._why_full())
+            raise CapacityReached(self._why_full())
         group = self._begun.pop(name, None) or self._empty.remove(name)
         if group is None:
             index = next(self._indices)
@@ -289,7 +293,7 @@ class Desk:
 
     def _why_full(self) -> str:
         """Return the reason for which no group is admitted now."""
-        alone = [group for group in self._filling.values() if not group.seats]
+        alone = [group for group in self._filling.values() if not group.clients]
         if not alone or not self._groups.buffer.is_starved:
             return (
                 "the trainer is behind: no more groups are admitted under the staleness bound "
@@ -313,7 +317,7 @@ class Desk:
         room and nothing that goes on could make some: no session is open, no batch is trained."""
         wanted, self._wanted = self._wanted, False
         buffer = self._groups.buffer
-        if not wanted or self._seats or buffer.capacity >= 1 or not buffer.is_starved:
+        if not wanted or self._clients or buffer.capacity >= 1 or not buffer.is_starved:
             return
         oldest = min(self._filling.values(), key=lambda group: group.left_s, default=None)
         if oldest is not None and now - oldest.left_s > ABANDONED_S:
@@ -357,12 +361,15 @@ class Desk:
 
     async def _look(self, now: float) -> None:
         config = self._config
-        for seat in [*self._seats.values()]:
-            if seat.session.num_requests != seat.num_requests or seat.session.exchanges.num_open:
-                seat.num_requests, seat.used_s = seat.session.num_requests, now
-            if now - seat.used_s > config.idle_timeout_s:
+        for client in [*self._clients.values()]:
+            if (
+                client.session.num_requests != client.num_requests
+                or client.session.exchanges.num_open
+            ):
+                client.num_requests, client.used_s = client.session.num_requests, now
+            if now - client.used_s > config.idle_timeout_s:
                 why = f"no request came for {config.idle_timeout_s:g} s (serve.idle_timeout_s)"
-                await self._leave(seat, Outcome.ABORTED, why)
+                await self._leave(client, Outcome.ABORTED, why)
         for group in [*self._filling.values()]:
             if now - group.opened_s > config.group_timeout_s:
                 limit_s = config.group_timeout_s
@@ -370,8 +377,8 @@ class Desk:
                 await self._give_up(group, why, "incomplete")
 
     async def _give_up(self, group: SessionGroup, why: str, cause: str) -> None:
-        for seat in [*group.seats]:
-            await self._leave(seat, Outcome.ABORTED, why, keeps_room=True)
+        for client in [*group.clients]:
+            await self._leave(client, Outcome.ABORTED, why, keeps_room=True)
         if self._filling.get(group.task.id) is group:
             have, want = len(group.names), self._rollout.group_size
             self._warnings.warn(
@@ -382,20 +389,20 @@ class Desk:
             await self._groups.finish(group, cause=cause)
 
     # ------------------------------------------------------------------ to be told
-    def describe(self, seat: Seat) -> dict[str, Any]:
+    def describe(self, client: ClientSession) -> dict[str, Any]:
         """Return an open session as a JSON object."""
         return {
-            "id": seat.session.id,
+            "id": client.session.id,
             "status": "open",
-            "task": seat.group.task.id,
-            "group": seat.group.id,
-            "reward": seat.reward,
-            "num_turns": seat.session.num_turns,
-            "age_s": round(ENGINE_CLOCK.time() - seat.opened_s, 3),
+            "task": client.group.task.id,
+            "group": client.group.id,
+            "reward": client.reward,
+            "num_turns": client.session.num_turns,
+            "age_s": round(ENGINE_CLOCK.time() - client.opened_s, 3),
         }
 
     def status(self) -> dict[str, Any]:
-        """Return the state of the run and the desk as a JSON object."""
+        """Return the state of the run and its sessions as a JSON object."""
         buffer = self._groups.buffer
         return {
             "policy_version": buffer.version,
@@ -403,7 +410,7 @@ class Desk:
             "group_size": self._rollout.group_size,
             "groups_per_batch": self._rollout.groups_per_batch,
             "admits_groups": max(buffer.capacity, 0),
-            "open_sessions": len(self._seats),
+            "open_sessions": len(self._clients),
             "open_groups": len(self._filling),
             "trained_or_waiting_groups": buffer.accepted,
             "dropped_groups": dict(buffer.dropped),
