@@ -49,9 +49,9 @@ class Silence:
     async def listen(self, progress_s: Callable[[], float], *, for_s: float) -> float:
         """Wait `for_s` seconds, and return the silence at their end. `progress_s` returns the time
         of the latest sign of life."""
-        heard = progress_s()
+        before = progress_s()
         await asyncio.sleep(for_s)
-        return self.look(alive=progress_s() > heard)
+        return self.look(alive=progress_s() > before)
 
 
 class Health:
@@ -75,7 +75,7 @@ class Health:
 
 
 @asynccontextmanager
-async def asking(url: str) -> AsyncIterator[Health]:
+async def health_of(url: str) -> AsyncIterator[Health]:
     """Yield the health of a process, with a connection for queries of its URL."""
     async with HttpClient() as http:
         yield Health(http, url)

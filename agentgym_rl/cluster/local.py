@@ -27,7 +27,7 @@ from agentgym_rl.runtime.tasks import together
 from arl_isolation.locks import die_with_parent
 
 from .forking import ForkedProcess, Forks
-from .health import ASK_EVERY_S, asking
+from .health import ASK_EVERY_S, health_of
 from .spec import ProcessSpec, reserved_port
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class LocalProcesses:
         spec, process = self._children[name]
         deadline = time.monotonic() + timeout_s
         vital = _vital(spec, process)
-        async with asking(spec.health_url) as health:
+        async with health_of(spec.health_url) as health:
             while time.monotonic() < deadline:
                 if process.returncode is not None:
                     raise self._died(name)
@@ -207,7 +207,7 @@ class LocalProcesses:
         """
         spec, process = self._children[name]
         vital = _vital(spec, process)
-        async with asking(spec.health_url) as health:
+        async with health_of(spec.health_url) as health:
             silence = health.silence
             while process.returncode is None:
                 await asyncio.sleep(POLL_S)

@@ -197,11 +197,14 @@ class _Here(Places):
         self._config = config
 
     def lines(self) -> list[str]:
-        asked = demands(self._config, gpus=may_use_gpu("auto"))
+        needed = demands(self._config, gpus=may_use_gpu("auto"))
         cpus = len(os.sched_getaffinity(0))
         return [
             f"on this machine, {socket.gethostname()}, with {cpus} CPUs",
-            *(f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs" for it in asked),
+            *(
+                f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs"
+                for it in needed
+            ),
         ]
 
     @contextlib.asynccontextmanager

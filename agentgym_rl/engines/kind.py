@@ -152,7 +152,7 @@ class OwnKind(ReceiverKind):
         return None
 
 
-Ask = Callable[..., Awaitable[tuple[int, Any]]]
+Query = Callable[..., Awaitable[tuple[int, Any]]]
 """A function that requests a path by GET, or by POST with JSON, and returns the status and the
 answer."""
 
@@ -192,7 +192,9 @@ class ServerKind(OwnKind):
         """Return whether `answer`, with this status, is that of such a server at `identity`."""
 
     @abstractmethod
-    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+    async def check(
+        self, query: Query, url: str, fit: Fit, identity: Any
+    ) -> tuple[Checked, list[str]]:
         """Return the properties of the server at `url`, which answered `identity`, and the flags
         that it lacks, a line each.
 

@@ -127,8 +127,8 @@ class ScriptedEngine(Engine):
         cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
         token_ids = list(token_ids)
-        said = self._script(token_ids)
-        say = said if isinstance(said, Say) else Say(said)
+        scripted = self._script(token_ids)
+        say = scripted if isinstance(scripted, Say) else Say(scripted)
         entry = JournalEntry(request_id, session_id, tuple(token_ids), sampling, cache_salt)
         self.journal.append(entry)
         call = _Call(entry, held=self._paused is not None)
@@ -139,9 +139,9 @@ class ScriptedEngine(Engine):
                 async for delta in chunks:
                     deltas.append(delta)
                     if stream:
-                        yield self._told(delta, entry)
+                        yield self._reported(delta, entry)
             if not stream:
-                yield self._told(joined(deltas), entry)
+                yield self._reported(joined(deltas), entry)
         except (asyncio.CancelledError, GeneratorExit):
             entry.aborted = entry.finish_reason is None
             raise
@@ -192,7 +192,7 @@ class ScriptedEngine(Engine):
         entry.finish_reason = finish
         return delta
 
-    def _told(self, delta: Delta, entry: JournalEntry) -> Delta:
+    def _reported(self, delta: Delta, entry: JournalEntry) -> Delta:
         """Return the delta with the versions that an engine with these options would have reported
         by now."""
         if not self._has_spans:

@@ -11,8 +11,8 @@ from agentgym_rl.config import EvalConfig, RolloutConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task, TaskSource, derived_seed, length_of
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gateway.odd_replies import ADVICE
 from agentgym_rl.gateway.session.session import SessionSampling
+from agentgym_rl.gateway.unusable_replies import ADVICE
 from agentgym_rl.rollout.episode import Player, play_with_retries
 from agentgym_rl.rollout.producer import drawn
 from agentgym_rl.storage.metric_warnings import CUT_SHARE

@@ -11,7 +11,7 @@ from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.core.group import by_env
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.evaluate import statistics
-from agentgym_rl.gateway.odd_replies import ADVICE
+from agentgym_rl.gateway.unusable_replies import ADVICE
 
 from .statistics import Estimate
 

@@ -54,7 +54,7 @@ class EngineLoads:
 
     async def read(self) -> EngineLoad | None:
         """Return the load of all engines together; None if there is none or one does not answer."""
-        counted = await self._ask()
+        counted = await self._query()
         if not counted:
             return None
         found = [self._named(name, counters) for name, counters in counted.items()]
@@ -75,17 +75,17 @@ class EngineLoads:
                 numbers["engine/reused_tokens"] = load.reused
             await asyncio.sleep(_COUNT_EVERY_S)
 
-    async def _ask(self) -> dict[str, Mapping[str, float]]:
+    async def _query(self) -> dict[str, Mapping[str, float]]:
         """Return the counters of each engine, by its name; {} if one does not answer."""
-        asked: dict[str, asyncio.Task[dict[str, float]]] = {}
+        queries: dict[str, asyncio.Task[dict[str, float]]] = {}
         try:
             async with asyncio.timeout(_TIMEOUT_S), asyncio.TaskGroup() as tasks:
                 for name, engine in self._engines().items():
-                    asked[name] = tasks.create_task(engine.counters(), name=f"load of {name}")
+                    queries[name] = tasks.create_task(engine.counters(), name=f"load of {name}")
         except* (EngineError, TimeoutError) as group:
             log.debug("an engine does not report its load: %r", group.exceptions[0])
-            asked.clear()
-        return {name: task.result() for name, task in asked.items()}
+            queries.clear()
+        return {name: task.result() for name, task in queries.items()}
 
     def _named(self, engine: str, counters: Mapping[str, float]) -> dict[Counted, float]:
         found: dict[Counted, float] = {

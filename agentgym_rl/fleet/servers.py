@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
+from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, health_of
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.config import ServerEngineConfig
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
@@ -155,8 +155,8 @@ class AttachedServer(Server):
         """Do nothing: the server runs already."""
 
     async def ready(self) -> None:
-        start = said = time.monotonic()
-        async with asking(f"{self.url}/v1/models") as health:  # whichever kind it is
+        start = reported = time.monotonic()
+        async with health_of(f"{self.url}/v1/models") as health:  # whichever kind it is
             while problem := await health.ask():
                 now = time.monotonic()
                 if now - start > self._config.start_timeout_s:
@@ -164,8 +164,8 @@ class AttachedServer(Server):
                         f"{self.name} was not ready within {self._config.start_timeout_s:g} s "
                         f"(engine.start_timeout_s): {problem}"
                     )
-                if now - said > REPORT_EVERY_S:
-                    said = now
+                if now - reported > REPORT_EVERY_S:
+                    reported = now
                     log.info("waiting for %s: %s", self.name, problem)
                 await asyncio.sleep(ASK_AGAIN_S)
         self._untrusted = ""
@@ -184,7 +184,7 @@ class AttachedServer(Server):
         self.engine.has_spans, self.seed = checked.has_spans, checked.seed
 
     async def ended(self) -> Exception:
-        async with asking(self.url + self.engine.health_path) as health:
+        async with health_of(self.url + self.engine.health_path) as health:
             while not self._untrusted:
                 problem, silent_s = await health.ask(), health.silence.seconds
                 if not problem:

@@ -44,12 +44,12 @@ def message_key(message: Mapping[str, Any]) -> MessageKey:
     role = message["role"]
     if role == "assistant":
         calls = tuple(_call_key(call) for call in message.get("tool_calls") or ())
-        return role, spoken(text_of(message.get("content"))).strip(), calls
+        return role, without_thoughts(text_of(message.get("content"))).strip(), calls
     text = text_of(message.get("content")).rstrip()
     return role, text, message.get("name"), message.get("tool_call_id")
 
 
-def spoken(text: str) -> str:
+def without_thoughts(text: str) -> str:
     """Return an assistant's text without the thoughts that some templates and clients put first."""
     return text.rpartition(_THOUGHT_END)[2]
 
@@ -90,8 +90,8 @@ def root_key(
 
     The key order in tools and arguments does not count.
     """
-    said = [message_key(message) for message in leading]
-    whole = json.dumps([said, tools or None, template_kwargs], sort_keys=True)
+    system = [message_key(message) for message in leading]
+    whole = json.dumps([system, tools or None, template_kwargs], sort_keys=True)
     return hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -77,8 +77,8 @@ class Exchange:
     The callbacks in `on_delivery` run once a client that is still connected has the full answer.
     """
 
-    def __init__(self, asked: RequestIdentity, send: Send) -> None:
-        self.asked = asked
+    def __init__(self, identity: RequestIdentity, send: Send) -> None:
+        self.identity = identity
         self.started = False
         self.num_followers = 0
         self.on_delivery: list[Callable[[], None]] = []
@@ -201,8 +201,8 @@ class Exchange:
 
     def _delivered(self) -> None:
         if self.ended_well:
-            for tell in self.on_delivery:
-                tell()
+            for callback in self.on_delivery:
+                callback()
             self.on_delivery.clear()
 
 
@@ -220,9 +220,9 @@ class Exchanges:
         """Return the number of answers in progress."""
         return len(self._open)
 
-    def open(self, asked: RequestIdentity, send: Send) -> Exchange:
+    def open(self, identity: RequestIdentity, send: Send) -> Exchange:
         """Begin a new answer."""
-        exchange = Exchange(asked, send)
+        exchange = Exchange(identity, send)
         self._open.add(exchange)
         return exchange
 
@@ -233,21 +233,24 @@ class Exchanges:
         if exchange.ended_well:
             self._kept[exchange] = exchange
 
-    def earlier(self, asked: RequestIdentity) -> Exchange | None:
+    def earlier(self, identity: RequestIdentity) -> Exchange | None:
         """Return the answer to which a retried request belongs; None for a new request.
 
         Raises:
             ApiError: 400, two different requests have the same idempotency key.
         """
-        if not (asked.is_retry or asked.idempotency_key):
+        if not (identity.is_retry or identity.idempotency_key):
             return None
         going_on = (exchange for exchange in self._open if not exchange.given_up)
         for exchange in (*going_on, *reversed(self._kept.values())):
-            if asked.idempotency_key and asked.idempotency_key == exchange.asked.idempotency_key:
-                if asked.digest != exchange.asked.digest:
+            if (
+                identity.idempotency_key
+                and identity.idempotency_key == exchange.identity.idempotency_key
+            ):
+                if identity.digest != exchange.identity.digest:
                     raise bad_request("This idempotency-key came with another request before.")
                 return exchange
-            if asked.is_retry and asked.digest == exchange.asked.digest:
+            if identity.is_retry and identity.digest == exchange.identity.digest:
                 return exchange
         return None
 

@@ -200,7 +200,7 @@ class Turn(Reply):
             self._context,
             self.sample,
             self.request,
-            self._said(),
+            self._complete_message(),
             number=self.number,
             sibling_of="n" if self.index else "retry" if is_retry else None,
         )
@@ -211,7 +211,7 @@ class Turn(Reply):
         counters["length_turns"] += self._finish == "length"
         return node
 
-    def _said(self) -> Mapping[str, Any]:
+    def _complete_message(self) -> Mapping[str, Any]:
         """Return the message for the tree: with its beginning, if the client wrote one."""
         if not self.request.continues:
             return self.message

@@ -326,5 +326,5 @@ def _answer(value: object, tools: object, error: BaseException | None, text: str
         problem = f"{len(found)} bytes, at most {MAX_BYTES}"
     except Exception as refused:  # foreign objects
         problem = f"{type(refused).__name__}: {refused}"
-    said = f"{text}; " if text else ""
-    return pickle.dumps((None, (), None, f"{said}its result cannot leave the process: {problem}"))
+    prefix = f"{text}; " if text else ""
+    return pickle.dumps((None, (), None, f"{prefix}its result cannot leave the process: {problem}"))

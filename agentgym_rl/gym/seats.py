@@ -176,7 +176,7 @@ class Table:
                 await self.game.start(seed=seed, options=options)
                 await self._play_own()
             self._started = True
-        self._tell()
+        self._notify()
 
     async def act(self, seat: str, action: Message) -> dict[str, Any]:
         """Play an action of the seat whose turn it is, and those of the game's own players.
@@ -192,7 +192,7 @@ class Table:
         with self._whole(f"it failed when seat {seat} acted"):
             info = await self.game.act(seat, action)
             await self._play_own()
-        self._tell()
+        self._notify()
         return info
 
     def observe(self, seat: str) -> list[Message]:
@@ -230,7 +230,7 @@ class Table:
         over."""
         if not self.is_over and not self.left:
             self.left = seat
-        self._tell()
+        self._notify()
 
     @contextlib.contextmanager
     def _whole(self, what: str) -> Generator[None]:
@@ -243,7 +243,7 @@ class Table:
             why = "it was cut off in the middle (a time limit, or the end of the agent)"
             why = why if cut else f"{type(error).__name__}: {error}"
             self._failure = f"{what}: {why}"
-            self._tell()
+            self._notify()
             raise
 
     def _check_alive(self) -> None:
@@ -283,7 +283,7 @@ class Table:
         if game.zero_sum and not abs(total) <= _ROUNDING:
             raise EnvError(f"the game is zero_sum, and its rewards {dict(game.rewards)} are not")
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Wake the seats that wait for their turn."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

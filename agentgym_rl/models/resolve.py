@@ -124,10 +124,10 @@ def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
     """
     theirs, ours = _tokenizer(folder), _tokenizer(model_dir)
     known = theirs.get_vocab()
-    odd = [(token, i) for token, i in sorted(ours.get_vocab().items()) if known.get(token) != i]
-    for token, number in odd[:1]:
+    rest = [(token, i) for token, i in sorted(ours.get_vocab().items()) if known.get(token) != i]
+    for token, number in rest[:1]:
         raise ConfigError(
-            f"{who} {folder} has another tokenizer than the policy {model_dir}: {len(odd)} tokens "
+            f"{who} {folder} has another tokenizer than the policy {model_dir}: {len(rest)} tokens "
             f"differ; {token!r} is {known.get(token, 'absent')} there and {number} here. Log-probs "
             "of tokens can only be compared between models of one tokenizer: choose such a model"
         )

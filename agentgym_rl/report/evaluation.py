@@ -32,8 +32,8 @@ def evaluation_lines(result: Mapping[str, Any]) -> list[str]:
         if 0 < line["version"] < result["steps"]:
             lines += figures(f"  version {line['version']}", _outcome(line, ""))
     if best := result["best"]:
-        said = f"{best['checkpoint']} ({best['metric']} {best['value']:.3f})"
-        lines += figures("best checkpoint", said)
+        text = f"{best['checkpoint']} ({best['metric']} {best['value']:.3f})"
+        lines += figures("best checkpoint", text)
         lines += figures("", f"arl export --model {best['checkpoint']} --out FOLDER")
     return lines
 
@@ -47,11 +47,11 @@ def _intervals(result: Mapping[str, Any]) -> list[str]:
     ends = [done.get(version) for version in (0, result["steps"])]
     if not any(ends):
         return []
-    said = " → ".join(_interval(line) if line else "-" for line in ends)
+    text = " → ".join(_interval(line) if line else "-" for line in ends)
     counts = {int(line["eval/tasks"]) for line in ends if line and line.get("eval/tasks")}
     tasks = " and ".join(f"{count:,}" for count in sorted(counts))
     over = f", over {tasks} task{'s' * (counts != {1})}" if counts else ""
-    return figures("", f"95 % intervals {said}{over}")
+    return figures("", f"95 % intervals {text}{over}")
 
 
 def _outcome(line: Mapping[str, Any], name: str) -> str:
@@ -77,9 +77,9 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
     if result["reward_ci"]:
         interval = f"95 % interval {_range(result['reward_ci'])}, errors clustered by task"
     tasks = f"{result['num_tasks']:,} task{'s' * (result['num_tasks'] != 1)}"
-    said = f"{result['reward']:.3f} over {tasks}, {interval}"
+    text = f"{result['reward']:.3f} over {tasks}, {interval}"
     trained = result.get("split") == "train"
-    yield from figures("training reward" if trained else "held-out reward", said)
+    yield from figures("training reward" if trained else "held-out reward", text)
     yield from _estimate_lines(result)
     yield from figures(
         "episodes",

@@ -261,7 +261,7 @@ class _Watch:
             )
         elif who not in self._named and (is_known or still_s >= NAMED_ANYWAY_S):
             self._named.add(who)
-            _say(
+            _report(
                 f"{who} has held the event loop for {still_s:.0f} s: until it returns, no "
                 f"episode, reply or deadline continues. {hint}"
             )
@@ -288,7 +288,7 @@ class _Watch:
 
     def _end(self, why: str) -> None:
         self._owe_nothing("ArlError", why)  # before it ends, since readers read at its end
-        _say(f"{why}. The log is kept: `arl train --resume` continues a run")
+        _report(f"{why}. The log is kept: `arl train --resume` continues a run")
         os.kill(self._order.pid, signal.SIGKILL)
         time.sleep(LOOK_S)
 
@@ -305,7 +305,7 @@ class _Watch:
                 "ended without a message: it was killed (by the kernel, where memory ran out), or "
                 "something that it ran ended the process"
             )
-            _say(why)
+            _report(why)
             self._owe_nothing("ArlError", why)
 
     def _owe_nothing(self, kind: str, message: str) -> None:
@@ -316,7 +316,7 @@ class _Watch:
         self._ended = True
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     os.write(2, f"arl: {text}\n".encode())
 
 

@@ -217,11 +217,11 @@ class HttpClient:
                 timeout=aiohttp.ClientTimeout(total=None),  # the deadline is ours
                 auto_decompress=False,  # without a bound
             )
-        asked = {**_PLAIN, **(headers or {})}
+        sent = {**_PLAIN, **(headers or {})}
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.request(method, url + path, data=body, headers=asked) as reply,
+                self._session.request(method, url + path, data=body, headers=sent) as reply,
             ):
                 answer = Body(reply.headers, max_bytes=max_bytes)
                 pieces = [answer.add(piece) async for piece in reply.content.iter_any()]
@@ -261,8 +261,8 @@ def call(
     )
     response = None
     try:
-        asked = {**_PLAIN, **(headers or {})}
-        connection.request(method, parts.path.rstrip("/") + path, body, asked)
+        sent = {**_PLAIN, **(headers or {})}
+        connection.request(method, parts.path.rstrip("/") + path, body, sent)
         response = connection.getresponse()
         answer = Body(response.headers, max_bytes=max_bytes)
         pieces: list[bytes] = []

@@ -72,12 +72,12 @@ class Repeated:
 def now_and_then() -> Callable[[str], None]:
     """Return a function that prints progress texts to stderr, at most one every SAY_EVERY_S
     seconds."""
-    said = time.monotonic()
+    last_s = time.monotonic()
 
     def say(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= SAY_EVERY_S:
-            said = time.monotonic()
+        nonlocal last_s
+        if time.monotonic() - last_s >= SAY_EVERY_S:
+            last_s = time.monotonic()
             print(text, file=sys.stderr, flush=True)
 
     return say

@@ -76,7 +76,7 @@ def chain(wait: Wait) -> list[Wait]:
     return links
 
 
-def _told(wait: Wait) -> str:
+def _report(wait: Wait) -> str:
     return " <- ".join(map(str, chain(wait)))
 
 
@@ -132,7 +132,7 @@ class Changes:
                         await self._event.wait()
                 except TimeoutError:
                     if clock() < deadline:
-                        log.info("%s", _told(wait))
+                        log.info("%s", _report(wait))
         finally:
             del _waits[wait]
             self._last_s[who] = clock() - start

@@ -84,8 +84,8 @@ def lineage_after(lineage: str, step: int, group_ids: Iterable[str]) -> str:
     """Return the hash of `lineage` ("" before batch 0) and batch `step` of these groups. Two sets
     of weights share such a chain of hashes only if trained on the same groups in the same
     batches."""
-    said = json.dumps([lineage, step, sorted(set(group_ids))])
-    return blake2b(said.encode(), digest_size=16).hexdigest()
+    entry = json.dumps([lineage, step, sorted(set(group_ids))])
+    return blake2b(entry.encode(), digest_size=16).hexdigest()
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -388,11 +388,11 @@ class EpisodeLog:
                 if self._db.in_transaction:  # a full disk has ended it already
                     self._db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError) and _is_storage(error):
-                    self._say(error)
+                    self._log_once(error)
                     raise StorageError.of(self.path, error) from error
                 raise
 
-    def _say(self, error: sqlite3.OperationalError) -> None:
+    def _log_once(self, error: sqlite3.OperationalError) -> None:
         """Log the error at once, and only once: it takes a while until the processes of a cluster
         have ended."""
         if not self._is_broken:

@@ -99,8 +99,8 @@ def _taken(run: str) -> str:
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:
     """Write the description of the training tasks, if their source has one, to `tasks.json`."""
-    if told := tasks.describe():
-        (folder / TASKS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    if description := tasks.describe():
+        (folder / TASKS).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def config_of(run: Path, argument: str) -> Path:

@@ -197,9 +197,7 @@ def _told(rows: Sequence[Row], num_teachers: int) -> Tensor:
     parts: list[np.ndarray] = [np.zeros((0, num_teachers), np.float32)]
     for row in rows:
         silent = np.full((row.num_trained, num_teachers), np.nan, np.float32)
-        parts.append(
-            silent if row.teacher_logprobs is None else row.teacher_logprobs.logprobs[row.loss_mask]
-        )
+        parts.append(silent if (it := row.teacher_logprobs) is None else it.logprobs[row.loss_mask])
     try:
         return torch.from_numpy(np.concatenate(parts))
     except ValueError as error:

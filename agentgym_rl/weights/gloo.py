@@ -113,7 +113,7 @@ class Broadcasts(Transport):
         same = whole_units(stored, stored.unchanged_since(*self._base))
         return stored.without(same) if same and self._brings is not None else stored
 
-    def _told(self, tensors: Mapping[str, Tensor]) -> dict[str, object]:
+    def _update_info(self, tensors: Mapping[str, Tensor]) -> dict[str, object]:
         """Return the description of the broadcast `tensors` that receivers need."""
         kinds = kinds_of(tensors)
         same = [name for name in self._tensors if name not in kinds]
@@ -136,7 +136,7 @@ class Broadcasts(Transport):
             self._members = publication.group()
 
         tensors = self._changes()
-        update = self._told(tensors)
+        update = self._update_info(tensors)
 
         def begin(engine: RemoteEngine) -> None:
             engine.start_update(deadline=deadline)

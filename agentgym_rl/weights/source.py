@@ -78,8 +78,8 @@ def load_whole(
         ),
         ("error_msgs", f"cannot be loaded as {kind}"),
     ):
-        if odd := sorted(_shown(it) for it in found[key]):
-            raise ConfigError(f"{folder} {what}: {_some(odd)}")
+        if bad := sorted(_shown(it) for it in found[key]):
+            raise ConfigError(f"{folder} {what}: {_some(bad)}")
     set_own_attention(model)
     return model, SourceNames(model, folder)
 
@@ -147,9 +147,9 @@ def _check_plain(folder: Path, dtypes: set[str]) -> None:
     published."""
     config = parse_json((folder / "config.json").read_text())
     quantized = config.get("quantization_config") or {}
-    odd = sorted(dtypes - {*_FLOATS, *_INTEGERS})
-    if quantized or odd:
-        method = quantized.get("quant_method") or ", ".join(odd) or "an unnamed method"
+    bad = sorted(dtypes - {*_FLOATS, *_INTEGERS})
+    if quantized or bad:
+        method = quantized.get("quant_method") or ", ".join(bad) or "an unnamed method"
         raise ConfigError(
             f"the weights in {folder} are quantized ({method}): only plain ones can be trained. "
             "Use the model's bfloat16 version, or load it with transformers "
@@ -208,15 +208,15 @@ class SourceNames:
             may_lack = {name: own[name].detach() for name in own.keys() - needed}
             surplus = made.keys() - self.shapes.keys() - self._made(may_lack).keys()
             self.ignored = _read(folder, self.shapes.keys() - made.keys())
-            odd = _differing(self.shapes, {**self.ignored, **made}, surplus)
-            if not odd and self.converts:
-                odd = [f"{name} has other numbers" for name in self._changed(made)]
+            bad = _differing(self.shapes, {**self.ignored, **made}, surplus)
+            if not bad and self.converts:
+                bad = [f"{name} has other numbers" for name in self._changed(made)]
         except _LOAD_ERRORS as error:
-            odd = [f"{type(error).__name__}: {error}"]
-        if odd:
+            bad = [f"{type(error).__name__}: {error}"]
+        if bad:
             raise ConfigError(
                 f"transformers converts the tensors of {folder} when it loads them as "
-                f"{self._kind.__name__}, and would not give them back as they were: {_some(odd)}. "
+                f"{self._kind.__name__}, and would not give them back as they were: {_some(bad)}. "
                 "Save the model once with this transformers (save_pretrained with "
                 "save_original_format=False) and use that folder"
             )
@@ -230,7 +230,7 @@ class SourceNames:
         """
         ignored = [Piece((), {name: kind}) for name, kind in kinds_of(self.ignored).items()]
         alone = [(name,) for name in own]
-        odd: list[str] = []
+        bad: list[str] = []
         # From small to large: some tensors of a folder are made from several of the model's.
         for groups in (alone, _blocks(own), [tuple(own)]):
             try:
@@ -239,14 +239,14 @@ class SourceNames:
                     for group in groups
                 ]
             except _LOAD_ERRORS as error:
-                odd = [f"{type(error).__name__}: {error}"]
+                bad = [f"{type(error).__name__}: {error}"]
                 continue
             found = {name: kind for piece in pieces for name, kind in piece.kinds.items()}
-            odd = _differing(self.shapes, {**kinds_of(self.ignored), **found})
-            if not odd and sum(len(piece.kinds) for piece in pieces) == len(found):
+            bad = _differing(self.shapes, {**kinds_of(self.ignored), **found})
+            if not bad and sum(len(piece.kinds) for piece in pieces) == len(found):
                 return [piece for piece in pieces if piece.kinds] + ignored
         raise WeightsError(
-            f"the weights do not have the names and shapes of {self._folder}: {_some(odd)}"
+            f"the weights do not have the names and shapes of {self._folder}: {_some(bad)}"
         )
 
     def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -266,8 +266,8 @@ class SourceNames:
         if not self.converts or kept.keys() <= self._own:
             return kept
         whole = dict(kept)
-        if odd := _differing(self.shapes, {**self.ignored, **whole}):
-            raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
+        if bad := _differing(self.shapes, {**self.ignored, **whole}):
+            raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(bad)}")
         # The dtype is float32, whatever the engine's is: another one would temporarily become
         # torch's default, also for the decoding thread.
         model = self._kind.from_pretrained(
@@ -316,9 +316,9 @@ def _differing(
 ) -> list[str]:
     """Return descriptions of the tensors that `found` lacks, has in excess, or has with another
     shape."""
-    odd = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
-    odd += [f"{name} is too much" for name in sorted(surplus)]
-    return odd + [
+    bad = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
+    bad += [f"{name} is too much" for name in sorted(surplus)]
+    return bad + [
         f"{name} has shape {tuple(found[name].shape)}, not {expected[name]}"
         for name in sorted(expected.keys() & found.keys())
         if tuple(found[name].shape) != expected[name]
@@ -346,6 +346,6 @@ def _shown(found: Any) -> str:
     return f"{name} is {tuple(file)}, not {tuple(model)}"
 
 
-def _some(odd: Sequence[str]) -> str:
-    more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-    return "; ".join(odd[:3]) + more
+def _some(bad: Sequence[str]) -> str:
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return "; ".join(bad[:3]) + more

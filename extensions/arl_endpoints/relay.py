@@ -22,7 +22,6 @@ from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.formats import Served
 from agentgym_rl.gateway.errors import Withheld, bad_request, unsupported
-from agentgym_rl.gateway.odd_replies import OddReplies
 from agentgym_rl.gateway.request.body import json_object
 from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.client_sampling import Sampling, left_to_session
@@ -31,6 +30,7 @@ from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
+from agentgym_rl.gateway.unusable_replies import UnusableReplies
 from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 from .session import RelayedTurn, RelaySession, StreamedMessage
@@ -59,7 +59,7 @@ class Relay(SessionServer):
     def __init__(self, upstream: Upstream, *, config: GatewayConfig) -> None:
         super().__init__(Served(_estimate), config=config, model_name=upstream.model)
         self._upstream = upstream
-        self._odd = OddReplies()
+        self._odd = UnusableReplies()
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.core.engine import ADAPTER_INTERRUPTS
-from agentgym_rl.engines.kind import Ask, Checked, Fit
+from agentgym_rl.engines.kind import Checked, Fit, Query
 
 from . import command as sglang
 from .client import ServerInfo
@@ -22,7 +22,7 @@ def server_info(answer: Any) -> ServerInfo | None:
         return None
 
 
-async def checked(ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+async def checked(query: Query, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
     """Return the properties of the server with that identity, and the flags that it lacks.
 
     Raises:
@@ -32,7 +32,7 @@ async def checked(ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked,
     sglang.check_version(found.version, where=url)
     has_spans = sglang.reports_spans(found.version)
     sglang.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
-    context = (await ask("/v1/models"))[1]["data"][0]["max_model_len"]
+    context = (await query("/v1/models"))[1]["data"][0]["max_model_len"]
     return Checked("sglang", has_spans, found.random_seed), list(_lacks(found, context, fit))
 
 

@@ -17,7 +17,7 @@ from agentgym_rl.config import (
     WeightsConfig,
 )
 from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, Interrupt
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Launch, ServerKind
+from agentgym_rl.engines.kind import Checked, EngineSetup, Fit, Launch, Query, ServerKind
 from agentgym_rl.weights.engine_routes import RemoteEngine
 
 if TYPE_CHECKING:
@@ -131,10 +131,12 @@ class SglangKind(ServerKind):
 
         return server_info(answer) is not None
 
-    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+    async def check(
+        self, query: Query, url: str, fit: Fit, identity: Any
+    ) -> tuple[Checked, list[str]]:
         from .checks import checked
 
-        return await checked(ask, url, fit, identity)
+        return await checked(query, url, fit, identity)
 
     def probe(self, python: str) -> Probe:
         from agentgym_rl.engines.launch import probe_server

@@ -7,13 +7,13 @@ from typing import Any
 
 from agentgym_rl.config import LoraConfig, ServerEngineConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.kind import Ask, Checked, Fit
+from agentgym_rl.engines.kind import Checked, Fit, Query
 from agentgym_rl.engines.protocol import SERVED_ADAPTER
 
 from . import command as vllm
 
 
-async def checked(ask: Ask, url: str, fit: Fit, *, release: str) -> tuple[Checked, list[str]]:
+async def checked(query: Query, url: str, fit: Fit, *, release: str) -> tuple[Checked, list[str]]:
     """Return the properties of the server of that release, and the flags that it lacks.
 
     Raises:
@@ -23,16 +23,16 @@ async def checked(ask: Ask, url: str, fit: Fit, *, release: str) -> tuple[Checke
     vllm.check_version(release, where=url)
     has_spans = vllm.reports_spans(release)
     vllm.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
-    server = await _server_config(ask)
-    missing = [line async for line in _missing(ask, server, fit.config, fit.transport)]
-    missing += await _lacking_adapter(ask, fit.lora)
+    server = await _server_config(query)
+    missing = [line async for line in _missing(query, server, fit.config, fit.transport)]
+    missing += await _lacking_adapter(query, fit.lora)
     seed = server["model_config"]["seed"] if server else 0
     return Checked("vllm", has_spans, seed), missing
 
 
-async def _server_config(ask: Ask) -> dict[str, Any]:
+async def _server_config(query: Query) -> dict[str, Any]:
     """Return the configuration of a vLLM server; {} if it has no route that reports it."""
-    status, info = await ask("/server_info?config_format=json")
+    status, info = await query("/server_info?config_format=json")
     if status == 404:
         return {}
     if status != 200 or not isinstance(info, dict):
@@ -41,13 +41,13 @@ async def _server_config(ask: Ask) -> dict[str, Any]:
 
 
 async def _missing(
-    ask: Ask,
+    query: Query,
     server: dict[str, Any],
     config: ServerEngineConfig,
     transport: str,
 ) -> AsyncIterator[str]:
     """Yield what the command line of a vLLM server lacks, a line each."""
-    status, _ = await ask("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
+    status, _ = await query("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
     if status in (403, 404):
         yield "--enable-scale-out (the token route is off)"
     if not server:
@@ -93,10 +93,10 @@ def _misconfigured(
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
 
 
-async def _lacking_adapter(ask: Ask, lora: LoraConfig) -> list[str]:
+async def _lacking_adapter(query: Query, lora: LoraConfig) -> list[str]:
     """Return the flags that the server lacks, or has too many of, to serve versions as `lora.serve`
     says."""
-    status, models = await ask("/v1/models")
+    status, models = await query("/v1/models")
     if status != 200 or not isinstance(models, dict):
         raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")
     has_one = any(card.get("id") == SERVED_ADAPTER for card in models["data"])

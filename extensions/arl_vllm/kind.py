@@ -14,7 +14,7 @@ from agentgym_rl.config import (
     WeightsConfig,
 )
 from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Launch, ServerKind
+from agentgym_rl.engines.kind import Checked, EngineSetup, Fit, Launch, Query, ServerKind
 
 if TYPE_CHECKING:
     from agentgym_rl.engines.client.client import EngineClient
@@ -101,10 +101,12 @@ class VllmKind(ServerKind):
     def is_own(self, status: int, answer: Any) -> bool:
         return status == 200 and isinstance(answer, dict) and "version" in answer
 
-    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+    async def check(
+        self, query: Query, url: str, fit: Fit, identity: Any
+    ) -> tuple[Checked, list[str]]:
         from .checks import checked
 
-        return await checked(ask, url, fit, release=str(identity["version"]))
+        return await checked(query, url, fit, release=str(identity["version"]))
 
     def probe(self, python: str) -> Probe:
         from agentgym_rl.engines.launch import probe_server

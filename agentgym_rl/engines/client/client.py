@@ -106,7 +106,7 @@ class EngineClient(Engine):
         self.incarnation = incarnation
         self.asleep = False
         """Whether `sleep` was called here, and not all memory has been woken since."""
-        self._asking = asyncio.Lock()
+        self._polling = asyncio.Lock()
         self._ran_s = -math.inf
         """The time of the last query at which the engine was not paused."""
 
@@ -137,7 +137,7 @@ class EngineClient(Engine):
             RequestRefused: the engine does not accept such a request.
             EngineError: any other failure.
         """
-        asked = await self._asked(
+        request = await self._request(
             token_ids, sampling, request_id=request_id, stream=stream, cache_salt=cache_salt
         )
         terms = Terms(
@@ -150,7 +150,7 @@ class EngineClient(Engine):
         deadline, begun = None, False
         while True:
             try:
-                sampled = self._sampled(asked, terms, session_id=session_id, stream=stream)
+                sampled = self._sampled(request, terms, session_id=session_id, stream=stream)
                 async with aclosing(sampled) as deltas:
                     async for delta in deltas:
                         begun = True
@@ -163,22 +163,22 @@ class EngineClient(Engine):
                 await self._resumed(refusal, deadline)
 
     async def _sampled(
-        self, asked: TokenRequest, terms: Terms, *, session_id: str, stream: bool
+        self, request: TokenRequest, terms: Terms, *, session_id: str, stream: bool
     ) -> AsyncGenerator[Delta, None]:
         """Send a request once, and yield its reply."""
-        url = self.url + asked.path
+        url = self.url + request.path
         headers = {"X-Session-ID": session_id}
         async with self._connection.post(
-            asked.path,
-            asked.body,
+            request.path,
+            request.body,
             headers=headers,
             timeout_s=self._timeout_s,
             max_bytes=terms.max_bytes,
         ) as reply:
             if not stream:
-                yield whole(await reply.whole(), url, read=asked.read, terms=terms)
+                yield whole(await reply.whole(), url, read=request.read, terms=terms)
                 return
-            events = EventStream(url, read=asked.read, terms=terms)
+            events = EventStream(url, read=request.read, terms=terms)
             while True:
                 for delta in events.feed(await reply.piece()):
                     if delta.finish_reason is not None:  # only the stream's end follows
@@ -193,7 +193,7 @@ class EngineClient(Engine):
         return None
 
     @abstractmethod
-    async def _asked(
+    async def _request(
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,
@@ -214,12 +214,12 @@ class EngineClient(Engine):
         """
         refused_s = time.monotonic()
         try:
-            async with ENGINE_CLOCK.timeout(deadline - ENGINE_CLOCK.time()), self._asking:
+            async with ENGINE_CLOCK.timeout(deadline - ENGINE_CLOCK.time()), self._polling:
                 while self._ran_s < refused_s:
                     await asyncio.sleep(_POLL_S)
-                    asked_s = time.monotonic()
+                    queried_s = time.monotonic()
                     if not (await self._get("/is_paused", protocol.Paused)).is_paused:
-                        self._ran_s = asked_s
+                        self._ran_s = queried_s
         except TimeoutError:
             late = too_slow(f"{refusal} A resume", "engine.request_timeout_s", self._timeout_s)
             raise EngineError(late) from refusal
@@ -350,7 +350,7 @@ class HttpEngine(EngineClient):
         self._num_alternatives = num_alternatives
         self._adapter = adapter or None
 
-    async def _asked(
+    async def _request(
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,

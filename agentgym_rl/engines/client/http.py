@@ -199,7 +199,7 @@ class HttpPool:
         head = self._head(path, headers, len(body))
         kept = self._kept()
         if kept is not None:
-            reply = kept.ask(head, body, timeout_s, max_bytes)
+            reply = kept.send(head, body, timeout_s, max_bytes)
             try:
                 return await _opened(reply)
             except ServerDisconnectedError:
@@ -207,7 +207,7 @@ class HttpPool:
                     raise
         async with ENGINE_CLOCK.timeout(timeout_s):
             channel = await self._connect()
-        return await _opened(channel.ask(head, body, timeout_s, max_bytes))
+        return await _opened(channel.send(head, body, timeout_s, max_bytes))
 
     async def close(self) -> None:
         """Close all connections; replies that are being read fail."""
@@ -274,7 +274,7 @@ class _Channel(asyncio.Protocol):
         """Whether the reply has a length or chunks; else the end of the connection ends it."""
         self._reusable = False
 
-    def ask(self, head: bytes, body: bytes, timeout_s: float, max_bytes: int) -> HttpReply:
+    def send(self, head: bytes, body: bytes, timeout_s: float, max_bytes: int) -> HttpReply:
         """Send a request and return its reply."""
         self._head_size, self._framed, self._reusable = 0, False, False
         self._reply = reply = HttpReply(self, timeout_s, max_bytes, lambda: self._pool.progress_s)

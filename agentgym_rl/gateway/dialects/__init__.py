@@ -84,9 +84,9 @@ class Reply(ABC):
 
     def spelled(self, content: str, thoughts: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
         """Return the chat message with this content."""
-        spoken = reasoning_keys(thoughts)
+        reasoning = reasoning_keys(thoughts)
         if not calls:
-            return {"role": "assistant", "content": content, **spoken}
+            return {"role": "assistant", "content": content, **reasoning}
         called = [
             {
                 "id": self.call_id(position, call),
@@ -95,7 +95,7 @@ class Reply(ABC):
             }
             for position, call in enumerate(calls)
         ]
-        return {"role": "assistant", "content": content or None, **spoken, "tool_calls": called}
+        return {"role": "assistant", "content": content or None, **reasoning, "tool_calls": called}
 
 
 OnEvents = Callable[[Reply, Sequence[Event]], Awaitable[None]]
@@ -218,7 +218,7 @@ class Resources(Route):
     """The methods that a path accepts, by the path with braces around its variable parts."""
 
     @abstractmethod
-    def serve(self, session: Session, asked: ResourceRequest) -> Any:
+    def serve(self, session: Session, resource: ResourceRequest) -> Any:
         """Return the JSON object of the reply; None: there is no such path or method.
 
         Raises:

@@ -86,8 +86,8 @@ class Offer:
 
     def add_text(self, name: str, description: str | None, form: Any, where: str) -> None:
         """Add a tool whose call is a text, by `form` (a grammar is shown, and not enforced)."""
-        said = {"type": "string", "description": f"The text.{_syntax(form, where)}"}
-        parameters = {"type": "object", "properties": {_INPUT: said}, "required": [_INPUT]}
+        schema = {"type": "string", "description": f"The text.{_syntax(form, where)}"}
+        parameters = {"type": "object", "properties": {_INPUT: schema}, "required": [_INPUT]}
         closed = {**parameters, "additionalProperties": False}
         self.add({"name": name, "description": description, "parameters": closed})
         self.texts.add(name)

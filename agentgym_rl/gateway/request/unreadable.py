@@ -106,8 +106,8 @@ class PartReader:
             parts, heads = source.get(held), (part.get("title"), part.get("context"))
         else:
             return None
-        said = [head for head in heads if isinstance(head, str) and head]
-        return "\n".join([*said, *self._texts(parts, where)])
+        titles = [head for head in heads if isinstance(head, str) and head]
+        return "\n".join([*titles, *self._texts(parts, where)])
 
     def _texts(self, parts: Any, where: str) -> Iterable[str]:
         if isinstance(parts, str):

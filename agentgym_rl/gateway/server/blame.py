@@ -27,13 +27,13 @@ def blamed(session: Session) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        said = _said(session, error)
-        if said is None:
+        failure = _recorded(session, error)
+        if failure is None:
             raise
-        raise said from error
+        raise failure from error
 
 
-def _said(session: Session, error: BaseException) -> ApiError | None:
+def _recorded(session: Session, error: BaseException) -> ApiError | None:
     """Record an error, and return the error for the client; None: raise `error` itself."""
     if isinstance(error, ClientGone | asyncio.CancelledError):
         session.counters["undelivered_turns"] += 1

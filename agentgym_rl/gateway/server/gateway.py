@@ -210,9 +210,9 @@ class SessionServer(ABC):
         parts = tuple(path.removeprefix(resources.path).strip("/").split("/"))
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        asked = ResourceRequest(method, () if parts == ("",) else parts, query, body)
+        resource = ResourceRequest(method, () if parts == ("",) else parts, query, body)
         with blamed(session):
-            found = await in_thread_if_large(len(body), resources.serve, session, asked)
+            found = await in_thread_if_large(len(body), resources.serve, session, resource)
         if found is None:
             there = ", ".join(f"{' '.join(v)} {p}" for p, v in resources.operations.items())
             why = f"No route {method} {path}; there are {there}."
@@ -279,13 +279,13 @@ class SessionServer(ABC):
     ) -> None:
         num_new = session.bodies.num_new(body)
         digest = await in_thread_if_large(num_new, session.bodies.digest, body)
-        asked = RequestIdentity.of(scope, dialect.path, digest, num_new)
-        earlier = session.exchanges.earlier(asked)
+        identity = RequestIdentity.of(scope, dialect.path, digest, num_new)
+        earlier = session.exchanges.earlier(identity)
         if earlier is not None:
             session.counters["joined_retries"] += 1
             return await earlier.follow(receive, send, timeout_s=session.longest_turn_s)
         self._admit(session)
-        exchange = session.exchanges.open(asked, send)
+        exchange = session.exchanges.open(identity, send)
         try:
             await self._attend(session, dialect, body, exchange, receive)
         except ApiError as error:
@@ -304,7 +304,7 @@ class SessionServer(ABC):
             ApiError: the error to send instead.
             ClientGone: the client hung up, and did not come back.
         """
-        grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
+        grace_s = self._config.disconnect_grace_s if exchange.identity.may_come_again else 0.0
         with blamed(session):
             async with ENGINE_CLOCK.timeout(
                 session.turn_timeout_s,
@@ -432,7 +432,7 @@ class Gateway(SessionServer):
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
     ) -> None:
-        size = exchange.asked.num_new
+        size = exchange.identity.num_new
         request = await dialect.reading(body, size, lambda: dialect.read(session, body))
         turns = await open_turns(
             session,
@@ -444,13 +444,13 @@ class Gateway(SessionServer):
             size=size,
             sampler=self._sampler,
         )
-        session.tree.name(turns[0].root, exchange.asked.lineage)
+        session.tree.name(turns[0].root, exchange.identity.lineage)
         request = turns[0].request
         self.note_omissions(session, request)
 
         async def produce(on_events: OnEvents) -> int:
             await sample(turns, self._sampler, on_events)
-            nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
+            nodes = [turn.commit(is_retry=exchange.identity.is_retry) for turn in turns]
             exchange.on_delivery += [node.note_delivery for node in nodes]
             return sum(turn.num_sampled_tokens for turn in turns)
 

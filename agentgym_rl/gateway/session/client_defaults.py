@@ -203,18 +203,18 @@ def _fits(part: Message, value: Any) -> bool:
 def quoted(turns: Sequence[_Turn], messages: Messages) -> _Turn | None:
     """Return the latest turn whose text the messages of other roles contain, instead of its own
     message, as is the case with a summary; None if there is none."""
-    told: list[str] = []
-    said = {""}
+    texts: list[str] = []
+    replies_sent = {""}
     for message in messages:
         text = text_of(message.get("content"))
         if message.get("role") == "assistant":
-            said.add(text.strip())
+            replies_sent.add(text.strip())
         else:
-            told.append(text)
-    text = "\n".join(told)
+            texts.append(text)
+    text = "\n".join(texts)
     for turn in reversed(turns[-_LATEST:]):
         own = text_of(turn.message.get("content")).strip()
-        if own in said:
+        if own in replies_sent:
             continue
         lines = [line.strip() for line in own.splitlines()]
         lines = [line for line in lines if len(line) >= _LEAST_LINE][:_MOST_LINES]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.gateway.messages import call_request, message_key, spoken, text_of
+from agentgym_rl.gateway.messages import call_request, message_key, text_of, without_thoughts
 
 from .client_defaults import Answered, same_calls
 
@@ -26,7 +26,7 @@ class Joined:
     """A joined message, from which one turn after the other is taken."""
 
     def __init__(self, message: Message, results: Messages, tools: Messages | None) -> None:
-        self._text = spoken(text_of(message.get("content"))).strip()
+        self._text = without_thoughts(text_of(message.get("content"))).strip()
         self._calls = list(message["tool_calls"])
         self._results = list(results)
         self._tools = tools
@@ -52,17 +52,17 @@ class Joined:
         """Take a turn off the front; return the results of its calls, or None if it does not fit.
 
         The results of the last turn are taken whether or not all are there."""
-        said, own = turn.key[1], turn.message.get("tool_calls") or ()
+        text, own = turn.key[1], turn.message.get("tool_calls") or ()
         ids = [call["id"] for call in own]
         if [call.get("id") for call in self._calls[: len(own)]] != ids:
             return None
-        if not self._text.startswith(said):
+        if not self._text.startswith(text):
             return None
         part = {"role": "assistant", "content": turn.message.get("content")}
         part |= {"tool_calls": self._calls[: len(own)]} if own else {}
         if not same_calls(turn.message, part, self._tools):
             return None
-        self._text = self._text[len(said) :].lstrip()
+        self._text = self._text[len(text) :].lstrip()
         self._calls = self._calls[len(own) :]
         mine = [one for one in self._results if self.is_empty or one.get("tool_call_id") in ids]
         if not self.is_empty and (not own or len(mine) != len(own)):

@@ -119,7 +119,9 @@ def _row(path: list[Sampled], trained: Set[int]) -> Row:
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
         times_s=np.fromiter(times_s, np.float64),
         choices=choices,
-        experts=experts_of((told for node in path for told in node.sample.experts), len(tokens)),
+        experts=experts_of(
+            (report for node in path for report in node.sample.experts), len(tokens)
+        ),
     )
 
 

@@ -278,9 +278,9 @@ class Session:
 
     def taken_apart(self, request: ChatRequest) -> ChatRequest:
         """Return a request in which turns that the client has joined are split again."""
-        said, kwargs = request.messages, request.template_kwargs
-        apart = self.tree.taken_apart(said, tools=request.tools, template_kwargs=kwargs)
-        return request if apart is said else replace(request, messages=apart)
+        messages, kwargs = request.messages, request.template_kwargs
+        apart = self.tree.taken_apart(messages, tools=request.tools, template_kwargs=kwargs)
+        return request if apart is messages else replace(request, messages=apart)
 
     def take(self, place: Location) -> None:
         """Count a request answered from `place`, and keep the location for a faster search."""
@@ -361,8 +361,8 @@ class Session:
         node, cause = self.tree.commit(
             context, sample, reply, request=number, sibling_of=sibling_of
         )
-        said = request.messages[:-1] if request.continues else request.messages
-        self._messages, self._tools = [*said, reply], request.tools or ()
+        messages = request.messages[:-1] if request.continues else request.messages
+        self._messages, self._tools = [*messages, reply], request.tools or ()
         self._form = request.form
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)

@@ -184,9 +184,9 @@ class Walk:
 
     tools: Messages | None
     template_kwargs: Mapping[str, Any]
-    said: Messages
+    sent: Messages
     """The messages as the client sent them."""
-    whole: Messages
+    recorded: Messages
     """The same messages, with the turns found as they were sampled."""
     root: Root
     anchor: Root | Sampled
@@ -196,21 +196,21 @@ class Walk:
     """Whether the client rewrote the anchor, and the edit was accepted."""
 
     def to(
-        self, said: Messages, whole: Messages, count: int, anchor: Sampled, trusted: bool
+        self, sent: Messages, recorded: Messages, count: int, anchor: Sampled, trusted: bool
     ) -> Walk:
         """Return the walk extended to `anchor`, by the first `count` messages of `said`."""
-        said, whole = [*self.said, *said[:count]], [*self.whole, *whole[:count]]
-        return replace(self, said=said, whole=whole, anchor=anchor, trusted=trusted)
+        sent, recorded = [*self.sent, *sent[:count]], [*self.recorded, *recorded[:count]]
+        return replace(self, sent=sent, recorded=recorded, anchor=anchor, trusted=trusted)
 
     def begins(
-        self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
+        self, sent: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
     ) -> bool:
         """Return whether a conversation begins with this walk, compared by object identity."""
         return (
             tools is self.tools
             and template_kwargs is self.template_kwargs
-            and len(said) >= len(self.said)
-            and all(map(is_, self.said, said))
+            and len(sent) >= len(self.sent)
+            and all(map(is_, self.sent, sent))
         )
 
 
@@ -229,11 +229,11 @@ class Walks:
         self.num_cleared += 1
 
     def longest(
-        self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
+        self, sent: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
     ) -> Walk | None:
         """Return the longest walk with which a conversation begins."""
-        found = (walk for walk in self._last if walk.begins(said, tools, template_kwargs))
-        return max(found, key=lambda walk: len(walk.said), default=None)
+        found = (walk for walk in self._last if walk.begins(sent, tools, template_kwargs))
+        return max(found, key=lambda walk: len(walk.sent), default=None)
 
     def keep(self, walk: Walk, longer: Walk) -> None:
         """Remember the extension of a walk, unless a second reply was given meanwhile."""
@@ -267,8 +267,10 @@ class Location:
         its exact tokens are continued."""
         if cut is None:
             return replace(self, tail_keys=(*self.tail_keys, (_BEGUN, *message_key(begun))))
-        whole = [*self.messages, cut.message]
-        return replace(self, anchor=cut, messages=whole, tail=(), tail_keys=_CONTINUED, edited=None)
+        recorded = [*self.messages, cut.message]
+        return replace(
+            self, anchor=cut, messages=recorded, tail=(), tail_keys=_CONTINUED, edited=None
+        )
 
     @property
     def known(self) -> Context | None:
@@ -309,7 +311,7 @@ class Tree:
             leading = messages[: num_leading(messages)]
             root = self._root(leading, tools, template_kwargs)
             walk = Walk(tools, template_kwargs, leading, leading, root, root, num_cleared)
-        return self._go_on(walk, messages[len(walk.said) :])
+        return self._go_on(walk, messages[len(walk.sent) :])
 
     def remember(self, place: Location) -> None:
         """Keep the result of a search for the next request; do not call this from a thread."""
@@ -325,13 +327,13 @@ class Tree:
     ) -> Messages:
         """Return a conversation in which turns that a client has joined are split again."""
         walk = self._walks.longest(messages, tools, template_kwargs)
-        start = 0 if walk is None else len(walk.said)
+        start = 0 if walk is None else len(walk.sent)
         return taken_apart(messages, start, tools, of_request=self.of_request, following=_replies)
 
     def _go_on(self, walk: Walk, new: Messages) -> Location:
         """Follow `new` messages from the end of a walk."""
         keys = [message_key(message) for message in new]
-        whole, start = list(new), 0
+        recorded, start = list(new), 0
         anchor, trusted = walk.anchor, walk.trusted
         edited: ForkCause | None = None
         guessed, certain = False, True
@@ -341,8 +343,8 @@ class Tree:
             if message["role"] != "assistant":
                 continue
             # no key is made if no request ended here: there may be thousands of messages
-            asked = index - start in lengths
-            replies = _replies(anchor, tuple(keys[start:index])) if asked else []
+            found_context = index - start in lengths
+            replies = _replies(anchor, tuple(keys[start:index])) if found_context else []
             same = [node for node in replies if node.key == keys[index]]
             other = None if same else rewritten(replies, message)
             edit: ForkCause | None = "history_edit"
@@ -357,15 +359,17 @@ class Tree:
             behind = until_next_reply(new, keys, index) if len(same) > 1 else None
             anchor, guessed = echoed(same, message, behind)
             lengths = _lengths(anchor)
-            whole[index] = restored(anchor.message, message)
+            recorded[index] = restored(anchor.message, message)
             trusted = other is not None and edit is not None
             edited, start = None, index + 1
             if certain:
                 sure = start, anchor, trusted
-        step = None if sure is None else (walk, walk.to(new, whole, *sure))
-        whole = [*walk.whole, *whole]
-        tail, tail_keys = whole[len(walk.said) + start :], tuple(keys[start:])
-        return Location(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
+        step = None if sure is None else (walk, walk.to(new, recorded, *sure))
+        recorded = [*walk.recorded, *recorded]
+        tail, tail_keys = recorded[len(walk.sent) + start :], tuple(keys[start:])
+        return Location(
+            walk.root, anchor, recorded, tail, tail_keys, edited, guessed, trusted, step
+        )
 
     def continued(self, place: Location, begun: Mapping[str, Any]) -> Sampled | None:
         """Return the reply to the messages at `place` whose text is that of `begun`; None if there
@@ -518,8 +522,8 @@ def _is_begun(keys: tuple[MessageKey, ...]) -> bool:
 def _replies(anchor: Root | Sampled, keys: tuple[MessageKey, ...]) -> list[Sampled]:
     """Return the replies to messages, including replies whose beginning the client wrote, and
     continuations of replies that were cut."""
-    asked = anchor.next.get(keys)
-    found = list(asked.replies) if asked else []
+    found_context = anchor.next.get(keys)
+    found = list(found_context.replies) if found_context else []
     for other, context in list(anchor.next.items()):
         if _is_begun(other) and other[:-1] == keys and other != _CONTINUED:
             found += context.replies

@@ -55,13 +55,13 @@ class Arguments:
         self._known: LruDict[str, Mapping[str, Any]] = LruDict(_KEPT)
         self._named = set[str]()
 
-    def of(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def of(self, requested: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments of a request that have an effect, and the imposed ones; equal
         results are usually the same object."""
-        if not asked:
+        if not requested:
             return NO_KWARGS
-        self._warn(asked)
-        wanted = dict(asked)
+        self._warn(requested)
+        wanted = dict(requested)
         if _EFFORT in wanted:
             wanted.setdefault(_SWITCH, wanted[_EFFORT] != "none")
         if _SWITCH in wanted:
@@ -76,8 +76,8 @@ class Arguments:
             self._known[key] = known = found
         return known
 
-    def _warn(self, asked: Mapping[str, Any]) -> None:
-        for name in asked:
+    def _warn(self, requested: Mapping[str, Any]) -> None:
+        for name in requested:
             known = name in self.read or name in self._named
             switches = name in (_SWITCH, _EFFORT) and self._switches
             if known or switches or len(self._named) == _MOST_NAMED:

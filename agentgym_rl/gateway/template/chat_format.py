@@ -101,7 +101,7 @@ class ChatFormat:
         """The ids of added tokens by their text, which is always one token, whatever is around
         it."""
         self._opening = opening_of(template, self._special.pattern)
-        self._says_rendered = False
+        self._warned_rendered = False
         self._shapes: LruDict[str, Shape] = LruDict(_SHAPES_KEPT)
         self._probing = threading.Lock()
         self._config = config
@@ -186,8 +186,8 @@ class ChatFormat:
         return self._shape_key(kwargs) in self._shapes
 
     def _shape_key(self, kwargs: Mapping[str, Any]) -> str:
-        asked = {name: kwargs[name] for name in kwargs if name in self.arguments.read}
-        return json.dumps(asked, sort_keys=True) if asked else ""
+        effective = {name: kwargs[name] for name in kwargs if name in self.arguments.read}
+        return json.dumps(effective, sort_keys=True) if effective else ""
 
     def prompt(
         self,
@@ -429,7 +429,7 @@ class ChatFormat:
         broken = self._special.broken(text)
         if broken is text:
             return message
-        if not self._says_rendered and message["role"] == "user" and self._is_rendered(text):
-            self._says_rendered = True
+        if not self._warned_rendered and message["role"] == "user" and self._is_rendered(text):
+            self._warned_rendered = True
             _log.warning("a user's message looks like %s", RENDERED)
         return {**message, "content": broken}

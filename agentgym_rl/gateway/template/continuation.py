@@ -323,7 +323,7 @@ def _find_end(render: Render, added: Mapping[str, int]) -> TurnEnd | None:
 
 def _with_calls(render: Render, any_added: re.Pattern[str], close: str) -> TurnEnd:
     """Return the ends of turns: `close`, and another token if that ends turns with calls."""
-    said = _say("assistant", "", tool_calls=[_call(0, f'{{"said": "{SENTINEL}"}}')])
+    said = _message("assistant", "", tool_calls=[_call(0, f'{{"said": "{SENTINEL}"}}')])
     try:
         rendered = render([OPENING, said], None, add_generation_prompt=False)
     except ValueError:
@@ -343,15 +343,15 @@ def _closes(render: Render, texts: tuple[str, ...]) -> bool:
 
 
 def _drops_opening(render: Render) -> bool:
-    asked, said = {**OPENING, "content": SENTINEL}, {"role": "assistant", "content": "Yes."}
+    question, said = {**OPENING, "content": SENTINEL}, {"role": "assistant", "content": "Yes."}
     try:
-        opening, whole = render([asked], None), render([asked, said, OPENING], None)
+        opening, whole = render([question], None), render([question, said, OPENING], None)
     except ValueError:
         return False
     return not whole.partition(SENTINEL)[2].startswith(opening.partition(SENTINEL)[2])
 
 
-def _say(role: str, content: str, **more: Any) -> dict[str, Any]:
+def _message(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -370,16 +370,16 @@ def _probes() -> tuple[list[Probe], list[Probe]]:
         }
     ]
     marked = f'{{"q": "\u00e9{SENTINEL}"}}'
-    earlier = [_say("user", "Go on: h\u00e9llo"), _say("assistant", "Well."), dict(OPENING)]
-    system = [_say("system", "Be brief."), *earlier]
-    plain, user = _say("assistant", SENTINEL), _say("user", " more?")
-    calls = _say("assistant", SENTINEL, tool_calls=[_call(0, marked)])
-    empty = _say("assistant", "", tool_calls=[_call(0, "{}"), _call(1, marked)])
+    earlier = [_message("user", "Go on: h\u00e9llo"), _message("assistant", "Well."), dict(OPENING)]
+    system = [_message("system", "Be brief."), *earlier]
+    plain, user = _message("assistant", SENTINEL), _message("user", " more?")
+    calls = _message("assistant", SENTINEL, tool_calls=[_call(0, marked)])
+    empty = _message("assistant", "", tool_calls=[_call(0, "{}"), _call(1, marked)])
     thinks = {"reasoning_content": "Hm\u2026\n"}
-    answer = _say("tool", "12 \u2713\n", tool_call_id="call_0_0", name="f")
+    answer = _message("tool", "12 \u2713\n", tool_call_id="call_0_0", name="f")
     other = {**answer, "tool_call_id": "call_0_1", "content": "error: x"}
     cycle = [*earlier, {**calls, "content": "", "tool_calls": [_call(0, "{}")], **thinks}, answer]
-    said = _say("assistant", "No.")
+    said = _message("assistant", "No.")
     probes = [
         Probe("a plain turn", earlier, plain, [user]),
         Probe("a first turn", earlier[:1], plain, [user]),
@@ -392,7 +392,7 @@ def _probes() -> tuple[list[Probe], list[Probe]]:
         Probe("a user after a tool cycle", cycle, {**plain, **thinks}, [user], tools),
         Probe("a user after an answered call", earlier, calls, [answer, user], tools),
     ]
-    called = _say("assistant", "", tool_calls=[_call(0, "{}")], **thinks)
+    called = _message("assistant", "", tool_calls=[_call(0, "{}")], **thinks)
     edits = [
         Probe("an edited turn", earlier, plain, [user, said, user]),
         Probe("an edited thought", earlier, calls, [answer, {**said, **thinks}, user], tools),

@@ -74,8 +74,8 @@ class Fitting:
     def of(cls, template: ChatTemplate, *, may_fold: bool = True) -> Fitting:
         """Probe a template. `may_fold`: tools that it hides may become text."""
         strings, short = _takes_strings(template), _wants_short_ids(template)
-        asked = {"q": SENTINEL}
-        call = _calling(_short_id("c"), json.dumps(asked) if strings else asked, name=_NAME)
+        arguments = {"q": SENTINEL}
+        call = _calling(_short_id("c"), json.dumps(arguments) if strings else arguments, name=_NAME)
         tools = _shown_tools(template)
         hides = tools is None
         folds = may_fold and hides

@@ -184,11 +184,11 @@ class ChatTemplate:
     def _takes_parts(self) -> bool:
         """Return whether contents must be lists of parts, since the template does not write
         texts."""
-        asked = {**OPENING, "content": SENTINEL}
+        question = {**OPENING, "content": SENTINEL}
         try:
-            if SENTINEL in self._rendered([asked]):
+            if SENTINEL in self._rendered([question]):
                 return False
-            return SENTINEL in self._rendered([_in_parts(asked)])
+            return SENTINEL in self._rendered([_in_parts(question)])
         except ValueError:
             return False
 

@@ -300,11 +300,11 @@ def build_index(
         index.read(reader, split, choose, seen)
         splits.add(split)
     names = ", ".join(reader.name for reader in index.readers)
-    _tell(index, names)
+    _log_refused(index, names)
     if seen.moved and (num_moved := index.hold_out(seen.moved)):
         _log.info("%s: %d tasks are held out as other forms of others' questions", names, num_moved)
-    _tell_splits(index, names, by_hash=None in splits)
-    _tell_unread(index, names)
+    _log_splits(index, names, by_hash=None in splits)
+    _log_unread(index, names)
     return index
 
 
@@ -387,7 +387,7 @@ def _written(value: str | int) -> str:
         return hex(value) if isinstance(value, int) else ""
 
 
-def _tell(index: RowIndex, names: str) -> None:
+def _log_refused(index: RowIndex, names: str) -> None:
     if not index.num_rows:
         raise ConfigError(f"{names}: no rows")
     reasons = "; ".join(index.reasons)
@@ -410,7 +410,7 @@ def _tell(index: RowIndex, names: str) -> None:
         )  # fmt: skip
 
 
-def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
+def _log_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
     """Log how many tasks are held out, and how they were chosen."""
     held = index.num_held
     how = "as their file or split says"
@@ -427,7 +427,7 @@ def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
     )  # fmt: skip
 
 
-def _tell_unread(index: RowIndex, names: str) -> None:
+def _log_unread(index: RowIndex, names: str) -> None:
     """Log the unused fields of rows whose names are those of weights or splits."""
     if count := index.num_unread[WEIGHT]:
         _log.warning(

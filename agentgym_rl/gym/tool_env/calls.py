@@ -198,11 +198,11 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
     except (BadCall, ToolError) as error:
         return _error(str(error)), True
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
         if _is_infra(error):
-            raise InfraError(f"tool {name}: {said}") from error
-        _tell(name, error)
-        return _error(said), True
+            raise InfraError(f"tool {name}: {text}") from error
+        _warn_once(name, error)
+        return _error(text), True
 
 
 def _is_infra(error: BaseException) -> bool:
@@ -211,7 +211,7 @@ def _is_infra(error: BaseException) -> bool:
     return isinstance(error, MemoryError | ConnectionError)
 
 
-def _tell(name: str, error: BaseException) -> None:
+def _warn_once(name: str, error: BaseException) -> None:
     """Warn about a tool once; the agent gets each error, and `tool_errors` counts them."""
     is_first = name not in _warned and len(_warned) < _MAX_WARNED
     if is_first:

@@ -84,7 +84,7 @@ class Attempts(Wrapper):
         if step.terminated or step.truncated:
             self._rewards[f"attempt_{self._attempt}"] = self._earned
         if not step.terminated or step.truncated or not self._may_try_again():
-            return step._replace(reward=paid, info=self._told(step.info))
+            return step._replace(reward=paid, info=self._with_attempts(step.info))
         taken_back, self._paid, self._earned = self._paid, 0.0, 0.0
         self._attempt += 1
         await self.env.reset(**self._again)
@@ -95,7 +95,7 @@ class Attempts(Wrapper):
             paid - taken_back,
             terminated=False,
             truncated=False,
-            info=self._told(info),
+            info=self._with_attempts(info),
         )
 
     def _start(self) -> None:
@@ -111,11 +111,11 @@ class Attempts(Wrapper):
         turns = self.max_turns if self.turns is None else self.turns
         return self._attempt < self._max_attempts and (turns is None or self._turn < turns)
 
-    def _told(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        told = {**info, "metrics": {**info.get("metrics", {}), "attempts": self._attempt}}
+    def _with_attempts(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        extended = {**info, "metrics": {**info.get("metrics", {}), "attempts": self._attempt}}
         if self._rewards:
-            told["reward_components"] = {**info.get("reward_components", {}), **self._rewards}
-        return told
+            extended["reward_components"] = {**info.get("reward_components", {}), **self._rewards}
+        return extended
 
 
 def _unanswered(action: Message, observation: list[Message]) -> list[Message]:

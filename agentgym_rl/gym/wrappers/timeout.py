@@ -100,8 +100,8 @@ class Timeout(Wrapper):
             ) from None
 
     def _late(self, what: str) -> str:
-        said = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
-        return f"{said} (or step_timeout_s of `make`)"
+        message = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
+        return f"{message} (or step_timeout_s of `make`)"
 
 
 async def within(timeout_s: float | None, call: Awaitable[T]) -> T:

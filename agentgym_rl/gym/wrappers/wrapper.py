@@ -318,11 +318,11 @@ class Record(Wrapper):
 
     def render(self) -> str:
         """Return the transcript as text, one paragraph per message."""
-        return "\n\n".join(f"[{m.get('role', '?')}] {_said(m)}" for m in self.transcript)
+        return "\n\n".join(f"[{m.get('role', '?')}] {_shown(m)}" for m in self.transcript)
 
 
-def _said(message: Message) -> str:
+def _shown(message: Message) -> str:
     content = message.get("content")
-    said = content if isinstance(content, str) else json.dumps(content) if content else ""
+    text = content if isinstance(content, str) else json.dumps(content) if content else ""
     calls = message.get("tool_calls")
-    return "\n".join(filter(None, [said, json.dumps(calls) if calls else ""]))
+    return "\n".join(filter(None, [text, json.dumps(calls) if calls else ""]))

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict, is_list
-from agentgym_rl.gateway.messages import spoken, text_of, thoughts_of
+from agentgym_rl.gateway.messages import text_of, thoughts_of, without_thoughts
 from agentgym_rl.gateway.parsers import Parser, ToolCall
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.runtime.log import Repeated
 
-Odd = Literal["filtered_turns", "empty_turns", "text_calls"]
+Unusable = Literal["filtered_turns", "empty_turns", "text_calls"]
 
 _FILTERED = (
     *("content_filter", "content_filtered", "safety", "recitation", "refusal", "blocklist"),
@@ -29,7 +29,7 @@ _WITHHOLDING = frozenset(
 )
 """The codes and types, in lower case, of errors in place of a reply that is withheld (OpenAI,
 Azure, Moonshot, Alibaba)."""
-_WITHHOLDING_WORDS = (
+_WITHHOLDING_TEXTS = (
     "content filtering policy",
     "content management policy",
     "content exists risk",
@@ -46,7 +46,7 @@ _CALL = (
 does."""
 _LONGEST = 32_000
 """The number of characters at the beginning of a reply that are searched for calls."""
-ADVICE: Mapping[Odd, str] = {
+ADVICE: Mapping[Unusable, str] = {
     "filtered_turns": "replies were withheld by a content filter of the endpoint: another endpoint "
     "or other tasks do not have it",
     "empty_turns": "replies had neither text nor calls, only thoughts or nothing: if thoughts fill "
@@ -62,23 +62,23 @@ ADVICE: Mapping[Odd, str] = {
 _log = logging.getLogger(__name__)
 
 
-def oddity(
-    asked: Mapping[str, Any], reply: Mapping[str, Any], finish_reason: str | None
-) -> Odd | None:
+def unusable_kind(
+    request: Mapping[str, Any], reply: Mapping[str, Any], finish_reason: str | None
+) -> Unusable | None:
     """Return the reason why the reply to `request` is unusable; None: it is usable."""
     ended = (finish_reason or "").lower()
     if ended in _FILTERED:
         return "filtered_turns"
     if reply.get("tool_calls"):
         return None
-    names = set(_offered(asked))
+    names = set(_offered(request))
     if names and (ended in _CALLED or reply.get("function_call")):
         return "text_calls"
     text = text_of(reply.get("content")) or text_of(reply.get("refusal"))
-    said = spoken(text).strip()
-    if not said or (said.startswith("<think>") and "</think>" not in said):
+    answer = without_thoughts(text).strip()
+    if not answer or (answer.startswith("<think>") and "</think>" not in answer):
         return "empty_turns"
-    return "text_calls" if names and has_call(spoken(text), names) else None
+    return "text_calls" if names and has_call(without_thoughts(text), names) else None
 
 
 def withholds(error: Any) -> bool:
@@ -90,14 +90,14 @@ def withholds(error: Any) -> bool:
         return True
     if is_dict(details) and "flagged_input" in details:  # OpenRouter's moderation, a 403
         return True
-    said = str(fields.get("message") or "").lower()
-    return any(words in said for words in _WITHHOLDING_WORDS)
+    message = str(fields.get("message") or "").lower()
+    return any(part in message for part in _WITHHOLDING_TEXTS)
 
 
-def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
+def _offered(request: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the functions that the model may call."""
-    tools = asked.get("tools")
-    if asked.get("tool_choice") == "none" or not is_list(tools):
+    tools = request.get("tools")
+    if request.get("tool_choice") == "none" or not is_list(tools):
         return
     for tool in tools:
         function = tool.get("function") if is_dict(tool) else None
@@ -137,14 +137,14 @@ def calls_of(parser: Parser, text: str) -> list[ToolCall]:
     return [event for event in events if isinstance(event, ToolCall)]
 
 
-class OddReplies:
+class UnusableReplies:
     """The warnings about one endpoint's unusable replies: the first of each kind is logged at
     once."""
 
     def __init__(self) -> None:
         self._warnings = Repeated(_log)
 
-    def warn(self, odd: Odd, reply: Mapping[str, Any]) -> None:
+    def warn(self, kind: Unusable, reply: Mapping[str, Any]) -> None:
         """Log a warning about a reply, if it is the first of its kind."""
-        said = text_of(reply.get("content")) or thoughts_of(reply)
-        self._warnings.warn("%s; the reply: %.120r", ADVICE[odd], said, why=odd)
+        shown = text_of(reply.get("content")) or thoughts_of(reply)
+        self._warnings.warn("%s; the reply: %.120r", ADVICE[kind], shown, why=kind)
