@@ -132,6 +132,10 @@ class Cluster(ABC):
         refused."""
         yield from ()
 
+    def has_gpus(self, cluster: ClusterConfig) -> bool | None:
+        """Return whether the processes get GPUs there; None: as this machine has some."""
+        return None
+
     def job(self, config: Config, run_dir: Path, command: Callable[[Path], Sequence[str]]) -> Job:
         """Return the job that does the run in `run_dir`, for a kind that `submits`; `command`
         returns the command line of the run for a configuration file.

@@ -1,10 +1,10 @@
-"""The contract of a kind of engine that runs use: its keys, its servers, their client, and their
-checks. A kind is a member of the registry `agentgym_rl.engines`; its name is the value of
-`engine.type`."""
+"""The contract of a kind of engine that runs use, a member of the registry `agentgym_rl.engines`
+with the name that `engine.type` has: its keys, its servers, their client, and their checks."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,17 +24,18 @@ from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.core.extensions import load_extension
 from agentgym_rl.weights.receivers import ReceiverKind
 
+from .builds import Build, Releases, probe_build
+
 if TYPE_CHECKING:
     from agentgym_rl.gym.sandbox import Probe
 
-    from .client.client import EngineClient
+    from .client.client import ClientOptions, EngineClient
     from .router.router import Router
 
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """The keys on which the engines of a run depend, and the requests that any process sends to
-    them."""
+    """The keys that the engines of a run depend on, and the requests to them of any process."""
 
     engine: OwnEngineConfig
     weights: WeightsConfig
@@ -42,7 +43,7 @@ class EngineSetup:
     """The key `rollout.interrupt`."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     model_dir: Path = Path()
-    """The folder of the model, which clients of other projects' servers need."""
+    """The folder of the model, for clients of servers of other projects."""
 
     @classmethod
     def of(cls, config: Config) -> EngineSetup:
@@ -61,8 +62,8 @@ class EngineSetup:
         return make_router(self.engine, interrupt=self.interrupt, on_failure=on_failure)
 
     def client(self, url: str, incarnation: int = 0, kind: str = "") -> EngineClient:
-        """Return a client for a server of the given `kind`, by default of `engine.type`; an
-        attached server may be of another kind."""
+        """Return a client that is set up for the abilities of a kind of server: `engine.type`, or
+        the `kind` of an attached one, which may be another."""
         return own_kind(kind or self.engine.type).client(url, self, incarnation=incarnation)
 
     @property
@@ -88,19 +89,45 @@ class Launch(NamedTuple):
     run_dir: Path | None = None
     """The folder of the run, if there is one."""
     journal: Path | None = None
-    """The file to which requests are logged; None: they are not."""
+    """The file to which requests are logged."""
+
+    @property
+    def engine(self) -> ServerEngineConfig:
+        """Return the keys of the engine, which is a server of another project."""
+        assert isinstance(self.config.engine, ServerEngineConfig)
+        return self.config.engine
+
+    @property
+    def adapter_dir(self) -> Path:
+        """Return the folder to which the first adapter of the server is written."""
+        return self.run_dir or Path(tempfile.mkdtemp(prefix="arl-"))
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the flags that servers of all projects have: the address first."""
+        engine = self.engine
+        parallel = ("--tensor-parallel-size", str(engine.tensor_parallel_size))
+        return [
+            *("--served-model-name", self.config.model.path),
+            *("--host", self.host),
+            *("--port", str(self.port)),
+            *("--dtype", engine.dtype),
+            *("--stream-interval", str(engine.stream_interval)),
+            *(parallel if engine.tensor_parallel_size > 1 else ()),
+        ]
 
 
 class OwnKind(ReceiverKind):
-    """A kind of engine that a run starts, and whose weights it sets."""
+    """A kind of engine that runs start, and whose weights they set."""
 
     title: ClassVar[str]
-    """The name of the engine, or of its project, for display."""
+    """The name of the engine, or of its project, for people."""
+    reward_model_command: ClassVar[str] = ""
+    """The command that serves a classifier, for an error: ", such as `...`"; "": not known."""
 
     @abstractmethod
     def serve(self, launch: Launch) -> None:
-        """Serve the policy at the address until a signal ends this process, or replace this process
-        by the server.
+        """Serve the policy at the address until a signal ends this process, or become the server.
 
         Raises:
             ConfigError: it cannot serve here.
@@ -112,13 +139,17 @@ class OwnKind(ReceiverKind):
         """
         from .client.client import HttpEngine
 
-        return HttpEngine(
-            url,
-            kind=setup.engine.type,
-            timeout_s=setup.engine.request_timeout_s,
-            control_timeout_s=setup.weights.update_timeout_s,
-            incarnation=incarnation,
-        )
+        return HttpEngine(url, **self.client_options(setup, incarnation=incarnation))
+
+    def client_options(self, setup: EngineSetup, *, incarnation: int) -> ClientOptions:
+        """Return the options that every client of a server of this kind has."""
+        return {
+            "kind": self.name,
+            "timeout_s": setup.engine.request_timeout_s,
+            "control_timeout_s": setup.weights.update_timeout_s,
+            "has_spans": True,
+            "incarnation": incarnation,
+        }
 
     def serve_reward_model(
         self, model: str, engine: OwnEngineConfig, *, host: str, port: int
@@ -129,8 +160,8 @@ class OwnKind(ReceiverKind):
             ConfigError: it cannot be served.
         """
         raise ConfigError(
-            f"--reward-model with --backend {engine.type}: start that server by its own command, "
-            "such as `vllm serve MODEL --runner pooling`; judges ask it at /classify"
+            f"--reward-model with --backend {engine.type}: start that server by its own command"
+            f"{self.reward_model_command}; judges ask it at /classify"
         )
 
     def fork_imports(self, engine: OwnEngineConfig) -> tuple[str, ...]:
@@ -147,40 +178,32 @@ class OwnKind(ReceiverKind):
         return None
 
     def probe(self, python: str) -> Probe | None:
-        """Return whether the engine is installed in an interpreter (empty: the running one), for
-        `arl doctor`; None: it needs no package of its own."""
+        """Return whether `arl doctor` finds it in an interpreter (empty: the running one); None:
+        it needs nothing of its own."""
         return None
 
 
-Query = Callable[..., Awaitable[tuple[int, Any]]]
-"""A function that requests a path by GET, or by POST with JSON, and returns the status and the
-answer."""
+Ask = Callable[..., Awaitable[tuple[int, Any]]]
+"""A function that gets a path, or sends JSON to it, and returns the status and the answer."""
 
 
 class Checked(NamedTuple):
-    """The properties of a server that passed the check."""
+    """The properties of a server that fits."""
 
     kind: str
     has_spans: bool
-    """Whether the server reports the policy version that sampled each token."""
+    """A flag, true if the server reports which policy version sampled which token."""
     seed: int
-    """The server's sampling seed."""
-
-
-class Fit(NamedTuple):
-    """The part of a run that a server has to fit."""
-
-    config: ServerEngineConfig
-    transport: str
-    interrupt: Interrupt
-    lora: LoraConfig
+    """The seed of its sampling."""
 
 
 class ServerKind(OwnKind):
-    """A kind of engine whose servers are another project's; they may be started before the run."""
+    """A kind of engine whose servers are another project's; they may run before the run does."""
 
     identity: ClassVar[str]
-    """The route whose answer identifies a server of this kind."""
+    """The route by whose answer a server of this kind is recognized."""
+    releases: ClassVar[Releases]
+    """The releases of the project that are driven here."""
     polls_staging: ClassVar[bool] = True
     dimensions: ClassVar[str] = "dt"
     no_dimensions: ClassVar[dict[str, str]] = {
@@ -189,34 +212,69 @@ class ServerKind(OwnKind):
 
     @abstractmethod
     def is_own(self, status: int, answer: Any) -> bool:
-        """Return whether `answer`, with this status, is that of such a server at `identity`."""
+        """Return whether this is the answer of such a server at `identity`."""
 
     @abstractmethod
     async def check(
-        self, query: Query, url: str, fit: Fit, identity: Any
+        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
     ) -> tuple[Checked, list[str]]:
         """Return the properties of the server at `url`, which answered `identity`, and the flags
-        that it lacks, a line each.
+        that it lacks for the setup of a run, a line each.
 
         Raises:
-            ConfigError: its version is not supported, or it cannot be queried.
+            ConfigError: it is of a version that is not supported, or cannot be asked.
         """
 
     @abstractmethod
-    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
-        """Return the argv of a server, and the additions to its environment.
+    def command(self, launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
+        """Return the argv of a server of an installed release, and the additions to its
+        environment.
 
         Raises:
             ConfigError: it cannot serve such a run.
         """
 
+    @abstractmethod
+    def find_build(self, python: str) -> Build:
+        """Return the checked release of an interpreter (empty: the running one).
+
+        Raises:
+            ConfigError: no such interpreter, none in it, or one that cannot be driven; the message
+                says what to install.
+        """
+
+    def client_options(self, setup: EngineSetup, *, incarnation: int) -> ClientOptions:
+        options = super().client_options(setup, incarnation=incarnation)
+        if (python := setup.python_of_servers) is not None:
+            options["has_spans"] = self.find_build(python).has_spans
+        return options
+
+    def check_build(self, engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
+        assert isinstance(engine, ServerEngineConfig)
+        build = self.find_build(engine.python)
+        self.releases.check_interrupt(interrupt, has_spans=build.has_spans, where=build.python)
+
+    def probe(self, python: str) -> Probe:
+        return probe_build(self.releases.title, lambda: self.find_build(python))
+
+    def checked(self, version: str, setup: EngineSetup, *, where: str, seed: int = 0) -> Checked:
+        """Return the properties of a running server of that release.
+
+        Raises:
+            ConfigError: it is not supported, or cannot keep versions apart.
+        """
+        self.releases.check(version, where=where)
+        has_spans = self.releases.has_spans(version)
+        self.releases.check_interrupt(setup.interrupt, has_spans=has_spans, where=where)
+        return Checked(self.name, has_spans, seed)
+
     def serve(self, launch: Launch) -> None:
-        argv, env = self.command(launch)
+        argv, env = self.command(launch, self.find_build(launch.engine.python))
         _become(argv, env)
 
 
 def _become(argv: list[str], env: Mapping[str, str]) -> None:
-    """Replace this process by another program, the server."""
+    """Become another program: this process is the server's from here on."""
     os.execvpe(argv[0], argv, {**os.environ, **env})
 
 

@@ -56,9 +56,9 @@ class Reward(NamedTuple):
 class _Head(msgspec.Struct):
     """The fields of a record that are needed here; others are ignored."""
 
+    reward: float
     env_id: str = ""
     metrics: dict[str, float] = {}
-    reward: float = 0.0
     group_reward: float | None = None
 
 

@@ -1,5 +1,5 @@
-"""The trainer of the policy in this process, for loops of one's own: whole batches, or passes and
-optimizer steps one by one."""
+"""The trainer of the policy in this process, for loops of one's own: complete batches, or single
+passes and optimizer steps."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Trainer:
             turn_discount=algo.turn_discount,
             leave_out=algo.leave_out,
             reward_parts=algo.reward.parts,
-            teacher=algo.teacher,
+            of_task=algo.of_task,
         )
         return shard
 
@@ -260,8 +260,7 @@ class Trainer:
             stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention.of(config.trainer),
-            critic=stepper.critic,
-            reference=stepper.moving,
+            terms=stepper.model_terms,
             timeout_s=config.trainer.finish_timeout_s,
         )
         with closing(checkpoints):

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from agentgym_rl.core.errors import WeightsError
 
-from .adapter import WholeVersion, is_adapter
+from .adapter import is_adapter
 from .broadcast import BroadcastGroup
 from .engine_routes import Pause, RemoteEngine
-from .files import StoredVersion, fingerprint, kinds_of, whole_units
+from .files import Prepared, StoredVersion, fingerprint, kinds_of, whole_units
 from .transport import Publication, Transport, own_address, rank_offsets, stage_tensors
 
 _log = logging.getLogger(__name__)
@@ -34,13 +34,13 @@ class Broadcasts(Transport):
     already have, from the previous version, are not sent. `timeout_s` limits the meeting and the
     broadcast, as measured by the workers.
 
-    Each SGLang server has a separate group, and receives the version in its own pause; for that
-    `model_dir`, the model's folder, is needed.
+    An engine that joins no group has one of its own, and gets the version in its own pause; for
+    that `model_dir`, the model's folder, is needed.
     """
 
     def __init__(self, *, timeout_s: float, model_dir: Path | None = None):
         self._model_dir = model_dir
-        self._whole: WholeVersion | None = None
+        self._version: Prepared | None = None
         self._timeout_s = timeout_s
         self._tensors: Mapping[str, Tensor] = {}
         self._path = ""
@@ -54,7 +54,7 @@ class Broadcasts(Transport):
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
-        self._whole = WholeVersion(tensors, self._model_dir)
+        self._version = Prepared(tensors, self._model_dir)
         self._path = f"of policy version {version}"
         self._brings = None
         if isinstance(tensors, StoredVersion) and not is_adapter(tensors):
@@ -67,10 +67,9 @@ class Broadcasts(Transport):
         return pauses
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        """Broadcast until that succeeds, or fails for the second time without an engine to
-        exclude."""
-        assert self._whole is not None
-        stage_tensors(publication, self._whole, way="gloo", deadline=deadline)
+        """Broadcast until it succeeds, or fails a second time without an engine to exclude."""
+        assert self._version is not None
+        stage_tensors(publication, self._version, way="gloo", deadline=deadline)
         tries_left = 2
         while members := publication.group():
             start = time.monotonic()

@@ -1,8 +1,8 @@
 """The loading of a model from its folder, completely or not at all, and its tensors under the names
 that the folder has.
 
-transformers may rename and merge tensors when it loads them (experts of a layer become one tensor).
-The readers of a version or an export, for example vLLM, expect the folder's tensors.
+transformers may rename and join tensors as it loads them (experts of a layer become one tensor).
+The readers of a version or an export, such as servers, expect the folder's tensors.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from agentgym_rl.gateway.messages import (
 )
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 from agentgym_rl.gateway.session.session import Session, SessionRecord
-from agentgym_rl.gateway.unusable_replies import Unusable, unusable_kind
+
+from .odd_replies import Odd, oddity
 
 Message = Mapping[str, Any]
 _OURS = {TURN, *REASONING}
@@ -117,7 +118,7 @@ class RelaySession(Session):
         finish_reason: str | None,
         usage: Mapping[str, Any] | None,
         cost_usd: float | None,
-    ) -> Unusable | None:
+    ) -> Odd | None:
         """Count an answered turn, before its reply is sent; return the kind of an odd reply.
 
         Raises:
@@ -133,7 +134,7 @@ class RelaySession(Session):
         self.counters["tool_calls"] += len(calls)
         self.counters["malformed_calls"] += sum(map(_is_malformed, calls))
         self.counters["length_turns"] += finish_reason == "length"
-        if odd := unusable_kind(asked, reply, finish_reason):
+        if odd := oddity(asked, reply, finish_reason):
             self.counters[odd] += 1
         self._cached = _sum(self._cached, _cached_tokens(usage))
         self._cost_usd = _sum(self._cost_usd, cost_usd)

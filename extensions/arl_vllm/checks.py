@@ -5,34 +5,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from agentgym_rl.config import LoraConfig, ServerEngineConfig
+from agentgym_rl.config import LoraConfig, OwnEngineConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.kind import Checked, Fit, Query
-from agentgym_rl.engines.protocol import SERVED_ADAPTER
+from agentgym_rl.engines.kind import Ask, EngineSetup
 
 from . import command as vllm
+from .client import SERVED_ADAPTER
 
 
-async def checked(query: Query, url: str, fit: Fit, *, release: str) -> tuple[Checked, list[str]]:
-    """Return the properties of the server of that release, and the flags that it lacks.
+async def lacking(ask: Ask, setup: EngineSetup) -> tuple[int, list[str]]:
+    """Return the seed of a server, and the flags that it lacks.
 
     Raises:
-        ConfigError: it is of a version that is not supported, cannot keep versions apart, or
-            refuses to answer.
+        ConfigError: it refuses to answer.
     """
-    vllm.check_version(release, where=url)
-    has_spans = vllm.reports_spans(release)
-    vllm.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
-    server = await _server_config(query)
-    missing = [line async for line in _missing(query, server, fit.config, fit.transport)]
-    missing += await _lacking_adapter(query, fit.lora)
-    seed = server["model_config"]["seed"] if server else 0
-    return Checked("vllm", has_spans, seed), missing
+    server = await _server_config(ask)
+    transport = setup.weights.transport
+    missing = [line async for line in _missing(ask, server, setup.engine, transport)]
+    missing += await _lacking_adapter(ask, setup.lora)
+    return (server["model_config"]["seed"] if server else 0), missing
 
 
-async def _server_config(query: Query) -> dict[str, Any]:
-    """Return the configuration of a vLLM server; {} if it has no route that reports it."""
-    status, info = await query("/server_info?config_format=json")
+async def _server_config(ask: Ask) -> dict[str, Any]:
+    """Return the configuration of a vLLM server; {} if it has no route for it."""
+    status, info = await ask("/server_info?config_format=json")
     if status == 404:
         return {}
     if status != 200 or not isinstance(info, dict):
@@ -41,13 +37,13 @@ async def _server_config(query: Query) -> dict[str, Any]:
 
 
 async def _missing(
-    query: Query,
+    ask: Ask,
     server: dict[str, Any],
-    config: ServerEngineConfig,
+    config: OwnEngineConfig,
     transport: str,
 ) -> AsyncIterator[str]:
-    """Yield what the command line of a vLLM server lacks, a line each."""
-    status, _ = await query("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
+    """Yield the flags that the command line of a vLLM server lacks, a line each."""
+    status, _ = await ask("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
     if status in (403, 404):
         yield "--enable-scale-out (the token route is off)"
     if not server:
@@ -61,7 +57,7 @@ async def _missing(
 
 
 def _misconfigured(
-    server: dict[str, Any], config: ServerEngineConfig, transport: str
+    server: dict[str, Any], config: OwnEngineConfig, transport: str
 ) -> Iterator[str]:
     model, cache = server["model_config"], server["cache_config"]
     if model["logprobs_mode"] != "processed_logprobs":
@@ -93,10 +89,10 @@ def _misconfigured(
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
 
 
-async def _lacking_adapter(query: Query, lora: LoraConfig) -> list[str]:
-    """Return the flags that the server lacks, or has too many of, to serve versions as `lora.serve`
-    says."""
-    status, models = await query("/v1/models")
+async def _lacking_adapter(ask: Ask, lora: LoraConfig) -> list[str]:
+    """Return the flags that the server lacks, or has in excess, to serve versions by
+    `lora.serve`."""
+    status, models = await ask("/v1/models")
     if status != 200 or not isinstance(models, dict):
         raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")
     has_one = any(card.get("id") == SERVED_ADAPTER for card in models["data"])

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from arl_endpoints.odd_replies import oddity
 from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
 
@@ -19,7 +20,6 @@ from agentgym_rl.evaluate.folder import EvalTarget
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gateway.unusable_replies import unusable_kind
 from agentgym_rl.gym.registry import make_sandbox
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.report.progress import make_progress
@@ -159,23 +159,23 @@ OFFER = {"tools": [{"type": "function", "function": {"name": "calculator"}}]}
 @cases("form", IN_TEXT)
 def test_calls_are_found_in_texts(form):
     reply = {"content": IN_TEXT[form]}
-    assert unusable_kind(OFFER, reply, "stop") == "text_calls"
-    assert unusable_kind(OFFER | {"tool_choice": "none"}, reply, "stop") is None
-    assert unusable_kind({}, reply, "stop") is None
-    assert unusable_kind(OFFER, reply, "SAFETY") == "filtered_turns"
-    assert unusable_kind(OFFER, reply | {"tool_calls": [{}]}, "tool_calls") is None
+    assert oddity(OFFER, reply, "stop") == "text_calls"
+    assert oddity(OFFER | {"tool_choice": "none"}, reply, "stop") is None
+    assert oddity({}, reply, "stop") is None
+    assert oddity(OFFER, reply, "SAFETY") == "filtered_turns"
+    assert oddity(OFFER, reply | {"tool_calls": [{}]}, "tool_calls") is None
 
 
 @cases("reply", [{"content": "I add."}, {"content": "", "function_call": {"name": "calculator"}}])
 def test_a_call_that_the_server_lost_is_found(reply):
-    assert unusable_kind(OFFER, reply, "tool_calls") == "text_calls"
-    assert unusable_kind({}, reply, "tool_calls") in (None, "empty_turns")
+    assert oddity(OFFER, reply, "tool_calls") == "text_calls"
+    assert oddity({}, reply, "tool_calls") in (None, "empty_turns")
 
 
 @cases("said", ["The calculator says 2.", 'Call it {"expression": "1+1"}.', "[1, 2]", "<b>2</b>"])
 def test_other_texts_are_no_calls(said):
-    assert unusable_kind(OFFER, {"content": said}, "stop") is None
-    assert unusable_kind(OFFER, {"content": None, "refusal": said}, "stop") is None
+    assert oddity(OFFER, {"content": said}, "stop") is None
+    assert oddity(OFFER, {"content": None, "refusal": said}, "stop") is None
 
 
 @pytest.mark.parametrize("agent", ["react", "tests.kit.someones_eval:Streaming"])

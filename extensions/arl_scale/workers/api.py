@@ -56,7 +56,7 @@ class LeasesApi(Api):
         return f"the controller failed: {error!r}"
 
     async def _answer(self, request: Request) -> Response:
-        """Answer all routes: the same checks stand before and behind each of them."""
+        """Serve all routes, with the same checks before and after each."""
         leases, life, path = self._leases, request.state.life, request.scope["path"]
         limit = MAX_MEMBER_BYTES if path == "/member" else MAX_TOLD_BYTES
         body = await read_body(request.receive, limit_bytes=limit)
@@ -104,4 +104,4 @@ def _told(body: bytes) -> WorkerReport:
     try:
         return msgspec.msgpack.decode(body, type=WorkerReport)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidRequest(f"no WorkerReport: {error}") from error
+        raise InvalidRequest(f"no Told: {error}") from error
