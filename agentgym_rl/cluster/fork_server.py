@@ -1,11 +1,11 @@
-"""A fork server: it makes slow imports once, and forks the processes that need them.
+"""A fork server: it imports slow modules once, and forks the processes that need them.
 
     python -m agentgym_rl.cluster.fork_server FD MODULE...
 
 imports the modules, then answers requests on the socket FD until its other end closes. A request
-has the arguments of an exec (`Request`), and stdout and stderr as file descriptors beside them. A
-forked process is like a separately started one: its own session, environment, command line and
-interpreter exit. Forked processes die with the fork server, which dies with its own parent.
+has the arguments of an exec (`Request`), and comes with the file descriptors of stdout and stderr.
+A forked process is like a separately started one: it has its own session, environment, command line
+and interpreter exit. Forked processes die with the fork server, which dies with its own parent.
 
 A fork keeps only one thread. So a request is refused if importing has started other threads (as a
 GPU does), or if its thread counts differ from those at import.
@@ -33,10 +33,11 @@ MESSAGE_BYTES = 1 << 20
 READ_AT_IMPORT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The variables that numeric libraries read once, when they are loaded."""
 OWN_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-"""The variables of the fork server alone: numpy's library would start its threads at import."""
+"""The variables set only in the fork server: numpy's library would otherwise start threads at
+import."""
 INHERITED = "ARL_FORK_SERVER"
-"""The variable that names a fork server already started for a process, by the descriptor of its
-socket and its process id, "FD:PID"."""
+"""The variable that identifies a fork server already started for a process, by the descriptor of
+its socket and its process id, "FD:PID"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _import(modules: Sequence[str]) -> str:
 
 
 def _with_fork_server(request: Request) -> Request | None:
-    """Give this forked process a fork server of its own.
+    """Fork a fork server for this forked process.
 
     Return in several processes, as `serve` does: here, in the new server and in its forks.
     """

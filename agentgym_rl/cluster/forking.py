@@ -1,4 +1,4 @@
-"""The client side of a fork server, and the processes that it forks."""
+"""The client of a fork server, and the processes that it forks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from .fork_server import INHERITED, MESSAGE_BYTES, OWN_ENVIRONMENT, Request
 log = logging.getLogger(__name__)
 
 IMPORT_TIMEOUT_S = 180.0
-"""The limit for the first answer, which waits for imports: a minute on a busy machine."""
+"""The time limit, in seconds, for the first answer, which waits for imports: a minute on a busy
+machine."""
 ANSWER_TIMEOUT_S = 30.0
-"""The limit for all later answers: a fork takes milliseconds."""
+"""The time limit, in seconds, for all later answers: a fork takes milliseconds."""
 
 
 class ForkedProcess:
@@ -56,7 +57,7 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str]) -> None:
         self.modules = modules
         self.ids = count()
-        """The ids of requests, unique per server, so that no answer is taken for another one."""
+        """The ids of requests, unique per server, so that answers cannot be confused."""
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = 0
@@ -113,7 +114,7 @@ class Forks:
         self._forked: dict[int, ForkedProcess] = {}
         self._has_answered = False
         self._has_ended = False
-        self._vital = Vital(server.pid, depth=0)  # forked processes are watched by their users
+        self._vital = Vital(server.pid, depth=0)  # the code that uses forked processes watches them
         self._next_look: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Forks:
@@ -125,8 +126,9 @@ class Forks:
         self._end()
 
     def _look(self) -> None:
-        """Wake the server if it has been stopped; repeat periodically. Other frozen processes are
-        killed, but with the server all processes forked from it would die."""
+        """Continue the server if it has been stopped, and check again periodically. Other frozen
+        processes are killed, but if the server were killed, all processes forked from it would
+        die."""
         if pid := self._vital.frozen():
             log.warning(
                 "the fork server (pid %d), which starts and watches the run's processes, is "

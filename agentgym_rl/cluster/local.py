@@ -1,4 +1,4 @@
-"""The child processes of a run on this machine: started, watched and ended together.
+"""The child processes of a run on this machine, which are started, watched and ended together.
 
 No child outlives `arl train`: each leads its own process group, is killed by the kernel when its
 parent dies (PR_SET_PDEATHSIG), and is stopped (SIGTERM, then SIGKILL to the group) when the context
@@ -27,7 +27,7 @@ from agentgym_rl.runtime.tasks import together
 from arl_isolation.locks import die_with_parent
 
 from .forking import ForkedProcess, Forks
-from .health import ASK_EVERY_S, asking
+from .health import ASK_EVERY_S, health_of
 from .spec import ProcessSpec, reserved_port
 
 log = logging.getLogger(__name__)
@@ -81,8 +81,8 @@ class LocalProcesses:
         return "127.0.0.1"
 
     async def address(self, name: str) -> tuple[str, int]:
-        """Return loopback, for any child, and a port that stays reserved until the child is ready:
-        it may load for a while before it listens."""
+        """Return the loopback address, for any child, and a port that stays reserved until the
+        child is ready: a child may load for a while before it listens."""
         self._release_port(name)
         self._ports[name] = held = reserved_port(self.host)
         return self.host, held.getsockname()[1]
@@ -92,7 +92,7 @@ class LocalProcesses:
             held.close()
 
     async def start(self, spec: ProcessSpec) -> None:
-        """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
+        """Start a child; its output is appended to `logs/<name>.log`."""
         output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("ab"))
         log_start = output.tell()
         environment = {**os.environ, **spec.env, STARTED_BY: str(os.getpid())}
@@ -115,7 +115,7 @@ class LocalProcesses:
         self._ready.discard(spec.name)
 
     async def end(self, name: str) -> None:
-        """Kill what is left of a child and its own children, and wait until it is gone.
+        """Kill a child and its own children, if any process is left, and wait until they are gone.
 
         Raises:
             ProcessDied: the child still exists after SIGKILL.
@@ -156,12 +156,12 @@ class LocalProcesses:
         """Wait until a child's health URL answers 200.
 
         Raises:
-            ProcessDied: the child ended instead, is frozen, or was not ready in `timeout_s`.
+            ProcessDied: the child ended, is frozen, or was not ready in `timeout_s`.
         """
         spec, process = self._children[name]
         deadline = time.monotonic() + timeout_s
         vital = _vital(spec, process)
-        async with asking(spec.health_url) as health:
+        async with health_of(spec.health_url) as health:
             while time.monotonic() < deadline:
                 if process.returncode is not None:
                     raise self._died(name)
@@ -179,11 +179,12 @@ class LocalProcesses:
     async def watch(self) -> None:
         """Watch the children until cancelled; raise as soon as one dies or stops answering.
 
-        `restartable` children are left to the code that started them. `finished` is set when every
-        finite child has ended well.
+        The code that started `restartable` children watches them itself. `finished` is set when
+        every finite child has ended well.
 
         Raises:
-            ProcessDied: names the child, its exit code or signal, and the end of its log.
+            ProcessDied: a child died; the message has its name, its exit code or signal, and the
+                end of its log.
         """
         watched = [spec for spec, _ in self._children.values() if not spec.restartable]
         async with together() as tasks:
@@ -206,7 +207,7 @@ class LocalProcesses:
         """
         spec, process = self._children[name]
         vital = _vital(spec, process)
-        async with asking(spec.health_url) as health:
+        async with health_of(spec.health_url) as health:
             silence = health.silence
             while process.returncode is None:
                 await asyncio.sleep(POLL_S)
@@ -234,7 +235,7 @@ class LocalProcesses:
         )
 
     async def stop(self) -> None:
-        """End every child that still runs; return once none does."""
+        """End every child that still runs, and wait until all have ended."""
         running = [(s, p) for s, p in self._children.values() if p.returncode is None]
         for _, process in running:
             _signal_group(process, signal.SIGTERM)

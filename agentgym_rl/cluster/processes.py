@@ -3,7 +3,7 @@ provide it. `local.py` implements it for this machine; extensions do it for clus
 
 A kind is registered in the group of entry points `agentgym_rl.processes`, under the value of
 `cluster.type` that chooses it. Its module is imported whenever a configuration is read, so it
-imports what is slow only when it is used.
+imports slow modules only when they are used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Processes(Protocol):
 
     @property
     def forks(self) -> Forks | None:
-        """Return the forks that children of this machine may use; None: there are none."""
+        """Return the client of the fork server for children on this machine; None: there is
+        none."""
         ...
 
     @property
@@ -45,15 +46,15 @@ class Processes(Protocol):
         ...
 
     async def address(self, name: str) -> tuple[str, int]:
-        """Return the address where a child will run, and a port that is free there now."""
+        """Return the address at which a child will run, and a port that is free there now."""
         ...
 
     async def start(self, spec: ProcessSpec) -> None:
-        """Start a child; its output goes to `log_path`, after that of an earlier one."""
+        """Start a child; its output is appended to the file `log_path`."""
         ...
 
     async def end(self, name: str) -> None:
-        """Kill what is left of a child and its own children, and wait until it is gone.
+        """Kill a child and its own children, if any process is left, and wait until they are gone.
 
         Raises:
             ProcessDied: the child does not end even after SIGKILL.
@@ -84,7 +85,7 @@ class Processes(Protocol):
         """Wait until a child's health URL answers 200.
 
         Raises:
-            ProcessDied: the child ended instead, or was not ready in `timeout_s`.
+            ProcessDied: the child ended, or was not ready in `timeout_s`.
         """
         ...
 
@@ -95,37 +96,40 @@ class Processes(Protocol):
 
 
 class Places(ABC):
-    """The places of a run's processes, while the connection to its cluster is open."""
+    """The resources of a cluster for a run's processes, while the connection to the cluster is
+    open."""
 
     def lines(self) -> list[str]:
-        """Return the places and what the run needs of them in words, for `arl train --dry-run`."""
+        """Return lines with the resources and the run's demands, for `arl train --dry-run`."""
         return []
 
     @abstractmethod
     def processes(
         self, run_dir: Path, weights_dir: Path, *, forks: Forks | None
     ) -> AbstractAsyncContextManager[Processes]:
-        """Open the object that starts and ends the processes of the run in `run_dir`, which all of
-        them can reach, like `weights_dir`. Children on this machine may be forked from `forks`.
+        """Open the object that starts and ends the processes of the run in `run_dir`; all of them
+        can access `run_dir` and `weights_dir`. Children on this machine may be forked from `forks`.
 
         Raises:
-            ConfigError: on entry: a node of the cluster cannot take part.
+            ConfigError: on entry: a node of the cluster cannot be used.
         """
 
 
 class Cluster(ABC):
-    """A kind of clusters: where the processes of a run are, and how they get there."""
+    """A kind of clusters: the machines of a run's processes, and the way to start processes
+    there."""
 
     here: ClassVar[bool] = False
-    """True if every process runs on this machine."""
+    """Whether every process runs on this machine."""
     gives_out_devices: ClassVar[bool] = True
-    """True if the cluster chooses the devices of processes, and gives each at most one, or a part
-    of one."""
+    """Whether the cluster chooses the devices of processes, and assigns at most one, or a part of
+    one, to each."""
     submits: ClassVar[bool] = False
-    """True if `arl train` submits a job, and the run is done by that."""
+    """Whether `arl train` submits a job that does the run."""
 
     def conflicts(self, config: Config) -> Iterator[str]:
-        """Yield what of a configuration does not work there: the configuration is then refused."""
+        """Yield the problems of a configuration on such a cluster; if there are any, it is
+        refused."""
         yield from ()
 
     def has_gpus(self, cluster: ClusterConfig) -> bool | None:
@@ -133,8 +137,8 @@ class Cluster(ABC):
         return None
 
     def job(self, config: Config, run_dir: Path, command: Callable[[Path], Sequence[str]]) -> Job:
-        """Return the job that does the run in `run_dir`, where `submits`; `command` returns the
-        command line that does it with a configuration file.
+        """Return the job that does the run in `run_dir`, for a kind that `submits`; `command`
+        returns the command line of the run for a configuration file.
 
         Raises:
             ConfigError: the nodes are too small for the run.
@@ -143,11 +147,11 @@ class Cluster(ABC):
 
     @abstractmethod
     def connected(self, config: Config) -> AbstractAsyncContextManager[Places]:
-        """Return a context that holds the connection, after a check of the resources.
+        """Return a context that connects to the cluster, after a check of its resources.
 
         Raises:
-            ConfigError: on entry: there is no such cluster, or it is too small; the message has
-                the table.
+            ConfigError: on entry: there is no such cluster, or it is too small; the message has a
+                table of its resources.
         """
 
 
@@ -157,10 +161,11 @@ class Submitted:
 
     job: Path
     """The file of the job."""
-    said: str
-    """The scheduler's answer; empty: it is not installed here, and the user submits the file."""
+    answer: str
+    """The scheduler's answer; empty: it is not installed here, and the user has to submit the
+    file."""
     text: str
-    """The outcome in words."""
+    """The description of the outcome for the user."""
 
 
 class Job(ABC):
@@ -181,7 +186,7 @@ class Job(ABC):
 
 
 class LocalCluster(Cluster):
-    """The kind of runs whose processes are children of this one."""
+    """The kind `local`: all processes of a run are children of this one."""
 
     here = True
     gives_out_devices = False
@@ -196,11 +201,14 @@ class _Here(Places):
         self._config = config
 
     def lines(self) -> list[str]:
-        asked = demands(self._config, gpus=may_use_gpu("auto"))
+        needed = demands(self._config, gpus=may_use_gpu("auto"))
         cpus = len(os.sched_getaffinity(0))
         return [
             f"on this machine, {socket.gethostname()}, with {cpus} CPUs",
-            *(f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs" for it in asked),
+            *(
+                f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs"
+                for it in needed
+            ),
         ]
 
     @contextlib.asynccontextmanager
@@ -223,13 +231,14 @@ def cluster_kind(config: ClusterConfig) -> Cluster:
 
 
 def cluster_of(config: Config) -> AbstractAsyncContextManager[Places]:
-    """Return a context that holds the connection to the run's cluster; see `Cluster.connected`.
-    Enter it before a run writes anything."""
+    """Return a context that connects to the run's cluster; see `Cluster.connected`. Enter it before
+    the run writes any file."""
     return cluster_kind(config.cluster).connected(config)
 
 
 def submitted(config: ClusterConfig) -> ConfigError:
-    """Return the error of a program that would do a run which has to be submitted."""
+    """Return the error for a program that would do a run in this process although it has to be
+    submitted."""
     kinds = {name: load_extension(GROUP, name) for name in extension_names(GROUP)}
     others = " or ".join(name for name, kind in kinds.items() if not kind.submits)
     return ConfigError(

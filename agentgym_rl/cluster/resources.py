@@ -9,14 +9,15 @@ from agentgym_rl.config import Config
 
 @dataclass(frozen=True)
 class Demand:
-    """A demand for `count` equal processes, or for places that each share with a guest."""
+    """A demand for `count` equal processes, each of which may share its resources with a guest."""
 
     role: str
     count: int
     cpus: int
     gpus: int = 0
     guest: str = ""
-    """The role of as many other processes, which alternate with these on the same GPUs."""
+    """The role of the guests: as many other processes, which alternate with these on the same
+    GPUs."""
     guest_cpus: int = 0
     """The share of `cpus` that the guest gets."""
 
@@ -32,8 +33,8 @@ class Demand:
 
 
 def demands(config: Config, *, gpus: bool) -> list[Demand]:
-    """Return the demands of a run that starts its own engines. `gpus` states that there are GPUs,
-    which decides the meaning of device "auto"."""
+    """Return the demands of a run that starts its own engines. `gpus`: whether there are GPUs,
+    which determines the meaning of the device "auto"."""
     engine, trainer = config.own_engine, config.trainer
     found: list[Demand] = []
     if not engine.attached:
@@ -51,7 +52,8 @@ def demands(config: Config, *, gpus: bool) -> list[Demand]:
 
 
 def _shared(engine: Demand, rank_cpus: int, rank_gpus: int) -> Demand:
-    """Return places for a server and one rank on each of its GPUs; shared GPUs count once."""
+    """Return the demand of servers that share each of their GPUs with a rank; shared GPUs count
+    once."""
     each = max(engine.gpus, 1)
     return Demand(
         "engine",

@@ -1,4 +1,5 @@
-"""The supervision of processes through several lives; each kind of process adds the steps.
+"""The supervision of processes with restarts; subclasses for kinds of processes implement the
+steps.
 
 start ─► serve ─► lost (ended, frozen, hanging, silent) ─► start again, while restarts are left
            │                                           └─► given up; the last one ends the run
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
-    """A supervised process, or several that are lost together."""
+    """A supervised process, or a group of processes that are lost together."""
 
     restarts: int
 
@@ -36,12 +37,13 @@ class Supervisor(ABC, Generic[M]):
     """The supervisor of all members of one kind."""
 
     def __init__(self, kind: str, *, max_restarts: int, key: str) -> None:
-        """Restart each member up to `max_restarts` times, which the configuration calls `key`."""
+        """Set up the supervisor. Each member is restarted up to `max_restarts` times; `key` is the
+        configuration key of this number, for messages."""
         self._kind, self._max_restarts, self._key = kind, max_restarts, key
         self.left: set[str] = set()
         """The names of members that have been neither given up nor retired."""
         self.tasks: asyncio.TaskGroup | None = None
-        """The task group of the supervision, while it takes further members."""
+        """The task group of the supervision, while it accepts further members."""
         self.supervisors: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
@@ -64,7 +66,7 @@ class Supervisor(ABC, Generic[M]):
         self.supervisors[member.name] = watch
 
     async def _supervise(self, member: M) -> None:
-        """Follow the lives of a member until it has ended well, was retired or is given up."""
+        """Supervise a member until it has ended well, was retired or is given up."""
         lost = await self._lost(member)
         while lost is not None and await self._may_restart(member, lost):
             if member.restarts >= self._max_restarts:
@@ -79,16 +81,16 @@ class Supervisor(ABC, Generic[M]):
         """Wait until a member is lost; return the reason, or None if it has ended well."""
 
     async def _may_restart(self, member: M, lost: Exception) -> bool:
-        """Return False for a member that is retired; raise an error if a restart is useless."""
+        """Return False for a retired member; raise an error if a restart cannot help."""
         return True
 
     @abstractmethod
     async def _start_again(self, member: M) -> Exception | None:
-        """Start a member again, and wait until it is ready if nothing else does; return the error
-        if it did not start."""
+        """Start a member again, and wait until it is ready, unless other code waits for that;
+        return the error if it did not start."""
 
     async def _give_up(self, member: M, lost: Exception) -> None:
-        """Give a member up for good.
+        """Give up a member permanently.
 
         Raises:
             ProcessDied: it was the last one.

@@ -1,4 +1,4 @@
-"""The description of a process, which `engines/` and `trainer/` request and `cluster/` starts. A
+"""The specification of a process, which `engines/` and `trainer/` make and `cluster/` starts. A
 child process ends together with its parent."""
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The variables that are added to the parent's environment."""
     health_url: str = ""
-    """The URL that answers 200 once the process is ready; empty: it reports readiness itself."""
+    """The URL that answers 200 once the process is ready; empty: the process reports this
+    itself."""
     silence_limit_s: float = 60.0
-    """The longest silence of the health URL, after its first answer, while the process runs."""
+    """The longest time, in seconds, without an answer of the health URL, after the first answer,
+    while the process runs."""
     finite: bool = False
-    """The kind of end. True: exit code 0 is success. False: any unrequested exit is an error."""
+    """Whether the process may end by itself: then exit code 0 is success. False: any exit that was
+    not requested is an error."""
     restartable: bool = False
-    """The effect of its death. True: the code that started it restarts it. False: the run ends."""
+    """Whether the code that started the process restarts it after its death. False: the run
+    ends."""
     runs_strangers: bool = False
-    """The presence of descendants, in sandboxes, that are programs written by a model. True: only
-    the process itself can count as frozen. False: a stopped descendant means it is frozen, too."""
+    """Whether the process has sandboxed descendants that run programs written by a model. True:
+    only the process itself can count as frozen. False: the process also counts as frozen if a
+    descendant is stopped."""
     imports: Sequence[str] = ()
-    """The slow modules that a `python -m` without GPU needs, from which it may be forked."""
+    """The slow modules that the process imports, if it is a `python -m` without GPU; it may be
+    forked from a process that has imported them."""
 
 
 def reserved_port(address: str = "127.0.0.1") -> socket.socket:
-    """Return a socket that reserves a free port for a server to be started, as long as it is open:
-    the kernel gives the port to no process that asks for any port, and a server that is told its
-    number, and sets SO_REUSEADDR as servers do, may listen there."""
+    """Return a socket that reserves a free port, while the socket is open, for a server to be
+    started: the kernel does not assign the port to a process that requests any free port, but a
+    server that is started with its number, and sets SO_REUSEADDR as servers do, can listen
+    there."""
     held = socket.socket()
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Training batches that the controller hands to trainer ranks, and the reports on them.
+"""The training batches that the controller sends to trainer ranks, and the reports on them.
 
 One batch is one policy version. The controller fixes the split into ranks and minibatches, so
 any number of ranks computes the same step.
@@ -18,7 +18,7 @@ from .trajectory import UNPACK_ERRORS, Row, unpack_row
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchRow:
-    """A row with its place in the batch."""
+    """A row and the index of its episode in the batch."""
 
     row: Row
     episode: int
@@ -61,19 +61,19 @@ class BatchShard:
     lengths: Sequence[int] = ()
     """The number of trained tokens per episode of the batch, also of those that are left out."""
     truncated: Sequence[bool] = ()
-    """The episodes that were cut off, per episode of the batch. Empty: not known."""
+    """Whether the episode was cut off, per episode of the batch. Empty: not known."""
     parts: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     """The parts of rewards by name (`algo.reward.parts`), each per episode of the batch."""
     names: Sequence[str] = ()
     """The ID and environment per episode of the batch, for errors. Empty: not known."""
     seats: Sequence[str] = ()
-    """The seat per episode of the batch, where games with several seats have an "episode" for each
-    seat of the policy. Empty: there are no games."""
+    """The seat per episode of the batch; a game with several seats has an "episode" for each seat
+    of the policy. Empty: there are no games."""
 
     @property
     def compared(self) -> Sequence[object]:
-        """Return for each episode of the batch the key of the episodes that it is compared with:
-        its group and its seat."""
+        """Return the group and the seat of each episode of the batch: an episode is compared with
+        those that have the same."""
         return [*zip(self.group_ids, self.seats, strict=True)] if self.seats else self.group_ids
 
     def pack(self) -> bytes:

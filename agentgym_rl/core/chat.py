@@ -1,5 +1,4 @@
-"""Chat messages and tools, in the form of OpenAI's API, and tests of their values, whose types are
-not known."""
+"""The chat messages and tools of OpenAI's API, and type tests for their values."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ def is_dict(value: object) -> TypeIs[dict[str, Any]]:
 
 
 def is_tuple(value: object) -> TypeIs[tuple[Any, ...]]:
-    """Return whether `value` is a tuple, as Python's own values may be where JSON has lists."""
+    """Return whether `value` is a tuple; values that do not come from JSON may have tuples in place
+    of lists."""
     return isinstance(value, tuple)
 
 
@@ -57,8 +57,8 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 PIECE = 32_768
-"""The number of characters of a text from anybody that are searched at once: a search keeps all
-other threads from running."""
+"""The number of characters of an untrusted text that are searched at once: a search keeps all other
+threads from running."""
 RENDERED = (
     "a prompt that is rendered already, by a chat template: its control tokens would become text "
     "of a user's message inside another template's. Give the messages (a list of objects with "
@@ -76,14 +76,14 @@ _ANSWERS = re.compile(
     re.IGNORECASE,
 )
 _WORDS = ("assistant", "bot", "model", "ai", "[/inst]")
-"""The words of which each match of `_ANSWERS` has one."""
+"""The words of which each match of `_ANSWERS` contains at least one."""
 _LONGEST = 64
-"""More characters than a match of these patterns has, with the one behind it."""
+"""A number larger than the length of any match of these patterns and the character behind it."""
 
 
 def is_rendered(text: str) -> bool:
-    """Return whether a text looks like a conversation that a chat template has written: it begins
-    with a control token, and opens a turn of the assistant's."""
+    """Return whether a text looks like a conversation rendered by a chat template: it begins with a
+    control token, and opens a turn of the assistant."""
     if not _BEGINS.match(text.lstrip()[:_LONGEST]):
         return False
     pieces = (text[start : start + PIECE + _LONGEST] for start in range(0, len(text), PIECE))
@@ -91,8 +91,8 @@ def is_rendered(text: str) -> bool:
 
 
 def _opens_answer(piece: str) -> bool:
-    """Return whether a turn of the assistant's is opened among the first `PIECE` characters; what
-    follows them may be cut off, and is in the next piece."""
+    """Return whether a turn of the assistant is opened within the first `PIECE` characters; the
+    text after them may be cut off, and is in the next piece."""
     if piece.isascii():  # else other letters may match these words
         lower = piece.lower()
         if not any(word in lower for word in _WORDS):

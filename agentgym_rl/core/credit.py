@@ -26,11 +26,12 @@ def added_reward(before: float, value: float, *, what: str = "a reward") -> floa
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The rewards given to a session, beside the environment's, and the order of its turns."""
+    """The rewards given to a session, in addition to the environment's, and the order of its
+    turns."""
 
     episode_reward: float = 0.0
     parents: Sequence[int] = ()
-    """The turn before each turn in its conversation, a smaller number; -1: none."""
+    """The previous turn of each turn in its conversation, which has a smaller number; -1: none."""
     lineages: Sequence[int] = ()
     """The lineage of each turn."""
     turn_rewards: Sequence[float] = ()

@@ -19,9 +19,9 @@ import numpy.typing as npt
 FinishReason = Literal["stop", "length", "abort"]
 
 Interrupt = Literal["keep", "recompute", "abort", "wait"]
-"""The effect of a pause on requests in flight. keep: they continue with their KV cache.
-recompute: they continue with a KV cache rebuilt under the weights served on resume. abort: they
-end with the tokens so far (`finish_reason` abort). wait: the pause waits until they are done."""
+"""The effect of a pause on requests in flight. keep: they continue with their KV cache. recompute:
+they continue with a KV cache rebuilt under the weights served on resume. abort: they end with the
+tokens so far (`finish_reason` abort). wait: the pause waits until they have ended."""
 
 PAUSE_PATHS: Mapping[Interrupt, str] = {
     "keep": "/pause?mode=keep&clear_cache=false",
@@ -71,7 +71,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     grammar: str | None = None
     experts_from: int | None = None
-    """The position, in prompt and reply together, from which experts are requested; None: none
+    """The first position, in prompt and reply together, whose experts are requested; None: none
     are."""
 
     @property
@@ -104,12 +104,12 @@ class Delta:
     order but may lag behind: some engines report the versions of a whole request on its last delta,
     which then has more versions than tokens. A finished request has as many versions as tokens.
 
-    `support` has for each token the ids that it was drawn from, if the request is `truncated_by` a
+    `support` has for each token the ids from which it was drawn, if the request is `truncated_by` a
     parameter and the engine reports them; else it is empty.
 
-    `experts` are those of a mixture of experts, of the tokens from `SamplingParams.experts_from`
-    on, if the engine reports them: with the last delta, and never for the last token, which no step
-    was computed with.
+    `experts` are the experts of a mixture-of-experts model for the tokens from
+    `SamplingParams.experts_from` on, if the engine reports them. They come with the last delta,
+    without the last token, on which no forward pass was computed.
 
     `admitted_version` is the version known to serve when the request was sent: the KV cache under
     a token of that version is only of that version; under a later version it may be mixed.
@@ -202,7 +202,7 @@ class Sampler(ABC):
         return joined(deltas)
 
     def no_support(self, sampling: SamplingParams) -> str:
-        """Return the reason why the sampler cannot report the set that each token was drawn from,
+        """Return the reason why the sampler cannot report the set from which each token is drawn
         under `sampling`, which is `truncated_by` a parameter; "" if it can."""
         return ""
 
@@ -213,7 +213,7 @@ class Sampler(ABC):
 
 
 class Engine(Sampler):
-    """A sampler that can be paused, and can get new weights while it works.
+    """A sampler that can be paused, and can load new weights while it samples.
 
     >>> import asyncio
     >>> from agentgym_rl.engines.scripted import ScriptedEngine
@@ -281,8 +281,8 @@ def version_label(version: int, *, incarnation: int = 0) -> str:
 
 
 UNKNOWN_LABEL = version_label(UNKNOWN_VERSION)
-"""The label of weights that are of no version, since a transfer into them broke off: tokens that
-are sampled from them have an unknown version."""
+"""The label of weights that belong to no version, since a transfer into them was interrupted:
+tokens sampled from them have an unknown version."""
 
 
 def parse_version(label: str) -> int:
@@ -306,22 +306,22 @@ class EngineLoad:
 
     engines: int
     running: float
-    """The requests being decoded."""
+    """The number of requests being decoded."""
     waiting: float
-    """The requests queued inside engines."""
+    """The number of requests queued inside engines."""
     tokens: float
-    """The tokens sampled since counting began."""
+    """The number of tokens sampled since counting began."""
     put_back: float = 0.0
-    """The requests preempted since counting began, because the KV memory was full."""
+    """The number of requests preempted since counting began, because the KV memory was full."""
     kv_use: float = 0.0
     """The share of the KV memory in use, of the fullest engine; 0 if engines do not report it."""
     prompts: float = 0.0
-    """The tokens of prompts since counting began."""
+    """The number of prompt tokens since counting began."""
     prefilled: float = 0.0
-    """The tokens computed in prefills since counting began; 0 if engines do not report the
-    number."""
+    """The number of tokens computed in prefills since counting began; 0 if engines do not report
+    it."""
     reused: float = 0.0
-    """The tokens taken from prefix caches since counting began."""
+    """The number of tokens taken from prefix caches since counting began."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,8 @@ def near_match(name: str, known: Iterable[str]) -> str:
 
 
 def too_slow(what: str, key: str, limit_s: float) -> str:
-    """Return the message for a passed deadline: its length, the configuration key that sets it,
-    and the remedy if the machine is merely slow."""
+    """Return the message for a passed deadline: its length, the configuration key that sets it, and
+    the remedy if the machine is only slow."""
     return (
         f"{what} took more than {limit_s:g} s ({key}): on a machine or with a model that is only "
         f"slow, give it longer, such as --{key}={4 * limit_s:g}"
@@ -157,7 +157,8 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 
 _CAUSES = (KeyboardInterrupt, ProcessDied, ConfigError, ArlError, TimeoutError, OSError)
-"""The kinds of errors that explain others, the first first: a process that died causes the rest."""
+"""The kinds of errors that explain others, the most important first: a process that died causes the
+others."""
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -168,8 +169,8 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def describe(error: BaseException, *, without: str = "") -> str:
-    """Return the type and text of an error of foreign code, below its last traceback frames, those
-    of importing and of the folder `without` left out."""
+    """Return the type and text of an error of foreign code, below its last traceback frames,
+    without those of the import system and of the folder `without`."""
     try:
         ours = (*_IMPORTING, without) if without else _IMPORTING
         found = traceback.TracebackException.from_exception(error, lookup_lines=False)

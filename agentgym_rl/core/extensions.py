@@ -28,11 +28,11 @@ PREFIX = "agentgym_rl."
 
 _registered: dict[tuple[str, str], Any] = {}
 _left_out: set[tuple[str, str]] = set()
-"""The members that could not be imported, and were reported."""
+"""The members that could not be imported, and have been reported."""
 
 
 def register_extension(group: str, name: str, member: object) -> None:
-    """Add a member in this process alone, as a notebook does; the processes of a run do not get it.
+    """Add a member in this process only, for notebooks; the processes of a run do not get it.
 
     Raises:
         ConfigError: the group has another member of that name.
@@ -45,7 +45,7 @@ def register_extension(group: str, name: str, member: object) -> None:
 def extension_names(group: str) -> list[str]:
     """Return the sorted names of the members of a group, without importing any.
 
-    A package of our own that was left out of the installation has none.
+    A first-party package that is not installed has no members.
     """
     here = {name for of, name in _registered if of == group}
     return sorted(here | entry_points_of(group).keys())
@@ -59,8 +59,8 @@ def load_extension(group: str, name: str, *, of: type[Any] = object) -> Any:
     """Import and return the member of a group, an instance of `of`.
 
     Raises:
-        ConfigError: there is none of that name (the message has the nearest ones), it cannot be
-            imported, or it is something else.
+        ConfigError: no member has that name (the message has near matches), it cannot be imported,
+            or it is not an instance of `of`.
     """
     found = _found(group, name)
     if not isinstance(found, of):
@@ -72,7 +72,7 @@ def load_extension(group: str, name: str, *, of: type[Any] = object) -> Any:
 
 def load_extensions(group: str, *, of: type[T]) -> dict[str, T]:
     """Import and return all members of a group by name, without those that cannot be loaded: a
-    broken package is no obstacle to the use of others."""
+    broken package does not prevent the use of others."""
     found: dict[str, T] = {}
     for name in extension_names(group):
         try:
@@ -85,8 +85,8 @@ def load_extensions(group: str, *, of: type[T]) -> dict[str, T]:
 
 
 def only_one(group: str, takers: Mapping[str, T], *, would: str) -> T | None:
-    """Return the member that takes a run, of the `takers` in a group; None: there is none. `would`
-    says what all of them do, for the error.
+    """Return the only one of `takers`, the members of a group that apply to a run; None if there is
+    none. `would` describes in the error what each of them does.
 
     Raises:
         ConfigError: there are several.
@@ -100,7 +100,8 @@ def only_one(group: str, takers: Mapping[str, T], *, would: str) -> T | None:
 
 
 def not_installed(group: str, key: str, does: str) -> ConfigError:
-    """Return the error of a `key` that no member of a group acts on; `does` says what one does."""
+    """Return the error of a `key` on which no member of a group acts; `does` describes in the
+    message what such a member does."""
     return ConfigError(
         f"{key}: no installed package {does} (the group of entry points {PREFIX}{group}); install "
         "it, or leave the key out"
@@ -133,18 +134,19 @@ def _found(group: str, name: str) -> Any:
 
 
 def entry_points_of(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group, by name; a name of ours is ours, whatever other packages
-    are installed."""
+    """Return the entry points of a group, by name; first-party names take precedence over those of
+    other packages."""
     return _entry_points(group, tuple(sys.path))[0]
 
 
 def shadowed(group: str) -> list[tuple[EntryPoint, EntryPoint]]:
-    """Return the entry points of a group that are left out, each with the one that has its name."""
+    """Return the entry points of a group that are ignored because their names are taken, each with
+    the one that is used."""
     return _entry_points(group, tuple(sys.path))[1]
 
 
 def absent(group: str) -> list[EntryPoint]:
-    """Return the entry points of ours in a group whose package was left out of the installation."""
+    """Return the first-party entry points of a group whose packages are not installed."""
     return _entry_points(group, tuple(sys.path))[2]
 
 
@@ -158,7 +160,7 @@ def path_of(target: object) -> str:
     """Return the path `module:name` by which other processes import a class or function.
 
     Raises:
-        ConfigError: it has none, as a lambda, or as what is defined inside a function.
+        ConfigError: it has none, because it is a lambda or defined inside a function.
     """
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     found: Any = sys.modules.get(module or "")
@@ -173,7 +175,7 @@ def path_of(target: object) -> str:
 
 
 def forget_entry_points() -> None:
-    """Look at the installed packages again at the next use."""
+    """Clear the cache, so that the next use looks for installed packages again."""
     _entry_points.cache_clear()
     _installed.cache_clear()
 
@@ -185,8 +187,9 @@ _Pairs = list[tuple[EntryPoint, EntryPoint]]
 def _entry_points(
     group: str, path: tuple[str, ...]
 ) -> tuple[dict[str, EntryPoint], _Pairs, list[EntryPoint]]:
-    """Return the entry points along `path`, by name; those whose name is taken: ours are first,
-    then those of packages that are earlier in the path; and those of ours that are absent."""
+    """Return the entry points along `path`, by name, where first-party ones take precedence, then
+    packages earlier in the path; those that are ignored because their name is taken; and
+    first-party ones that are not installed."""
     found: dict[str, EntryPoint] = {}
     left_out: _Pairs = []
     missing: list[EntryPoint] = []
@@ -194,7 +197,7 @@ def _entry_points(
     ours = [point for point in installed if is_ours(point)] or list(_of_checkout(group))
     for point in (*ours, *(point for point in installed if not is_ours(point))):
         if is_ours(point) and find_spec(point.module.partition(".")[0]) is None:
-            missing.append(point)  # a package of our own that was not installed along
+            missing.append(point)  # a first-party package that is not installed
             continue
         if point.name in found:
             left_out.append((point, found[point.name]))
@@ -209,8 +212,8 @@ def _installed(path: tuple[str, ...]) -> Any:
 
 
 def _of_checkout(group: str) -> Iterator[EntryPoint]:
-    """Yield the entry points of a checkout that was not installed (PYTHONPATH names it), or not
-    since the group exists."""
+    """Yield the entry points of a source checkout that is on PYTHONPATH without being installed, or
+    was installed before the group existed."""
     file = Path(__file__).parents[2] / "pyproject.toml"
     if file.exists():
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
@@ -219,7 +222,7 @@ def _of_checkout(group: str) -> Iterator[EntryPoint]:
 
 
 def is_ours(point: EntryPoint) -> bool:
-    """Return whether an entry point is of this distribution, its extensions included."""
+    """Return whether an entry point belongs to this distribution, including its extensions."""
     return point.dist is None or _name(point.dist) == "agentgym-rl"
 
 

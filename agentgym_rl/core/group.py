@@ -1,4 +1,4 @@
-"""The finished episodes of one task; and episodes by their environment."""
+"""The group: the finished episodes of one task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Group:
 
 
 def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
-    """Return the episodes by the id of their environment, sorted; leave out those without an id."""
+    """Return the episodes by the id of their environment, sorted by id, without episodes that have
+    no id."""
     found: dict[str, list[Trajectory]] = {}
     for episode in episodes:
         if episode.env_id:

@@ -22,7 +22,7 @@ class ReplicaView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The engines in the state of the controller's router."""
+    """The engines of the controller's router, and its state."""
 
     replicas: tuple[ReplicaView, ...]
     updating_to: int | None
@@ -30,10 +30,10 @@ class FleetView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: int
     """The number of publications that have ended."""
     asleep: bool
-    """True while the engines sleep: the deadlines of replies stand still."""
+    """Whether the engines sleep, so that the deadlines of replies are suspended."""
     salts: int
-    """The number of times that all cached prefixes were invalidated, since a version number may
-    come again with other weights."""
+    """The number of times that all cached prefixes were invalidated: a version number may occur
+    again, with other weights."""
 
 
 class NumberedView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,24 +50,25 @@ class Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cores: int = 0
     """The number of the machine's cores that the process may run on."""
     programs: int = 0
-    """The number of programs and session cells that gave a result in sandboxes."""
+    """The number of programs and session cells that ended with a result in sandboxes."""
     program_statuses: dict[str, int] = {}
     calls: int = 0
     """The number of calls of the verifier."""
     call_statuses: dict[str, int] = {}
     retries: int = 0
     queue_s: float = 0.0
-    """The total time that calls have waited for a free verifier process."""
+    """The total time, in seconds, that calls have waited for a free verifier process."""
     queue_max_s: float = 0.0
 
 
 class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The report of a worker with each request for the engines, which is its sign of life."""
+    """The report that a worker sends with each request for the list of engines; it shows that the
+    worker lives."""
 
     seen: int
     """The number of the view that the worker uses; 0: none yet."""
     silent_s: dict[str, float]
-    """The time for which each engine has had requests and has sent no token."""
+    """The time, in seconds, for which each engine has had requests and has sent no token."""
     counters: dict[str, int]
     """The counters of the worker's router, since it began."""
     failed: tuple[str, ...] = ()

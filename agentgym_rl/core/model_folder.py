@@ -46,15 +46,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 _SHOWN = 3
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _MOST_BYTES = 64 << 20
-"""The largest file of settings that is read."""
+"""The maximum size of a file of settings, in bytes."""
 
 
 def read_small(file: Path) -> str:
-    """Return the text of one of a model folder's files beside the weights.
+    """Return the text of a file of a model folder other than the weights.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ConfigError: it cannot be read, is no regular file, is larger than 64 MiB, or is no UTF-8.
+        ConfigError: it cannot be read, is not a regular file, is larger than 64 MiB, or is not
+            UTF-8.
     """
     if file.exists() and not file.is_file():
         raise ConfigError(f"{file} is no regular file: copy or download it again")
@@ -97,10 +98,10 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def end_ids(folder: Path, *files: str) -> list[int]:
-    """Return the ids that end a reply, from the first of a folder's files that names any.
+    """Return the ids that end a reply, from the first of the folder's `files` that has any.
 
     Raises:
-        ConfigError: a file cannot be read, or an id is no number of a token.
+        ConfigError: a file cannot be read, or an id is not an integer of 0 or more.
     """
     for name in files:
         found: Any = read_json(folder / name).get("eos_token_id")
@@ -138,11 +139,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_heads(folder: Path) -> dict[str, TensorHead]:
-    """Return the tensors in the safetensors files of a model folder, by name; read headers alone.
+    """Return the headers of the tensors in the safetensors files of a model folder, by name; only
+    headers are read.
 
     Raises:
         ConfigError: there are no such files, one is missing, cut short or damaged, or the index
-            names tensors that are not there.
+            names tensors that are missing.
     """
     files = weight_files(folder)
     if not files:
@@ -180,7 +182,7 @@ def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
     """Check that names and shapes agree with those of the model.
 
     Raises:
-        WeightsError: they do not; the message names the first few that differ.
+        WeightsError: they do not; the message names the first few differences.
     """
     problems = [
         *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
@@ -197,8 +199,8 @@ def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
 
 
 def link_weights(version: Path, model_dir: Path, folder: Path) -> None:
-    """Make the empty `folder` a model folder, of the settings of the model in `model_dir` and links
-    to the weights of a `version`.
+    """Make the empty `folder` a model folder, with the settings of the model in `model_dir` and
+    links to the weights of a `version`.
 
     Raises:
         OSError: it cannot be written.
@@ -219,20 +221,20 @@ _WORD, _BLOCK = 8, 8 * _ROWS * _COLUMNS
 
 
 class Stored(NamedTuple):
-    """A tensor as it is stored."""
+    """A tensor in its stored form."""
 
     dtype: str
     """The dtype in the spelling of files: `F32`."""
     shape: tuple[int, ...]
     data: np.ndarray
-    """The bytes of it, uint8 [n]."""
+    """The bytes of the tensor, uint8 [n]."""
 
 
 def read_stored(head: TensorHead) -> Stored:
     """Return a tensor of a file.
 
     Raises:
-        WeightsError: the file cannot be read, or ends before.
+        WeightsError: the file cannot be read, or ends inside the tensor.
     """
     try:
         with head.file.open("rb", buffering=0) as file:
@@ -246,11 +248,11 @@ def read_stored(head: TensorHead) -> Stored:
 
 
 def summed(name: str, tensor: Stored) -> bytes:
-    """Return the name, dtype, shape and sums over the bits of a tensor, to be hashed.
+    """Return bytes to be hashed: the name, dtype and shape of a tensor, and sums over its bits.
 
     Words of 64 bits are added modulo 2**64, over each column of blocks of 32 KB; the bytes after
-    the last block are taken as they are. So a change of one element always changes the result. This
-    takes a third of the time of a copy.
+    the last block are included unchanged. A change of one element therefore always changes the
+    result. This takes a third of the time of a copy.
     """
     dtype, shape, data = tensor
     if data.ctypes.data % _WORD:  # in files written by others
@@ -272,11 +274,11 @@ def digest(name: str, tensor: Stored) -> str:
 
 @cache
 def base_checksum(model_dir: Path) -> int:
-    """Return the CRC-32 of the tensors of a model folder, however split into files; cached per
-    process.
+    """Return the CRC-32 of the tensors of a model folder, which does not depend on their split into
+    files; cached per process.
 
     Raises:
-        WeightsError: there are none, or they cannot be read.
+        WeightsError: there are no tensors, or they cannot be read.
     """
     try:
         heads = tensor_heads(model_dir)
@@ -294,8 +296,8 @@ def num_parameters(folder: Path) -> int:
 
 
 def text_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings in config.json of a model folder; those of its text model, if that is one
-    part of several.
+    """Return the settings in config.json of a model folder; those of the text model, if the model
+    has several parts.
 
     Raises:
         ConfigError: the file cannot be read, or holds no settings.
@@ -318,10 +320,11 @@ def text_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_header(file: Path, opened: BinaryIO | RawIOBase) -> tuple[dict[str, str], Heads]:
-    """Return the metadata and the tensors of a safetensors file, which is `opened` for reading.
+    """Return the metadata and the tensor headers of a safetensors file, which is `opened` for
+    reading.
 
     Raises:
-        ConfigError: it is no such file, cut short or damaged.
+        ConfigError: it is not a safetensors file, or it is cut short or damaged.
         OSError: it cannot be read.
     """
     again = "Download or copy it again"

@@ -1,4 +1,4 @@
-"""The parsing of JSON and TOML that anybody may have written or damaged."""
+"""The parsing of untrusted or damaged JSON and TOML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or nested more deeply than Python can parse.
+        ValueError: it is not JSON, or nested more deeply than Python can parse.
     """
     try:
         return json.loads(text)
@@ -23,7 +23,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text.
 
     Raises:
-        ValueError: it is no TOML, or nested more deeply than Python can parse.
+        ValueError: it is not TOML, or nested more deeply than Python can parse.
     """
     try:
         return tomllib.loads(text)

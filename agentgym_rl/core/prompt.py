@@ -53,8 +53,8 @@ class Prompt(Sequence[int]):
     def json(self) -> bytes:
         """Return a JSON array of all ids.
 
-        The encoded ids are moved to the longest prompt of a conversation: an earlier prompt would
-        have to encode its own again.
+        The encoded ids are moved from the earlier prompt to this one: if the earlier prompt needs
+        its JSON again, it encodes it anew.
         """
         if self._json is None:
             parts: list[bytes] = []

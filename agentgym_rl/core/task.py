@@ -1,5 +1,4 @@
-"""The tasks of an environment (its data, apart from its dynamics), and the seeds of a run: one run
-seed, and a seed derived from it for every random draw."""
+"""The tasks of an environment, and the seeds derived from the seed of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from .errors import EnvError
 
 MAX_WEIGHT = 1e6
-"""The largest weight of a task: beyond it gradients overflow."""
+"""The largest weight of a task: larger ones make gradients overflow."""
 
 Split = Literal["train", "eval"]
 
@@ -49,7 +48,7 @@ def checked_task(value: object) -> Task:
     """Return `options["task"]` of a `reset`, which has to be a Task.
 
     Raises:
-        EnvError: the value is no Task.
+        EnvError: the value is not a Task.
     """
     if isinstance(value, Task):
         return value
@@ -62,7 +61,7 @@ def checked_task(value: object) -> Task:
 class TaskSource(ABC):
     """A sequence of tasks, a pure function of the index, so that a cursor is a single integer.
 
-    A run reads tasks in a thread of its own, one after another.
+    A run reads tasks in a separate thread, one after another.
     """
 
     @abstractmethod
@@ -119,7 +118,7 @@ class SeededTasks(TaskSource):
 
 
 def derived_seed(seed: int, name: str) -> int:
-    """Return 48 bits derived from `seed` and a name alone (an episode's id, a request's number)."""
+    """Return 48 bits derived only from `seed` and a name (an episode's id, a request's number)."""
     return derived_number(f"{seed}/{name}")
 
 

@@ -1,7 +1,6 @@
-"""The records of a row's tokens beside the tokens: the sets that they were drawn from, where a
-grammar, `top_p`, `top_k` or `min_p` excludes tokens; the experts that computed them; the log-probs
-of served teachers; and the run-length encoding of arrays that seldom change from one entry to the
-next."""
+"""The optional records of a row's tokens: the sets from which they were drawn, where a grammar,
+`top_p`, `top_k` or `min_p` excludes tokens; the experts that computed them; the log-probs of served
+teachers. And the run-length encoding of arrays that seldom change from one entry to the next."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 ALL = -1
-"""The index of a token that was drawn from the whole vocabulary, or not drawn."""
+"""The index of a token that was drawn from the complete vocabulary, or was not sampled."""
 FORCED = -2
-"""The index of a sampled token beside which no other was allowed: nothing was chosen."""
+"""The index of a sampled token that was the only one allowed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +24,7 @@ class Choices:
     state at many tokens."""
 
     index: npt.NDArray[np.int32]
-    """The set of each token, [T], by its place in `sets`; or ALL, or FORCED."""
+    """The index of each token's set in `sets`, [T]; or ALL, or FORCED."""
     sets: Sequence[bytes]
     """The distinct sets, as compressed bit masks over the vocabulary (`packed_set`)."""
 
@@ -48,7 +47,7 @@ class Choices:
         """Return the choices in the blocks of `pack`, of a row of `length` tokens.
 
         Raises:
-            ValueError, KeyError, TypeError: the blocks are no choices of such a row.
+            ValueError, KeyError, TypeError: the blocks are not the choices of such a row.
         """
         try:
             index = np.frombuffer(zlib.decompress(blocks["index"]), np.int32)
@@ -63,14 +62,15 @@ class Choices:
 
 
 UNKNOWN_EXPERT = -1
-"""The entry of `Experts` where no engine has reported the expert that it chose."""
+"""The entry of `Experts` where no engine has reported the expert."""
 _IN_A_BYTE = 255
-"""The first expert that does not fit into one byte beside the unknown one."""
+"""The first expert whose number does not fit into one byte: this value stands for the unknown
+expert."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Experts:
-    """The experts that an engine chose for the tokens of a row, in a mixture of experts."""
+    """The experts to which an engine routed the tokens of a row, in a mixture-of-experts model."""
 
     ids: npt.NDArray[np.int16]
     """The experts of each token, [T, layers, k]; UNKNOWN_EXPERT where they are not known. `layers`
@@ -97,7 +97,7 @@ class Experts:
         """Return the experts of a row that begins with the tokens of `head`.
 
         Raises:
-            ValueError: there is no such beginning.
+            ValueError: `head` has no experts, or has other layers.
         """
         if head is None or head.ids.shape[1:] != self.ids.shape[1:]:
             raise ValueError("the experts of a row's beginning are missing")
@@ -115,7 +115,7 @@ class Experts:
         """Return the experts in the blocks of `pack`, of a row of `length` tokens.
 
         Raises:
-            ValueError, KeyError, TypeError: the blocks are no experts of such a row.
+            ValueError, KeyError, TypeError: the blocks are not the experts of such a row.
         """
         shape = tuple(map(int, blocks["shape"]))
         if len(shape) != 3 or shape[0] != length:
@@ -170,18 +170,19 @@ class TeacherLogprobs:
 
 def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) -> Experts | None:
     """Return the experts of a row of `length` tokens from the reports of engines; None: there are
-    no reports. Each part is the position of its first token, and the experts, [n, layers, k]. The
-    first report of a token counts.
+    no reports. Each report has the position of its first token, and the experts, [n, layers, k].
+    The first report of a token counts.
 
     Raises:
-        ValueError: parts have other numbers of layers or experts, or tokens that the row lacks.
+        ValueError: reports differ in their numbers of layers or experts, or have tokens beyond the
+            row.
     """
-    told = list(parts)
-    if not told:
+    reports = list(parts)
+    if not reports:
         return None
-    shape = told[0][1].shape[1:]
+    shape = reports[0][1].shape[1:]
     ids = np.full((length, *shape), UNKNOWN_EXPERT, np.int16)
-    for start, part in told:
+    for start, part in reports:
         stop = start + len(part)
         if part.shape[1:] != shape or start < 0 or stop > length:
             raise ValueError(
@@ -194,7 +195,7 @@ def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) 
 
 
 def choices_of(masks: Iterable[bytes]) -> Choices:
-    """Return the choices of tokens that were each drawn from the set of a bit mask (see
+    """Return the choices of tokens, given the set from which each was drawn, as a bit mask (see
     `packed_set`)."""
     places: dict[bytes, int] = {}
     sets: list[bytes] = []
@@ -233,8 +234,8 @@ def unpacked_set(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def joined(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
-    """Return the choices of a row that consists of `parts`: each a number of tokens, with their
-    choices or None. The result is None if no part has any."""
+    """Return the choices of a row that consists of `parts`, each a number of tokens with their
+    choices or None. The result is None if no part has choices."""
     if all(choices is None for _, choices in parts):
         return None
     places: dict[bytes, int] = {}

@@ -32,7 +32,7 @@ IGNORED = -100
 
 
 POLICY = "policy"
-"""The player of a seat that is the trained policy."""
+"""The name of the trained policy as the player of a seat."""
 
 
 class Outcome(StrEnum):
@@ -63,7 +63,7 @@ class Outcome(StrEnum):
 
     @property
     def unplayable(self) -> bool:
-        """Return whether the task is left out: no episode of it can be played."""
+        """Return whether no episode of the task can be played, so that the task is left out."""
         return self in (Outcome.TOO_LONG, Outcome.NO_IMAGE)
 
 
@@ -102,16 +102,16 @@ class Row:
     times_s: TimeArray
     """The end of the token's decode step, by CLOCK_MONOTONIC; 0 on tokens not sampled."""
     lineage: int = 0
-    """The number of the row's conversation in the episode: 0 is the main one, the others are of
+    """The number of the row's conversation in the episode: 0 is the main one, others are those of
     helpers.
     """
     parent: int = -1
-    """The number of the row in the episode that this one branches off from, or whose summary it
-    begins with; -1: none."""
+    """The number of the episode's row from which this one branches off, or with whose summary it
+    begins; -1: none."""
     choices: Choices | None = None
-    """The tokens that the sampled ones were chosen from; None: always the whole vocabulary."""
+    """The sets from which the sampled tokens were drawn; None: always the complete vocabulary."""
     experts: Experts | None = None
-    """The experts that the engine chose for each token; None: not known, or there are none."""
+    """The experts to which the engine routed each token; None: not known, or the model has none."""
     teacher_logprobs: TeacherLogprobs | None = None
     """The log-probs of the tokens under served teachers; None: there are none."""
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
@@ -142,11 +142,11 @@ class Row:
 
     def keep_packed(self) -> None:
         """Keep only `packed` and the counts from now on: half the memory, in one piece, and no
-        packing later. An array is then unpacked anew at each access."""
+        packing later. Each access to an array then unpacks it again."""
         if self._packed is not None:
             return
         _ = self.counts  # computed from the arrays, which are deleted
-        # msgspec's bytes have spare room, half as much again; the copy has none.
+        # msgspec allocates 50 % more than the bytes need; the copy does not.
         whole = memoryview(self.packed).tobytes()
         object.__setattr__(self, "_packed", whole)
         object.__setattr__(self, "_runs", None)
@@ -219,13 +219,14 @@ _EXTRAS: dict[str, type[Choices] | type[Experts] | type[TeacherLogprobs]] = {
     "experts": Experts,
     "teacher_logprobs": TeacherLogprobs,
 }
-"""The records that few rows have."""
+"""The optional records, which few rows have."""
 _PACKED_AS = {name: name for name in _EXTRAS} | {"teacher_logprobs": "told"}
-"""The key of each of these records in a packed row."""
+"""The key of each optional record in a packed row."""
 
 
 class _WholeArrays(msgspec.Struct):
-    """The arrays of a packed row that are no runs, decoded alone and without a copy."""
+    """The arrays of a packed row that are not stored as runs, decoded separately and without a
+    copy."""
 
     tokens: memoryview
     behavior_logprobs: memoryview
@@ -271,7 +272,7 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
     main lineage.
 
     Raises:
-        ValueError, KeyError, TypeError: the blocks are no row.
+        ValueError, KeyError, TypeError: the blocks are not a row.
     """
     arrays: dict[str, Any] = {
         name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()
@@ -288,14 +289,15 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
 _LEAST_SHARED = 64
 """The fewest tokens at the beginning of a row that are stored by reference to another row."""
 _SHARED = tuple(name for name in _ROW_DTYPES if name != "loss_mask")
-"""The arrays that rows with a common beginning have in common: a token trains in one of them."""
+"""The arrays that rows with a common beginning share; `loss_mask` differs, since a token trains in
+one row only."""
 
 
 def _packed_rows(rows: Sequence[Row]) -> list[Any]:
-    """Return the rows of an episode for msgpack; what a row has in common with an earlier one from
-    the beginning on is stored once."""
+    """Return the rows of an episode for msgpack; a beginning that a row shares with an earlier row
+    is stored once."""
     packed: list[Any] = [msgspec.Raw(row.packed) for row in rows[:1]]
-    # Rows that are kept packed unpack an array at each access: once is enough.
+    # Rows that are kept packed would unpack an array at each access; so they are unpacked once.
     opened = [replace(row) for row in rows] if len(rows) > 1 else []
     for index, row in enumerate(opened[1:], 1):
         other, count = _most_shared(row, opened[:index])
@@ -333,7 +335,7 @@ def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return the rows of the blocks of `_packed_rows`.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError: the blocks are no rows.
+        ValueError, KeyError, TypeError, IndexError: the blocks are not rows.
     """
     rows: list[Row] = []
     for blocks in packed:
@@ -341,7 +343,7 @@ def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:
             rows.append(unpack_row(blocks))
             continue
         index, count = map(int, blocks["shared"])
-        if not 0 <= count <= len(rows[index]):  # before memory is taken for as many
+        if not 0 <= count <= len(rows[index]):  # before memory is allocated for that many
             raise ValueError(f"{count} tokens in common with a row of {len(rows[index])}")
         tail = unpack_row(
             {name: of for name, of in blocks.items() if name not in _PACKED_AS.values()}
@@ -376,7 +378,7 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """The numbers that are averaged: `tool_calls`, `invalid_actions`, the env's own."""
     messages: Sequence[Mapping[str, Any]] = ()
-    """The conversation as the agent saw it, for people to read."""
+    """The conversation as the agent saw it, for display."""
     error: str = ""
     """The error message, for the outcomes that are errors."""
     env_id: str = ""
@@ -384,29 +386,31 @@ class Trajectory:
     actions_json: Sequence[bytes] | None = None
     """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
     answers: Sequence[int] = ()
-    """The checksums of the answers of `reset` and of each step (see `transcript`)."""
+    """The checksums of the results of `reset` and of each step (see `transcript`)."""
     tools: Sequence[Mapping[str, Any]] = ()
-    """The tools that `messages` were sampled with; empty also in logs of earlier versions."""
+    """The tools with which `messages` were sampled; empty also in logs of earlier versions."""
     credit: Credit = NO_CREDIT
     """The rewards given through the session. The episode reward is part of `reward`; those of turns
     and lineages are not."""
     verdict: str = ""
-    """The verifier's report, for people to read; empty also in logs of earlier versions."""
+    """The verifier's report, for display; empty also in logs of earlier versions."""
     group_reward: float | None = None
-    """The part of `reward` that `rollout.group_reward` gave; None: it was not called."""
+    """The part of `reward` from `rollout.group_reward`; None: it was not called."""
     seat: str = ""
-    """The seat of a game whose share this trajectory is; empty: it is a complete episode."""
+    """The seat whose part of a game this trajectory records; empty: it records a complete
+    episode."""
     player: str = ""
     """The player of the seat, as in `rollout.seats`."""
     seats: Sequence[Trajectory] = ()
-    """The trajectories of the seats of a game that agents played. `rows` has the rows of all of
-    them, one seat after the other; turns, lineages and rows are numbered throughout the game, whose
-    `credit` all seats have. `reward` and `metrics` are the means over the seats of the policy."""
+    """The trajectories of the seats of a game that agents played. `rows` has the rows of all seats,
+    one seat after the other; turns, lineages and rows are numbered throughout the game, and all
+    seats have the game's `credit`. `reward` and `metrics` are the means over the seats of the
+    policy."""
 
     @property
     def parts(self) -> Sequence[Trajectory]:
-        """Return the parts that get advantages of their own: the policy's seats of a game, or else
-        the episode itself."""
+        """Return the trajectories that get separate advantages: the policy's seats of a game, or
+        else the episode itself."""
         return [seat for seat in self.seats if seat.player == POLICY] or [self]
 
     @property
@@ -439,8 +443,8 @@ class Trajectory:
         return sorted({version for row in self.rows for version in row.counts.versions})
 
     def with_turn_rewards(self, rewards: Sequence[float]) -> Trajectory:
-        """Return the episode with a reward for each turn, added to those that its turns have: an
-        advantage of the tokens of the turn and, with `algo.turn_discount`, of those before it.
+        """Return the episode with a reward added for each turn. It enters the advantages of the
+        turn's tokens and, with `algo.turn_discount`, of the turns before it.
 
         Raises:
             ValueError: there is not one finite reward for each turn.
@@ -499,7 +503,7 @@ class Trajectory:
 
     @classmethod
     def _of(cls, head: dict[str, Any], rows: Sequence[Row]) -> Trajectory:
-        """Return the trajectory of the output of `_head`, which is used up, and its rows."""
+        """Return the trajectory with this output of `_head`, which is modified, and these rows."""
         outcome = Outcome(head.pop("outcome"))
         credit = Credit(**head.pop("credit", {}))  # earlier versions have none
         seats, start = list[Trajectory](), 0
@@ -511,7 +515,7 @@ class Trajectory:
 
 
 def forks_json(metrics: Mapping[str, float]) -> str:
-    """Return the number of an episode's forks by cause, as JSON; causes with none are left out.
+    """Return the number of an episode's forks by cause, as JSON, without causes of no fork.
 
     `metrics` are an episode's, with the gateway's counters `forks_CAUSE`.
     """
@@ -527,7 +531,7 @@ UNPACK_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionEr
 
 
 def _encodable(value: Any) -> Any:
-    """Return plain JSON without lone surrogates, which models write and UTF-8 cannot encode."""
+    """Return plain JSON without unpaired surrogates, which models write and UTF-8 cannot encode."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if is_mapping(value):

@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Transcript:
-    """The actions of an episode, and a checksum of the answer to each."""
+    """The actions of an episode, and a checksum of the environment's answer to each."""
 
     def __init__(self) -> None:
         self.actions: list[bytes] = []
@@ -30,7 +30,7 @@ class Transcript:
         """Record an action.
 
         Raises:
-            AgentError: the action is no mapping of JSON values, like OpenAI messages.
+            AgentError: the action is not a mapping of JSON values, as OpenAI messages are.
         """
         # msgspec would write dataclasses too, which environments cannot read
         if not is_mapping(action):
@@ -51,7 +51,7 @@ class Transcript:
 
 
 def _json(action: object) -> bytes:
-    """Return the action as `json` encodes it, which supports lone surrogates and huge numbers;
+    """Return the action as `json` encodes it, which supports unpaired surrogates and huge numbers;
     models write both."""
     try:
         return json.dumps(action, default=_plain).encode()

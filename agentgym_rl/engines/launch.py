@@ -16,7 +16,7 @@ from .kind import kind_of
 DIE_WITH_PARENT = "ARL_DIE_WITH_PARENT"
 """The environment variable that, at "1", makes the child processes of a server die with it."""
 _SILENCE_LIMIT_S = 15.0
-"""The least silence limit, in seconds: on a busy machine an event loop is late."""
+"""The smallest silence limit, in seconds: on a busy machine an event loop is late."""
 
 
 def engine_process(
@@ -28,7 +28,8 @@ def engine_process(
     host: str,
     port: int | str,
 ) -> ProcessSpec:
-    """Return the process of server `index` at that address; an embedded one serves version `label`.
+    """Return the process of server `index` at that address; an embedded server serves version
+    `label`.
 
     `arl engine` becomes the server of another project, so its process is the server's own.
     """

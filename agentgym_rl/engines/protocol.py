@@ -51,8 +51,8 @@ class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     ignore_eos: bool = False
     structured_outputs: StructuredOutputs | None = None
     logprobs: int | None = None
-    """The number of alternatives: 0 reports the sampled token; None nothing; more is not served
-    here."""
+    """The number of alternatives: 0 reports only the sampled token, None nothing; more is not
+    served here."""
     routed_experts_prompt_start: Annotated[int, Meta(ge=0)] | None = None
     """The position from which on the reply has the `routed_experts`; None: the embedded engine
     sends none, others may send all."""
@@ -195,13 +195,13 @@ class CompletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
     add_special_tokens: bool = True
     skip_special_tokens: bool = True
     return_token_ids: bool = False
-    """The request for `prompt_token_ids` and `token_ids` in each choice."""
+    """Whether each choice has `prompt_token_ids` and `token_ids`."""
     cache_salt: str | None = None
     user: str | None = None
-    """A name that changes nothing."""
+    """The name of a user, which has no effect."""
     echo: bool | None = None
-    """The request for the log-probs of the prompt itself, at temperature 1 among all tokens; with
-    `max_tokens` 0 and `logprobs`."""
+    """Whether the reply has the log-probs of the prompt itself, at temperature 1 over the complete
+    vocabulary; only with `max_tokens` 0 and `logprobs`."""
     suffix: None = None
     best_of: Literal[1] | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
@@ -297,7 +297,7 @@ def read_experts(text: str) -> npt.NDArray[np.int16]:
     """Return the experts in a text of `experts_text`.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is malformed.
     """
     with io.BytesIO(base64.b64decode(text, validate=True)) as file:
         found = np.load(file, allow_pickle=False)

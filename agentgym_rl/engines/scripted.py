@@ -1,4 +1,4 @@
-"""A scripted engine with a journal: the oracle of tests."""
+"""A scripted engine with a journal of its requests, for tests."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _PATIENCE_S = 60.0
 class Say:
     """A scripted turn.
 
-    `versions` has one per token (default: the version served as each is sampled), `support` the
-    ids that each token was drawn from (default: not reported); `delay_s` is
-    before every chunk of `chunk` tokens; `fail_after` raises EngineError after that many tokens;
+    `versions` has one version per token (default: the version served as each is sampled), `support`
+    the ids from which each token was drawn (default: not reported). A delay of `delay_s` precedes
+    every chunk of `chunk` tokens. After `fail_after` tokens an EngineError is raised.
     `finish_reason` None ends the stream without one, as a dying engine does.
     """
 
@@ -68,7 +68,7 @@ class JournalEntry:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request in flight; `held` if it arrived while paused, until a resume lets it in."""
+    """A request in flight; `held`: whether it arrived during a pause and waits for a resume."""
 
     entry: JournalEntry
     held: bool
@@ -127,8 +127,8 @@ class ScriptedEngine(Engine):
         cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
         token_ids = list(token_ids)
-        said = self._script(token_ids)
-        say = said if isinstance(said, Say) else Say(said)
+        scripted = self._script(token_ids)
+        say = scripted if isinstance(scripted, Say) else Say(scripted)
         entry = JournalEntry(request_id, session_id, tuple(token_ids), sampling, cache_salt)
         self.journal.append(entry)
         call = _Call(entry, held=self._paused is not None)
@@ -139,9 +139,9 @@ class ScriptedEngine(Engine):
                 async for delta in chunks:
                     deltas.append(delta)
                     if stream:
-                        yield self._told(delta, entry)
+                        yield self._reported(delta, entry)
             if not stream:
-                yield self._told(joined(deltas), entry)
+                yield self._reported(joined(deltas), entry)
         except (asyncio.CancelledError, GeneratorExit):
             entry.aborted = entry.finish_reason is None
             raise
@@ -192,8 +192,9 @@ class ScriptedEngine(Engine):
         entry.finish_reason = finish
         return delta
 
-    def _told(self, delta: Delta, entry: JournalEntry) -> Delta:
-        """Return the delta with the versions that such an engine would report by now."""
+    def _reported(self, delta: Delta, entry: JournalEntry) -> Delta:
+        """Return the delta with the versions that an engine with these options would have reported
+        by now."""
         if not self._has_spans:
             return replace(delta, versions=[])
         if self._versions_at_end:
@@ -233,7 +234,7 @@ class ScriptedEngine(Engine):
 
     @property
     def asleep(self) -> bool:
-        """Return whether some memory is asleep."""
+        """Return whether some memory is released."""
         return bool(self._asleep)
 
     async def is_sleeping(self) -> bool:

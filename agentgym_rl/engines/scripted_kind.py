@@ -1,5 +1,5 @@
-"""The engine of given texts as a member of the registry of engines: a run without the samples of a
-model, to try an environment, an agent or the package alone in seconds."""
+"""The engine with given texts, as a member of the registry of engines: a run without a model, to
+try an environment or an agent, or the package without extensions, in seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ScriptedEngineConfig(OwnEngineConfig):
 
 
 class ScriptedKind(OwnKind):
-    """The engine of given texts, which needs no other package."""
+    """The engine with given texts, which needs no other package."""
 
     section = ScriptedEngineConfig
     order: ClassVar[int] = 9

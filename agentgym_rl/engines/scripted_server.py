@@ -1,4 +1,4 @@
-"""The server of `engine.type = "scripted"`: the routes that runs use, over texts that are given.
+"""The server of `engine.type = "scripted"`: the routes that runs use, with given texts as replies.
 
 The log-prob of each token is that of a uniform choice in a vocabulary of `_UNIFORM` tokens: a run
 records and trains on it as on any other, and the metrics show that no model sampled it.
@@ -37,7 +37,8 @@ class ScriptedServer:
         self._count = 0
 
     def app(self) -> Api:
-        """Return the routes; those of weight updates take any version, and only keep its label."""
+        """Return the routes; those of weight updates accept any version, and keep only its
+        label."""
         routes = {
             "GET /health": self._ok,
             "GET /version": self._version,

@@ -1,7 +1,7 @@
 """The engines of a run: started or attached, watched, restarted, and kept at one version.
 
-A server serves only at the current policy version: a server that died, fell silent or missed an
-update leaves the router at once, and returns after it has got that version. No server joins
+A server serves only the current policy version: a server that died, became silent or missed an
+update leaves the router at once, and returns after it has loaded that version. No server joins
 during a publication.
 """
 
@@ -56,10 +56,10 @@ class Fleet(Supervisor[Server], Publications):
     `weights_dir`: the folder of the run's policy versions, for servers that return; None if the
     policy never changes (evaluation on separate servers). `version`: the current version. Started
     servers serve version 0; another version must be published to them, unless it is in
-    `weights_file`: see `take`. The servers are numbered from `first_index`. `turns`: the
-    maker of their turns on devices that they share with the trainer's ranks, if they do.
+    `weights_file`: see `take`. The servers are numbered from `first_index`. `turns` makes the
+    object that schedules engines and trainer ranks on shared devices.
 
-    A loop of one's own starts them with `started`:
+    A custom training loop starts them with `started`:
 
     >>> import asyncio
     >>> from agentgym_rl import Fleet, runs
@@ -115,11 +115,11 @@ class Fleet(Supervisor[Server], Publications):
     @classmethod
     @asynccontextmanager
     async def started(cls, run: Run) -> AsyncGenerator[Fleet]:
-        """Start the engines of a run on this machine, as processes of this one, for a context. They
-        are ready after `ready`, which a `Rollout` waits for.
+        """Start the engines of a run on this machine, as child processes, for a context. They are
+        ready after `ready`, for which a `Rollout` waits.
 
         Raises:
-            ConfigError: the configured engine is not one that runs start.
+            ConfigError: runs cannot start the configured engine.
         """
         config = run.config
         stop_timeout_s = config.cluster.stop_timeout_s
@@ -170,7 +170,7 @@ class Fleet(Supervisor[Server], Publications):
         return self.agreed
 
     async def watch(self) -> None:
-        """Restart every server that dies or falls silent, until cancelled.
+        """Restart every server that dies or becomes silent, until cancelled.
 
         Raises:
             ProcessDied: the last server was retired.
@@ -198,7 +198,8 @@ class Fleet(Supervisor[Server], Publications):
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """Return the seconds without a token for any waiting turn, by name of the server."""
+        """Return, by name, the seconds for which each server has sent no token although turns
+        wait."""
         return shortest(self.router.silent_s, self.mirrors.silent_s)
 
     def _waits(self) -> list[Wait]:
@@ -208,7 +209,7 @@ class Fleet(Supervisor[Server], Publications):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return the event counts of turns from all processes (`router.COUNTERS`)."""
+        """Return the router's counters, summed over all processes (`router.COUNTERS`)."""
         found = Counter(self.router.counters)
         found.update(self.mirrors.counters)
         return dict(found)
@@ -266,14 +267,14 @@ class Fleet(Supervisor[Server], Publications):
         return None
 
     async def _give_up(self, server: Server, lost: Exception) -> None:
-        """Give a server up for good, and end its remaining processes; see `Supervisor`."""
+        """Give up a server permanently, and end its remaining processes; see `Supervisor`."""
         await server.retire(str(lost))
         await super()._give_up(server, lost)
 
     async def join(self, server: Server) -> EngineInfo:
-        """Bring a server that answers to the current version, and put it in service.
+        """Update a server that answers to the current version, and put it in service.
 
-        If only a publication can give it that version, it waits for the next one.
+        If only a publication can do that, it waits for the next one.
         """
         async with asyncio.timeout(2 * self.setup.weights.update_timeout_s):
             await self.membership.acquire()
@@ -288,12 +289,12 @@ class Fleet(Supervisor[Server], Publications):
             self.membership.release()
 
     def _is_behind(self, server: Server, info: EngineInfo) -> bool:
-        """Return whether a server needs the current version; the label of an attached server is
-        not reliable."""
+        """Return whether a server must be updated to the current version; the label of an attached
+        server is not reliable."""
         return isinstance(server, AttachedServer) or info.version != self.version
 
     async def _updated(self, server: Server, info: EngineInfo) -> bool:
-        """Give a server the current version; False if only a publication can."""
+        """Update a server to the current version; return False if only a publication can."""
         if not self.version and isinstance(server, OwnServer):
             await server.engine.name_version(0)  # it started with the model's own weights
             return True

@@ -1,10 +1,9 @@
-"""The parts that others bring to a fleet: the turns on devices that it shares with the trainer's
-ranks, and the mirrors of its router in other processes.
+"""The parts that other code adds to a fleet: the turns of engines and trainer ranks on shared
+devices, and the mirrors of the fleet's router in other processes.
 
-A fleet begins with turns that never wait, and without mirrors. An installed package adds a kind of
-turns by the group of entry points `agentgym_rl.turns` (`TurnsOf`; colocation.py is one). Whoever
-starts processes that send requests to the same engines adds a mirror (mirrors.py) to
-`Fleet.mirrors`.
+A fleet by default has turns that never wait, and no mirrors. An installed package adds a kind of
+turns by the group of entry points `agentgym_rl.turns` (`TurnsOf`), as for colocated engines. Code
+that starts processes that send requests to the same engines adds a mirror to `Fleet.mirrors`.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ GROUP = "turns"
 
 
 class Turns:
-    """The turns of engines and trainer ranks on their devices. Here each has its own devices, so
-    nobody waits; a subclass overrides what it does on shared ones."""
+    """The turns of engines and trainer ranks on their devices. In this class each has separate
+    devices, so nothing waits; a subclass schedules shared devices."""
 
     shared: ClassVar[bool] = False
-    """True if ranks start, and get batches, in their turn alone."""
+    """Whether ranks start, and get batches, only during their turn."""
 
     def __init__(self, router: Router, *, servers: Answering, give_up: GiveUp) -> None:
         """Set up the turns of a fleet. `servers` returns the servers that answer now; `give_up`
@@ -55,7 +54,7 @@ class Turns:
         """
 
     async def ranks_started(self) -> None:
-        """Give the devices back to the engines: all ranks have loaded their model."""
+        """Return the devices to the engines: all ranks have loaded their model."""
 
     async def to_ranks(self, *, wanted: Callable[[], bool]) -> bool:
         """Return whether a batch may be handed to the ranks. False: call again, or the batch is not
@@ -93,25 +92,26 @@ class Turns:
         return {}
 
     def close(self) -> None:
-        """End all waiting, as the run ends."""
+        """End all waits, since the run ends."""
 
 
 class MakeTurns(Protocol):
-    """The maker of the turns of one fleet; see `Turns`."""
+    """A function that makes the turns of one fleet; see `Turns`."""
 
     def __call__(self, router: Router, *, servers: Answering, give_up: GiveUp) -> Turns: ...
 
 
 TurnsOf = Callable[[ClusterConfig, TrainerConfig, OwnEngineConfig], MakeTurns | None]
-"""A member of the group `agentgym_rl.turns`: returns the maker of the turns of a run; None if it
-has nothing to do with a run of this configuration."""
+"""A member of the group `agentgym_rl.turns`: it returns the function that makes the turns of a run,
+or None if it does not apply to this configuration."""
 
 
 def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineConfig) -> MakeTurns:
-    """Return the maker of the turns of a run, from the registered one that makes some.
+    """Return the function that makes the turns of a run: that of the registered member that
+    applies, or else `Turns`.
 
     Raises:
-        ConfigError: several registered kinds of turns do, or none does and devices are shared.
+        ConfigError: several registered members apply, or none does and devices are shared.
     """
     found: dict[str, MakeTurns] = {}
     for name in extension_names(GROUP):
@@ -130,8 +130,8 @@ class Mirror(ABC):
 
     @abstractmethod
     async def all_know(self) -> None:
-        """Wait until every mirror uses the present state of the router, or is cut off: a
-        publication begins at the engines after that."""
+        """Wait until every mirror uses the present state of the router, or is cut off; only then
+        does a publication begin at the engines."""
 
     @property
     @abstractmethod
@@ -141,22 +141,23 @@ class Mirror(ABC):
     @property
     @abstractmethod
     def silent_s(self) -> Mapping[str, float]:
-        """Return the seconds without a token for any waiting turn, by name of the server."""
+        """Return, by name, the seconds for which each server has sent no token although turns
+        wait."""
 
     @property
     @abstractmethod
     def used(self) -> Sequence[Used]:
-        """Return the resources that the environments beside the mirrors used."""
+        """Return the resources that environments in the mirrors' processes used."""
 
 
 class Mirrors:
-    """The mirrors of one fleet, together."""
+    """The set of mirrors of one fleet."""
 
     def __init__(self) -> None:
         self._all = list[Mirror]()
 
     def add(self, mirror: Mirror) -> None:
-        """Add mirrors that publications wait for from now on."""
+        """Add a mirror, for which publications wait from now on."""
         self._all.append(mirror)
 
     async def all_know(self) -> None:
@@ -174,7 +175,8 @@ class Mirrors:
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """Return the shortest time without a token at any mirror, by name of the server."""
+        """Return, by name, the shortest time without a token that any mirror reports for each
+        server."""
         return shortest(*(mirror.silent_s for mirror in self._all))
 
     @property
@@ -184,7 +186,7 @@ class Mirrors:
 
 
 def shortest(*silent_s: Mapping[str, float]) -> dict[str, float]:
-    """Return the minimum by engine, over all its users."""
+    """Return the minimum for each engine."""
     found: dict[str, float] = {}
     for each in silent_s:
         for name, seconds in each.items():

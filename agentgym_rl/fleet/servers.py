@@ -1,5 +1,5 @@
-"""The servers of a fleet: child processes, or attached servers that were running already. The
-functions at the end check their common properties, conflicting seeds, and service in time.
+"""The servers of a fleet: child processes, or attached servers that were already running; and
+checks of their common properties and seeds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
+from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, health_of
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, version_label
 from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
@@ -37,9 +37,9 @@ class Server(ABC):
         self.engine = engine
         self.restarts = 0
         self.first_life = 0
-        """The number of lives that earlier servers of the same name have had."""
+        """The number of starts of earlier servers with the same name."""
         self.serves = False
-        """True once the server has been put in service, at a version of this run."""
+        """Whether the server has been put in service, with a version of this run."""
         self.seed: int | None = None
         """The server's sampling seed, if only the server itself knows it."""
 
@@ -64,7 +64,7 @@ class Server(ABC):
 
     @abstractmethod
     async def ended(self) -> Exception:
-        """Wait until the server is dead or silent; return an error that says what happened."""
+        """Wait until the server is dead or silent; return an error with the reason."""
 
     @abstractmethod
     async def restart(self) -> None:
@@ -72,7 +72,7 @@ class Server(ABC):
 
     @abstractmethod
     async def retire(self, why: str) -> None:
-        """Give up a server that cannot be trusted: end a child process, and let `ended` return."""
+        """Give up a server that failed: end a child process, and let `ended` return."""
 
     async def release(self) -> None:
         """Remove the server from the run: end a child process, and free its resources."""
@@ -151,8 +151,8 @@ class AttachedServer(Server):
         """Do nothing: the server runs already."""
 
     async def ready(self) -> None:
-        start = said = time.monotonic()
-        async with asking(f"{self.url}/v1/models") as health:  # whichever kind it is
+        start = reported = time.monotonic()
+        async with health_of(f"{self.url}/v1/models") as health:  # whichever kind it is
             while problem := await health.ask():
                 now = time.monotonic()
                 if now - start > self._timeout_s:
@@ -160,8 +160,8 @@ class AttachedServer(Server):
                         f"{self.name} was not ready within {self._timeout_s:g} s "
                         f"(engine.start_timeout_s): {problem}"
                     )
-                if now - said > REPORT_EVERY_S:
-                    said = now
+                if now - reported > REPORT_EVERY_S:
+                    reported = now
                     log.info("waiting for %s: %s", self.name, problem)
                 await asyncio.sleep(ASK_AGAIN_S)
         self._untrusted = ""
@@ -174,7 +174,7 @@ class AttachedServer(Server):
         self.engine.has_spans, self.seed = checked.has_spans, checked.seed
 
     async def ended(self) -> Exception:
-        async with asking(self.url + self.engine.health_path) as health:
+        async with health_of(self.url + self.engine.health_path) as health:
             while not self._untrusted:
                 problem, silent_s = await health.ask(), health.silence.seconds
                 if not problem:
@@ -188,10 +188,10 @@ class AttachedServer(Server):
         return ProcessDied(f"{self.url}: {self._untrusted}")
 
     async def _notice_restart(self) -> None:
-        """Detect a restart between two looks: a restarted server serves its model as "default"."""
+        """Detect a restart between two checks: a restarted server labels its weights "default"."""
         if not (self.serves and self.engine.has_spans) or self._untrusted:
             return
-        with contextlib.suppress(EngineError):  # the next look at its health says more
+        with contextlib.suppress(EngineError):  # the next check of its health shows more
             if await self.engine.served_version() == UNKNOWN_VERSION:
                 self._untrusted = "it was started again from outside"
 
@@ -215,8 +215,8 @@ def make_servers(
     incarnation: int = 0,
     first_index: int = 0,
 ) -> list[Server]:
-    """Return the configured servers, numbered from `first_index` (those at URLs: from 0), not
-    started yet."""
+    """Return the configured servers, not started yet, numbered from `first_index` (those at URLs:
+    from 0)."""
     engine = setup.engine
     make = partial(
         make_server, setup, config_file, processes, model_dir=model_dir, incarnation=incarnation
@@ -236,7 +236,7 @@ def make_server(
     index: int,
     url: str = "",
 ) -> Server:
-    """Return server `index`: the one at `url`, or else a child process, not started yet."""
+    """Return server `index`, not started yet: the one at `url`, or else a child process."""
     if url:
         url = url.rstrip("/")
         return AttachedServer(setup, url, index=index, model_dir=model_dir, incarnation=incarnation)
@@ -280,10 +280,10 @@ def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
 
 
 def check_joins(name: str, info: EngineInfo, others: EngineInfo) -> None:
-    """Refuse a server that cannot replace the others, whose common properties are `others`.
+    """Check that a server can replace the others, whose common properties are `others`.
 
     Raises:
-        ConfigError: the server has another model, or a shorter context.
+        ConfigError: the server has another model, or a shorter context length.
     """
     agreed({"those that serve": others, name: info})
     if info.max_model_len < others.max_model_len:

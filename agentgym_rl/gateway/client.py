@@ -1,6 +1,6 @@
 """OpenAI clients for agents in this process: one shared connection pool, one key per client.
 
-The SDK takes half a second to import, so only those who create a client do so.
+The SDK takes half a second to import, so it is imported only when a client is created.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _shortened(text: str) -> str:
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return a 400: the request is wrong, and would be wrong again."""
+    """Return a 400: the request is wrong, and a retry would fail, too."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -119,7 +119,7 @@ def engine_failed(message: str) -> ApiError:
 
 
 def turn_timed_out(timeout_s: float) -> ApiError:
-    """Return a 504: the engine gave nothing more of a reply in time."""
+    """Return a 504: the engine sent no further token of the reply in time."""
     return ApiError(
         504, f"No token of the reply for {timeout_s:g} s.", kind="server_error", code="turn_timeout"
     )

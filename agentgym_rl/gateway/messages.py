@@ -18,7 +18,8 @@ MessageKey = tuple[Any, ...]
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """The field names for a model's thoughts in clients and templates."""
 TURN = "turn"
-"""The field in which a dialect notes the request that an assistant message was sampled in."""
+"""The field in which a dialect keeps the number of the request in which an assistant message was
+sampled."""
 _THOUGHT_END = "</think>"
 _BILLING = "x-anthropic-billing-header:"
 
@@ -31,8 +32,8 @@ def text_of(content: Any) -> str:
 
 
 def without_billing(text: str) -> str:
-    """Return a system text without the line that Claude Code puts first for its service: it is no
-    text for the model, and changes in the middle of a conversation."""
+    """Return a system text without the first line that Claude Code adds for its own service: the
+    line is not meant for the model, and changes in the middle of a conversation."""
     if not text.startswith(_BILLING):
         return text
     return text.partition("\n")[2]
@@ -43,12 +44,12 @@ def message_key(message: Mapping[str, Any]) -> MessageKey:
     role = message["role"]
     if role == "assistant":
         calls = tuple(_call_key(call) for call in message.get("tool_calls") or ())
-        return role, spoken(text_of(message.get("content"))).strip(), calls
+        return role, without_thoughts(text_of(message.get("content"))).strip(), calls
     text = text_of(message.get("content")).rstrip()
     return role, text, message.get("name"), message.get("tool_call_id")
 
 
-def spoken(text: str) -> str:
+def without_thoughts(text: str) -> str:
     """Return an assistant's text without the thoughts that some templates and clients put first."""
     return text.rpartition(_THOUGHT_END)[2]
 
@@ -63,7 +64,7 @@ def thoughts_of(message: Mapping[str, Any]) -> str:
 
 
 def with_thoughts(message: Mapping[str, Any], thoughts: str) -> Mapping[str, Any]:
-    """Return the same assistant message with other thoughts, if it has any."""
+    """Return an assistant message whose thoughts, if it has any, are replaced by `thoughts`."""
     before = thoughts_of(message)
     if not before:
         return message
@@ -84,12 +85,13 @@ def root_key(
     tools: Sequence[Mapping[str, Any]] | None,
     template_kwargs: Mapping[str, Any],
 ) -> str:
-    """Return a hash of all input before a conversation: an agent has one, its helpers others.
+    """Return a hash of all input before a conversation: an agent has one, and each of its helpers
+    another.
 
     The key order in tools and arguments does not count.
     """
-    said = [message_key(message) for message in leading]
-    whole = json.dumps([said, tools or None, template_kwargs], sort_keys=True)
+    system = [message_key(message) for message in leading]
+    whole = json.dumps([system, tools or None, template_kwargs], sort_keys=True)
     return hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -134,8 +136,8 @@ def own_id(call_id: Any) -> Any:
 
 
 def request_of(message: Mapping[str, Any]) -> int | None:
-    """Return the request that an assistant message was sampled in, from its note or from the ids of
-    its tool calls; None if it has neither from this gateway."""
+    """Return the number of the request in which an assistant message was sampled, from its field
+    `TURN` or from the ids of its tool calls; None if this gateway set neither."""
     noted = message.get(TURN)
     if isinstance(noted, int):
         return noted

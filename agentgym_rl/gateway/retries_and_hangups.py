@@ -1,8 +1,8 @@
 """The answer to one request, when its client hangs up or sends the request again.
 
-A client that hangs up has some time left to retry; then the turn is aborted (`Exchange.outlive`).
+A client that hangs up has some time to retry; after it, the turn is aborted (`Exchange.outlive`).
 OpenAI's SDKs send a request again when a connection breaks or takes too long, and mark it
-(`x-stainless-retry-count`). Another sample would leave two turns where the agent knows of only one.
+(`x-stainless-retry-count`). Sampling again would leave two turns where the agent knows of only one.
 A marked copy therefore joins the answer in progress, or gets the finished one.
 """
 
@@ -33,7 +33,7 @@ _KEPT_BYTES = 256_000
 
 
 class ClientGone(ConnectionError):
-    """An error: no client waits for the reply any more."""
+    """The error that no client waits for the reply any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,18 @@ class RequestIdentity:
     is_retry: bool
     idempotency_key: str
     may_come_again: bool
-    """The flag of a client that repeats requests without an answer."""
+    """Whether the client may send the request again if it gets no answer."""
     num_new: int = 0
     """The number of bytes of its body that have to be parsed (`Bodies.num_new`)."""
     lineage: Lineage = ""
-    """What the client says of the request's lineage."""
+    """The lineage that the client names in the header `LINEAGE`."""
 
     @classmethod
     def of(cls, scope: Scope, path: str, body_digest: bytes, num_new: int) -> RequestIdentity:
         """Return the identity of a request whose body has been read.
 
         Raises:
-            ApiError: 400, a header has a value that means nothing.
+            ApiError: 400, a header has an unknown value.
         """
         digest = path.encode() + body_digest
         retries = header(scope, b"x-stainless-retry-count")
@@ -72,28 +72,29 @@ class RequestIdentity:
 
 
 class Exchange:
-    """An answer in progress. Its first client is written to directly; others follow.
+    """An answer in progress. It is sent to its first client directly; other clients follow.
 
     The callbacks in `on_delivery` run once a client that is still connected has the full answer.
     """
 
-    def __init__(self, asked: RequestIdentity, send: Send) -> None:
-        self.asked = asked
+    def __init__(self, identity: RequestIdentity, send: Send) -> None:
+        self.identity = identity
         self.started = False
         self.num_followers = 0
         self.on_delivery: list[Callable[[], None]] = []
         self.size_bytes = 0
         self.ended_well = False
         self.given_up = False
-        """The mark that no client came back in time: later retries are answered anew."""
+        """Whether no client came back in time, so that later retries are answered anew."""
         self.error_event: Callable[[ApiError], bytes | None] = lambda error: None
-        """A function that returns the writer's own event for an error; None: the default."""
+        """A function that returns the writer's own event for an error; it returns None for the
+        default event."""
         self._send: Send | None = send
         self._sent: list[MutableMapping[str, Any]] = []
         self._over = False
         self._news = asyncio.Event()
         self._company = asyncio.Event()
-        """The event that a follower came or left."""
+        """The event that is set when a follower comes or leaves."""
 
     @property
     def num_sent(self) -> int:
@@ -101,7 +102,7 @@ class Exchange:
         return len(self._sent)
 
     async def whole(self, body: bytes) -> None:
-        """Answer with a JSON body, and mark the answer as ended well."""
+        """Send a JSON body, and mark the answer as successful."""
         self.ended_well = True
         await reply(self._put, 200, body)
 
@@ -132,7 +133,7 @@ class Exchange:
             self._sent.clear()
 
     async def outlive(self, receive: Receive, *, grace_s: float) -> None:
-        """Wait until nobody has followed for `grace_s` after the client hung up; never return.
+        """Wait until the client has hung up and no other has followed for `grace_s`; never return.
 
         Raises:
             ClientGone: the time is up.
@@ -200,8 +201,8 @@ class Exchange:
 
     def _delivered(self) -> None:
         if self.ended_well:
-            for tell in self.on_delivery:
-                tell()
+            for callback in self.on_delivery:
+                callback()
             self.on_delivery.clear()
 
 
@@ -219,34 +220,37 @@ class Exchanges:
         """Return the number of answers in progress."""
         return len(self._open)
 
-    def open(self, asked: RequestIdentity, send: Send) -> Exchange:
+    def open(self, identity: RequestIdentity, send: Send) -> Exchange:
         """Begin a new answer."""
-        exchange = Exchange(asked, send)
+        exchange = Exchange(identity, send)
         self._open.add(exchange)
         return exchange
 
     def close(self, exchange: Exchange) -> None:
-        """Close an answer; one that ended well is kept for a while."""
+        """Close an answer; a successful one is kept for a while."""
         exchange.close()
         self._open.discard(exchange)
         if exchange.ended_well:
             self._kept[exchange] = exchange
 
-    def earlier(self, asked: RequestIdentity) -> Exchange | None:
+    def earlier(self, identity: RequestIdentity) -> Exchange | None:
         """Return the answer to which a retried request belongs; None for a new request.
 
         Raises:
-            ApiError: 400, an idempotency key came with two different requests.
+            ApiError: 400, two different requests have the same idempotency key.
         """
-        if not (asked.is_retry or asked.idempotency_key):
+        if not (identity.is_retry or identity.idempotency_key):
             return None
         going_on = (exchange for exchange in self._open if not exchange.given_up)
         for exchange in (*going_on, *reversed(self._kept.values())):
-            if asked.idempotency_key and asked.idempotency_key == exchange.asked.idempotency_key:
-                if asked.digest != exchange.asked.digest:
+            if (
+                identity.idempotency_key
+                and identity.idempotency_key == exchange.identity.idempotency_key
+            ):
+                if identity.digest != exchange.identity.digest:
                     raise bad_request("This idempotency-key came with another request before.")
                 return exchange
-            if asked.is_retry and asked.digest == exchange.asked.digest:
+            if identity.is_retry and identity.digest == exchange.identity.digest:
                 return exchange
         return None
 

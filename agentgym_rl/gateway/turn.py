@@ -185,9 +185,10 @@ class Turn(Reply):
         return bisect_left(lengths, end, key=lambda length: len(self._chat.text(ids[:length])))
 
     def commit(self, *, is_retry: bool = False) -> Sampled:
-        """Record the finished turn and its `message`; return the node, to be told of the delivery.
+        """Record the finished turn and its `message`; return the node, on which the caller records
+        the delivery.
 
-        `is_retry`: the client asked before, and the earlier answer is no longer kept.
+        `is_retry`: the client repeats a request whose answer is no longer kept.
 
         Raises:
             ApiError: 410, the session was closed meanwhile.
@@ -199,7 +200,7 @@ class Turn(Reply):
             self._context,
             self.sample,
             self.request,
-            self._said(),
+            self._complete_message(),
             number=self.number,
             sibling_of="n" if self.index else "retry" if is_retry else None,
         )
@@ -210,8 +211,8 @@ class Turn(Reply):
         counters["length_turns"] += self._finish == "length"
         return node
 
-    def _said(self) -> Mapping[str, Any]:
-        """Return the message as the tree knows it: after its beginning, if the client wrote one."""
+    def _complete_message(self) -> Mapping[str, Any]:
+        """Return the message for the tree: with its beginning, if the client wrote one."""
         if not self.request.continues:
             return self.message
         begun = self.request.messages[-1]
@@ -231,13 +232,14 @@ class Turn(Reply):
 
     @property
     def _must_know_choices(self) -> bool:
-        """Return whether the turn trains, and its tokens were not drawn from all others."""
+        """Return whether the turn trains, and its tokens were not drawn from the complete
+        vocabulary."""
         restricted = self.sample.constrained or self._sampling.truncated_by
         return bool(restricted) and self.session.trains(self.sample)
 
     def _find_choices(self) -> None:
-        """Record what the tokens were drawn from: as the engine says, if it had to exclude some
-        that a grammar allows, or else as the grammar says."""
+        """Record the sets from which the tokens were drawn: those that the engine reports, if
+        sampling parameters exclude tokens that the grammar allows, or else those of the grammar."""
         if self._sampling.truncated_by:
             choices = choices_of(map(mask_of, self._support))
         else:
@@ -246,7 +248,7 @@ class Turn(Reply):
         self.sample = replace(self.sample, choices=choices)
 
     def _take_support(self, delta: Delta) -> None:
-        """Keep what the tokens of a delta were drawn from.
+        """Keep the sets from which the tokens of a delta were drawn.
 
         Raises:
             ApiError: 400, the engine does not report it, so the turn could not be trained.
@@ -337,12 +339,12 @@ async def open_turns(
     size: int,
     sampler: Sampler,
 ) -> list[Turn]:
-    """Check a request against the session's policy and prepare the engine's input; return one turn
+    """Check a request against the session's policy, and prepare the engine's input; return a turn
     for each sample. `size`: the number of bytes of the request that were read for the first time.
 
     Raises:
-        ApiError: 400, the policy or the context length forbids it, or the engine could not tell
-            what its tokens are drawn from.
+        ApiError: 400, the policy or the context length forbids it, or the engine cannot report the
+            sets from which tokens are drawn.
     """
     _check_support(session, request, sampler)
     request, context = await prepare_context(

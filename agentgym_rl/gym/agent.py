@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # the SDK takes half a second to import; agents get a ready c
 
 
 class Agent(ABC):
-    """A program that plays one episode: it queries the model and steps the env until the end.
+    """A program that plays one episode: it queries the model and steps the environment until the
+    episode ends.
 
     `env.reset()` has been prepared with the task: calling it returns the first messages.
     The framework sums the rewards from `Step.reward`; an agent returns nothing.

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 RESERVED_INFO = {
     "task_id": "id of the task that is played (from reset)",
-    "env_id": "id of the environment that plays it, where one environment stands for several",
+    "env_id": "id of the environment that plays it, where one environment combines several",
     "over": "reward of a game that ended before the seat had a turn (from reset)",
     "episode": 'on the last step: {"r": sum of rewards, "l": steps, "t": seconds} (Gymnasium\'s)',
     "metrics": "numbers to average over episodes, by name",
-    "turn_reward": "what the action's own turn earns, in units of advantage, beside the reward",
-    "reward_components": "what the reward is made of, by name",
-    "stop_reason": "why the episode ended: answer, max_turns, or the environment's own word",
-    "invalid_action": "what was wrong with an action that could not be taken",
-    "tool_errors": "what was wrong with the tool calls that failed, a text each",
+    "turn_reward": "reward of the action's own turn, in units of advantage, besides `reward`",
+    "reward_components": "parts of the reward, by name",
+    "stop_reason": "reason of the end: answer, max_turns, or one of the environment's own",
+    "invalid_action": "problem of an action that could not be executed",
+    "tool_errors": "errors of the tool calls that failed, one text each",
     "verifier": "status of the verifier: ok, wrong, unparseable, timeout, or the env's own",
-    "verifier_detail": "a sentence on it",
-    "verifier_ms": "how long it took",
+    "verifier_detail": "explanation of the status",
+    "verifier_ms": "duration of the verification",
 }
-"""The keys of `info` that mean the same in every environment; all are optional."""
+"""The keys of `info` with the same meaning in every environment; all are optional."""
 
 
 class Step(NamedTuple):
@@ -54,7 +54,7 @@ class Origin(Protocol):
     """The specification from which an environment was made."""
 
     def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
-        """Return the tasks of the environment, with the options it was made with."""
+        """Return the tasks of the environment, with the options with which it was made."""
         ...
 
 
@@ -80,24 +80,24 @@ class Env(ABC):
     """The `EnvSpec` of the environment; `make` sets it, and `make(env.spec)` makes another one."""
 
     max_turns: int | None = None
-    """The maximum number of assistant messages of an episode; `make` truncates there, unless it
-    gets another limit."""
+    """The maximum number of assistant messages of an episode; `make` truncates there, unless it is
+    called with another limit."""
 
     step_timeout_s: float = 10.0
     """The time limit of `step` and `reset`; a longer call is a failure of the environment. `make`
-    enforces it, unless it gets another limit (a run's is `rollout.tool_timeout_s`)."""
+    enforces it, unless it is called with another limit (a run's is `rollout.tool_timeout_s`)."""
 
     needs_sandboxes: bool = False
     """Whether `reset` needs `options["sandboxes"]`, a started `SandboxBackend`; a run uses the
     backend that `--sandbox` names."""
 
     holds_sandboxes: bool = False
-    """Whether an episode keeps a sandbox from one step to the next: then no more episodes run at
-    the same time than there are sandboxes."""
+    """Whether an episode keeps a sandbox from one step to the next; then the number of concurrent
+    episodes is limited to that of sandboxes."""
 
     reward_range: tuple[float, float] | None = (0.0, 1.0)
     """The lowest and highest reward of an episode: `arl check` compares empty replies and gold
-    answers with it. None: any play may win an episode, as in games of chance."""
+    answers with it. None: not known, since any play may win, as in games of chance."""
 
     uses_verifier: bool = False
     """Whether `reset` gets `options["verifier"]`, the run's started `VerifierPool`; a caller
@@ -107,18 +107,19 @@ class Env(ABC):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Start an episode. `options["task"]` is the Task to play, when a runner gives one.
+        """Start an episode. `options["task"]` is the Task to play, if the caller has one.
 
         The same task (or seed) must give byte-equal first messages in any process.
         """
 
     @abstractmethod
     async def step(self, action: Message) -> Step:
-        """Answer one assistant message, tool calls included. Hostile input never raises."""
+        """Return the result of one assistant message, tool calls included. Hostile input never
+        raises."""
 
     async def open_sandbox(self) -> Sandbox:
-        """Return the sandbox of the episode, for agents that run inside of it. It is the
-        environment's, and ends with the episode.
+        """Return the sandbox of the episode, for agents that run inside it. The environment owns
+        it, and ends it with the episode.
 
         Raises:
             EnvError: the environment has none for agents.

@@ -1,4 +1,4 @@
-"""An environment without async in a process of its own, which can be killed.
+"""The play of a synchronous environment in a separate process, which can be killed.
 
     ProcessEnv ─── pickled calls ───► main(): the environment
                ◄─ results, tools, errors ─
@@ -38,14 +38,15 @@ START_TIMEOUT_S = 180.0
 CLOSE_TIMEOUT_S = 3.0
 """The time for the environment's own `close`; then the process is killed."""
 MAX_BYTES = 64 << 20
-"""The largest message."""
+"""The maximum size of a message between the processes, in bytes."""
 _END_S, _EXIT_S = 1.0, 5.0
-"""The times for the exit of a process without calls, and of one that dies."""
+"""The times, in seconds, for the exit of a process that gets no more calls, and of one that is
+dying."""
 _MAIN = f"from {__name__} import main; main()"
 
 
 class Remade(Protocol):
-    """The part of a `SyncEnv` that is read to make it in another process."""
+    """The part of a `SyncEnv` that is needed to make it in another process."""
 
     tools: Sequence[ToolSpec]
     step_timeout_s: float
@@ -56,13 +57,15 @@ class Remade(Protocol):
 
 
 class ProcessEnv:
-    """The environment `env`, played in a process of its own: the methods of a `SyncEnv`, blocking.
+    """The environment `env`, played in a separate process: the methods of a `SyncEnv`, blocking.
 
-    `env` itself is not played. Calls come one after the other; `kill` may come from any thread, and
-    ends the call under way. A call that takes longer than `timeout_s` ends the process.
+    `env` itself is not played. Calls are made one after the other; `kill` may be called from any
+    thread, and ends the call in progress. A call that takes longer than `timeout_s` ends the
+    process.
 
     Raises:
-        ConfigError: the process cannot make the environment, or cannot get what it needs.
+        ConfigError: the process cannot make the environment, or the environment needs sandboxes or
+            the verifier pool.
     """
 
     def __init__(self, env: Remade, *, timeout_s: float | None = None) -> None:
@@ -81,8 +84,8 @@ class ProcessEnv:
         """Start the process, unless it runs, and make the environment in it.
 
         Raises:
-            EnvError: the constructor failed there, or took more than START_TIMEOUT_S.
-            (ConfigError and the like of the environment itself pass through.)
+            EnvError: the constructor failed there, or took more than START_TIMEOUT_S. (ConfigError
+                and other errors of this package pass through.)
         """
         if not self.is_running:
             self.kill()
@@ -117,8 +120,8 @@ class ProcessEnv:
             self.kill()
 
     def kill(self, grace_s: float = 0.0) -> None:
-        """End the process and its children, now or when it has not ended itself for `grace_s`.
-        Idempotent."""
+        """End the process and its children, at once, or after it has had `grace_s` seconds to end
+        by itself. Idempotent."""
         life, self._life = self._life, None
         if life is not None:
             life.kill(grace_s)
@@ -144,7 +147,7 @@ class ProcessEnv:
             raise
         try:
             value, self.tools, error, text = pickle.loads(answer)
-        except Exception as problem:  # a class that is there, and not here
+        except Exception as problem:  # a class that exists only in that process
             raise EnvError(
                 f"{what} of {self._name}: its answer cannot be read here: {problem!r}"
             ) from problem
@@ -170,7 +173,7 @@ class _Life:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _MAIN, str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
-                    stdout=2,  # its prints are no output of this program
+                    stdout=2,  # what it prints is not output of this program
                     pass_fds=[theirs.fileno()],
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     start_new_session=True,
@@ -178,7 +181,7 @@ class _Life:
             except OSError as error:
                 self._socket.close()
                 raise EnvError(f"the process of {name} cannot be started: {error}") from error
-        # A handle of its own, closed with the last use: another thread may call `kill` meanwhile.
+        # A separate handle, closed after the last use: another thread may call `kill` meanwhile.
         self._line = Connection(os.dup(self._socket.fileno()))
         self._send(json.dumps([sys.path, os.environ.get("PYTHONPATH")]).encode())
 
@@ -190,7 +193,7 @@ class _Life:
         """Return the answer to a request.
 
         Raises:
-            EnvError: there is none: the process ended, or took too long.
+            EnvError: there is no answer: the process ended, or took too long.
         """
         if len(request) > MAX_BYTES:
             raise EnvError(f"{what} of {self._name}: {len(request)} bytes, at most {MAX_BYTES}")
@@ -214,7 +217,7 @@ class _Life:
     def kill(self, grace_s: float = 0.0) -> None:
         """Kill the process and its group, and wait for its end. Idempotent, from any thread.
 
-        A process that gets no more requests, or is dying, has `grace_s` to end by itself.
+        A process that gets no more requests, or is dying, has `grace_s` seconds to end by itself.
         """
         with self._lock:
             if not self._is_open:
@@ -323,5 +326,5 @@ def _answer(value: object, tools: object, error: BaseException | None, text: str
         problem = f"{len(found)} bytes, at most {MAX_BYTES}"
     except Exception as refused:  # foreign objects
         problem = f"{type(refused).__name__}: {refused}"
-    said = f"{text}; " if text else ""
-    return pickle.dumps((None, (), None, f"{said}its result cannot leave the process: {problem}"))
+    prefix = f"{text}; " if text else ""
+    return pickle.dumps((None, (), None, f"{prefix}its result cannot leave the process: {problem}"))

@@ -83,7 +83,7 @@ def message_of(action: str | Message) -> Message:
 
 
 MARGIN_S = 10.0
-"""The time to wait beyond the environment's own deadline, which should have passed by then."""
+"""The time, in seconds, to wait after the environment's own deadline has passed."""
 SANDBOX_START_S = 120.0
 
 
@@ -137,7 +137,7 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
         has `tools`.
 
         Raises:
-            EnvError: `options["task"]` is no Task, or an option is unknown.
+            EnvError: `options["task"]` is not a Task, or an option is unknown.
         """
         super().reset(seed=seed)
         options = dict(options or {})
@@ -216,7 +216,7 @@ _ENTRY_POINT = "agentgym_rl.gym.gymnasium:SyncGym"
 
 def publish_all() -> None:
     """Register every environment with Gymnasium: those of plugins, those registered so far, and
-    from now on each one as it is registered. Environments are imported when they are made."""
+    later ones as they are registered. Environments are imported when they are made."""
     for id in sorted(registry.names("env")):
         publish(id)
     registry.on_new_env(publish)

@@ -59,14 +59,14 @@ def register(
     force: bool = False,
     **limits: Any,
 ) -> Spec:
-    """Give `entry_point`, a class or its path "module:Class", a name.
+    """Register `entry_point`, a class or its path "module:Class", as `id`.
 
     `limits` of an environment are the other fields of `EnvSpec`: max_turns, step_timeout_s,
-    wrappers, argument, max_attempts and what goes with it.
+    wrappers, argument, max_attempts and the options of attempts.
 
     Raises:
-        ConfigError: the id is malformed, or taken and `force` is False; the class stands inside a
-            function; `limits` has an unknown name, or a value out of range.
+        ConfigError: the id is malformed, or taken and `force` is False; the class is defined inside
+            a function; `limits` has an unknown name, or a value out of range.
     """
     if not _ID.fullmatch(id):
         raise ConfigError(f"bad id {id!r}: expected [namespace/]name or [namespace/]name-vN")
@@ -85,14 +85,14 @@ def register(
         raise ConfigError(f"{kind} {id!r} cannot be registered: {error}") from error
     _registered[kind, id] = made
     if kind == "env":
-        for tell in _listeners:
-            tell(id)
+        for listener in _listeners:
+            listener(id)
     return made
 
 
-def on_new_env(tell: Callable[[str], None]) -> None:
-    """Call `tell` with the id of each environment that is registered from now on."""
-    _listeners.append(tell)
+def on_new_env(listener: Callable[[str], None]) -> None:
+    """Call `listener` with the id of each environment that is registered from now on."""
+    _listeners.append(listener)
 
 
 @overload
@@ -103,7 +103,7 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
     """Return the spec of an id, a `module:attr`, or a `name:value` (see `Spec.argument`).
 
     Raises:
-        ConfigError: nothing has that id; the message names the nearest ones.
+        ConfigError: nothing has that id; the message has near matches.
     """
     if ":" in id:
         return _with_argument(id, kind) or _at(id, kind)
@@ -122,12 +122,12 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
 
 
 def make(id: str | EnvSpec | type[Env | SyncEnv], **kwargs: Any) -> Env:
-    """Make a new environment, of an id, a spec or a class, inside the wrappers that
-    `agentgym_rl.gym.wrappers` draws.
+    """Make a new environment from an id, a spec or a class, inside the wrappers shown in
+    `agentgym_rl.gym.wrappers`.
 
     `max_turns`, `step_timeout_s`, `wrappers`, `max_attempts` and the other fields of `EnvSpec` set
-    those fields; all else is an option of the environment, which gets copies of lists and tables.
-    `make(env.spec)` makes another environment of the same spec.
+    those fields; all other keywords are options of the environment, which gets copies of lists and
+    tables. `make(env.spec)` makes another environment of the same spec.
 
     Raises:
         ConfigError: nothing has that id, or the environment does not take these options.
@@ -143,7 +143,7 @@ def pprint_registry() -> None:
 
 
 def make_agent(id: str | type[Agent], **kwargs: Any) -> Agent:
-    """Make a new agent, of an id or a class."""
+    """Make a new agent from an id or a class."""
     return spec(id if isinstance(id, str) else path_of(id), kind="agent").make(**kwargs)
 
 
@@ -165,8 +165,8 @@ def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
 
 
 def listing(kind: Kind) -> list[Listed]:
-    """Return all specs of a kind, registered or of plugins, sorted by id; a broken plugin's row
-    carries its error."""
+    """Return all specs of a kind, registered or of plugins, sorted by id; the row of a broken
+    plugin has its error."""
     forget_entry_points()
     rows = [_row(id, kind) for id in sorted(names(kind))]
     return [row for row in rows if row is not None]
@@ -212,7 +212,7 @@ def _at(path: str, kind: Kind) -> Spec:
 
 
 def _with_argument(id: str, kind: Kind) -> Spec | None:
-    """Return the spec of `name:value`; None if nothing of that name takes a value."""
+    """Return the spec of `name:value`; None if no spec of that name takes a value."""
     name, _, value = id.partition(":")
     row = _row(name, kind)
     found = row.spec if row else None

@@ -1,12 +1,12 @@
-"""The sandbox contract: the interface of the places in which untrusted programs run.
+"""The sandbox contract: the interface of the environments in which untrusted programs run.
 
     backend = make_sandbox("local")
     async with backend, await backend.create() as sandbox:
         result = await sandbox.run_python("print(6 * 7)")
 
-A backend hands out sandboxes; a sandbox is one episode's world: a work folder, and nothing of the
-machine around it. The outcome of a program is a *result* (`ExecResult.status`), however bad; a
-failure of the sandbox itself is a `SandboxError`, and never a result.
+A backend makes sandboxes. A sandbox belongs to one episode: its programs have a work folder, and no
+access to the machine around it. Every outcome of a program is a *result* (`ExecResult.status`),
+also a crash; a failure of the sandbox itself is a `SandboxError`, and never a result.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Image:
     work_dir: str
     """The folder in which programs start, an absolute path (the Dockerfile's last WORKDIR)."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The variables that every program gets (ENV)."""
+    """The environment variables of every program (ENV)."""
     place: str = ""
-    """The backend's own name of the image: a folder, or the id of an image of a daemon."""
+    """The location of the image for the backend: a folder, or the id of an image of a daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ class Limits:
     cpu_s: int = 10
     """The CPU seconds of each process."""
     memory_mb: int = 512
-    """The memory of each process; of all together if `Capabilities.total_memory` holds."""
+    """The memory of each process, or of all processes together if `Capabilities.total_memory` is
+    True."""
     processes: int = 32
     """The number of processes and threads together."""
     disk_mb: int = 64
@@ -82,7 +83,8 @@ class Limits:
                 raise ValueError(f"Limits.{name} is {getattr(self, name)}; expected above 0")
 
     def within(self, bounds: Limits) -> Limits:
-        """Return these limits unchanged, for one run in a sandbox of `bounds`.
+        """Return these limits, after a check that they are within `bounds`, the limits of the
+        sandbox.
 
         Raises:
             ValueError: a limit is above that of `bounds`.
@@ -106,7 +108,7 @@ class Status(StrEnum):
     MEMORY_LIMIT = "memory_limit"
     OUTPUT_LIMIT = "output_limit"
     KILLED = "killed"
-    """The end by SIGKILL for none of the limits."""
+    """The end by SIGKILL that no limit explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +130,19 @@ class ExecResult:
     stdout: bytes
     stderr: bytes
     truncated: bool = False
-    """True if the program wrote more output than is kept here."""
+    """Whether the program wrote more output than is kept."""
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """The collected files, by path in the work folder."""
     skipped_files: Sequence[SkippedFile] = ()
     wall_ms: float = 0.0
     cpu_ms: float = 0.0
-    """The CPU time of the program and the processes that ended before it; timing-based rewards need
-    it, since other programs share the processors."""
+    """The CPU time of the program and of its processes that ended before it, in milliseconds;
+    rewards by speed need it, since other programs share the processors."""
     max_rss_kb: int = 0
     killed_processes: int = 0
-    """The number of processes left over when the program ended, and killed."""
+    """The number of processes that were left when the program ended, and were killed."""
     state_lost: bool = False
-    """True if the session, or the files of the sandbox, did not survive."""
+    """Whether the state of the session, or the files of the sandbox, were lost."""
     sandbox_id: str = ""
 
     @property
@@ -158,27 +160,27 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The limits and features that a backend really provides on this machine."""
+    """The limits and features that a backend provides on this machine."""
 
     network_isolated: bool = False
     process_isolated: bool = False
-    """True if programs see, and can signal, only their own processes."""
+    """Whether programs see, and can signal, only their own processes."""
     total_memory: bool = False
-    """True if `memory_mb` limits all processes together."""
+    """Whether `memory_mb` limits all processes together."""
     disk: bool = False
-    """True if `disk_mb` is enforced."""
+    """Whether `disk_mb` is enforced."""
     exec: bool = False
-    """True if any program can run, not Python alone."""
+    """Whether any program can run, not only Python."""
     sessions: frozenset[str] = frozenset()
     fork_snapshot: bool = False
     images: bool = False
-    """True if sandboxes can start from images (`SandboxBackend.prepare`)."""
+    """Whether sandboxes can start from images (`SandboxBackend.prepare`)."""
 
     def missing(self, required: Sequence[str]) -> list[str]:
         """Return the names in `required` that the backend lacks.
 
         Raises:
-            ValueError: a name is no capability.
+            ValueError: a name is not a capability.
         """
         known = [item.name for item in dataclasses.fields(self)]
         if unknown := [name for name in required if name not in known]:
@@ -190,7 +192,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The check of one thing that a backend requires, or prefers, of the machine."""
+    """The check of one feature of the machine that a backend requires or prefers."""
 
     name: str
     ok: bool
@@ -223,7 +225,7 @@ class SandboxStats:
     """The counters since the backend started."""
 
     executions: int = 0
-    """The number of programs and cells that gave a result."""
+    """The number of programs and cells that ended with a result."""
     statuses: dict[str, int] = field(default_factory=dict[str, int])
     created: int = 0
     lost: int = 0
@@ -231,7 +233,7 @@ class SandboxStats:
     respawns: int = 0
     """The number of slots or containers that were replaced."""
     queue_wait_s: float = 0.0
-    """The waiting time of all `create` calls together."""
+    """The waiting time of all `create` calls together, in seconds."""
     queue_wait_max_s: float = 0.0
     in_use: int = 0
     waiting: int = 0
@@ -270,7 +272,7 @@ class Session(ABC):
 
     @abstractmethod
     async def fork(self) -> Session:
-        """Return a second session that goes on from a snapshot of this one's state, independently.
+        """Return a second session that continues independently from a snapshot of this one's state.
 
         Files are shared; memory is not.
 
@@ -284,12 +286,12 @@ class Session(ABC):
 
 
 class Sandbox(ABC):
-    """The world of one episode. Programs run in `WORK_DIR`; files last until `reset` or `close`.
+    """The sandbox of one episode. Programs run in `WORK_DIR`; files last until `reset` or `close`.
 
-    Paths are relative to `WORK_DIR`. One program runs at a time; sessions live beside it.
+    Paths are relative to `WORK_DIR`. One program runs at a time; sessions may run at the same time.
 
     A sandbox with an image has its complete file system: programs start in `image.work_dir`, paths
-    may be absolute, relative ones are below that folder, and `reset` gives the image's files back.
+    may be absolute, relative ones are below that folder, and `reset` restores the image's files.
     """
 
     id: str
@@ -312,14 +314,14 @@ class Sandbox(ABC):
         Args:
             stdin: The complete standard input.
             files: Files to write to the work folder first.
-            collect: Files and folders to return afterwards (`"."`: everything). Only regular
-                files are followed; the others are in `skipped_files`.
+            collect: Files and folders to return afterwards (`"."`: everything). Only regular files
+                are returned; the others are in `skipped_files`.
             limits: Tighter limits than the sandbox's, for this run.
 
         Raises:
             SandboxError: the sandbox failed, not the program.
-            ValueError: a path leads out of the work folder, or `limits` allow too much.
-            TypeError: a file is no bytes.
+            ValueError: a path leads out of the work folder, or `limits` are above the sandbox's.
+            TypeError: the contents of a file are not bytes.
         """
 
     @abstractmethod
@@ -334,9 +336,10 @@ class Sandbox(ABC):
         collect: Sequence[str] = (),
         limits: Limits | None = None,
     ) -> ExecResult:
-        """Run a program; exit code 127 if none has that name. All else is the same as `run_python`.
+        """Run a program; the exit code is 127 if no program has that name. The rest is the same as
+        in `run_python`.
 
-        `env` is added to a small clean environment without any of the host's variables.
+        `env` is added to a minimal environment without any of the host's variables.
         """
 
     @abstractmethod
@@ -349,12 +352,12 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def write_files(self, files: Mapping[str, bytes]) -> None:
-        """Create or replace files; folders on the way are made.
+        """Create or replace files, and the folders above them.
 
         Raises:
             SandboxError: the files could not be written (too large, or programs prevented it).
             ValueError: a path leads out of the work folder.
-            TypeError: a file is no bytes.
+            TypeError: the contents of a file are not bytes.
         """
 
     @abstractmethod
@@ -363,7 +366,7 @@ class Sandbox(ABC):
 
         Raises:
             FileNotFoundError: there is no such file.
-            OSError: the path is no regular file, or the file is larger than `max_bytes`.
+            OSError: the path is not a regular file, or the file is larger than `max_bytes`.
             ValueError: the path leads out of the work folder.
         """
 
@@ -373,14 +376,15 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def reset(self) -> None:
-        """End every process and session and remove every file: the sandbox is as new, for another
-        program of the same owner. This is much cheaper than another sandbox.
+        """End every process and session, and remove every file, so that the sandbox is as new for
+        another program of the same owner. This is much cheaper than a new sandbox.
 
-        A running program is waited for; a running cell is lost with its session. Bounded in time.
+        The call waits for a running program; a running cell is lost with its session. Bounded in
+        time.
 
         Raises:
-            SandboxLost: the sandbox is closed, or could not be emptied, which ends it: it never
-                goes on with leftovers.
+            SandboxLost: the sandbox is closed, or could not be emptied; then it is ended, so that
+                nothing of the old state is left.
         """
 
     @abstractmethod
@@ -389,7 +393,8 @@ class Sandbox(ABC):
 
     def forward(self, port: int, to: str) -> AbstractAsyncContextManager[None]:
         """Let programs reach one address of the host, while the context is open: connections to
-        127.0.0.1:`port` in the sandbox go to `to`, a "host:port". All else stays unreachable.
+        127.0.0.1:`port` in the sandbox go to `to`, a "host:port". All other addresses stay
+        unreachable.
 
         Raises:
             SandboxError: the backend cannot do it, or it failed.
@@ -409,11 +414,11 @@ class Sandbox(ABC):
 
 
 class SandboxBackend(ABC):
-    """A maker of sandboxes, while it is open: `async with backend:`, within a single task."""
+    """A factory of sandboxes, while it is open: `async with backend:`, within a single task."""
 
     name: str
     at_once: int = 0
-    """The most sandboxes at once; 0: not known here."""
+    """The maximum number of sandboxes at once; 0: not known."""
 
     @abstractmethod
     async def __aenter__(self) -> Self:
@@ -431,7 +436,7 @@ class SandboxBackend(ABC):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """End every sandbox, and leave nothing behind."""
+        """End every sandbox, with all of its processes and files."""
 
     @abstractmethod
     async def create(
@@ -441,7 +446,7 @@ class SandboxBackend(ABC):
         image: Image | None = None,
         timeout_s: float = 60.0,
     ) -> Sandbox:
-        """Return a new sandbox; calls wait in their order while the most sandboxes are in use.
+        """Return a new sandbox; calls wait in their order while the maximum number is in use.
 
         Args:
             limits: The limits of the sandbox; None: those of the backend.
@@ -464,7 +469,7 @@ class SandboxBackend(ABC):
 
         Args:
             timeout_s: The longest time to build it, in seconds.
-            report: A function that gets a line for each step of a build.
+            report: A function that is called with a line for each step of a build.
 
         Raises:
             ImageError: the image cannot be built here; the message names the recipe, the step and
@@ -477,7 +482,7 @@ class SandboxBackend(ABC):
 
     @abstractmethod
     async def probe(self) -> ProbeReport:
-        """Check what the machine offers to the backend, which need not be started."""
+        """Check whether the backend, which need not be started, can work on this machine."""
 
     @abstractmethod
     def stats(self) -> SandboxStats:

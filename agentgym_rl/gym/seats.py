@@ -25,12 +25,12 @@ from .env import Env, Step
 from .step_clock import OffTheClock
 
 ANY_SEAT = "any"
-"""The value of the option `seat` with which the seed of the task decides."""
+"""The value of the option `seat` with which the seed of the task chooses the seat."""
 LEFT = "left"
-"""The `stop_reason` of a game that ended because the agent of another seat was done."""
+"""The `stop_reason` of a game that ended because the agent of another seat ended."""
 _ROUNDING = 1e-9
 _MOST_OWN = 10_000
-"""The most actions of the game's own players between two of agents: without a limit, a game that
+"""The maximum number of consecutive actions of the game's own players: without a limit, a game that
 never passes the turn on would block the process."""
 
 
@@ -41,10 +41,11 @@ class MultiSeatEnv(Env):
     Subclasses implement `start`, `act`, `observe` and `own_action`, and keep `turn` and `rewards`.
     Every random draw comes from the seed of `start` and the position, so that the same actions give
     the same game. `seat` and `opponent` are for a game that is played as an ordinary environment:
-    the agent's seat (the first one by default; "any": by the task) and the player of the others.
+    the agent's seat (the first one by default; "any": chosen by the task's seed) and the player of
+    the other seats.
 
     Raises:
-        ConfigError: the game has no such seat, or no such player of its own.
+        ConfigError: the game has no such seat, or does not offer such a player.
     """
 
     seats: Sequence[str] = ()
@@ -60,7 +61,7 @@ class MultiSeatEnv(Env):
     turn: str | None = None
     """The seat that acts next; None: the game is over."""
     truncated: Collection[str] = ()
-    """The seats that the game itself cut off, once it is over."""
+    """The seats whose episodes the game itself truncated, once it is over."""
     rewards: Mapping[str, float]
     """The sum of the rewards of each seat so far."""
 
@@ -84,10 +85,10 @@ class MultiSeatEnv(Env):
 
     @abstractmethod
     def own_action(self, seat: str, player: str) -> Message:
-        """Return what one of the game's own `players` does at a seat whose turn it is."""
+        """Return the action of one of the game's own `players` at a seat whose turn it is."""
 
     def ending(self, seat: str) -> dict[str, Any]:
-        """Return the contents of the `info` of a seat's last step, such as metrics."""
+        """Return the `info` of a seat's last step, such as metrics."""
         return {}
 
     async def reset(
@@ -107,7 +108,7 @@ class MultiSeatEnv(Env):
         return await self._alone.reset(seed=number, options=given)
 
     async def step(self, action: Message) -> Step:
-        """Play an action, and those of the other seats up to the next turn of the agent's.
+        """Play an action, and those of the other seats up to the agent's next turn.
 
         Raises:
             EnvError: there is no game, or it breaks its contract.
@@ -136,23 +137,24 @@ def _seed(seed: int | None, options: Mapping[str, Any] | None) -> int:
 
 
 class Table:
-    """One game with all of its players; those of `own` seats are the game's, and act at once.
+    """One game with all of its players; the seats in `own` have players of the game, which act at
+    once.
 
-    One event loop only. Waits for the turn of a seat do not count for the time limit of a step, and
-    end with the other agents, each of which has the deadlines of an episode: the code that runs the
-    agents calls `leave` when one of them ends, for any reason. A game that fails once has failed
-    for all seats.
+    One event loop only. Waits for the turn of a seat do not count for the time limit of a step.
+    They end at the latest when the other agents end, each of which has the deadlines of an episode:
+    the code that runs the agents calls `leave` when one of them ends, for any reason. A game that
+    fails once has failed for all seats.
     """
 
     def __init__(self, game: MultiSeatEnv, own: Mapping[str, str]) -> None:
         self.game = game
         self.left = ""
-        """The seat whose agent was done before the game; empty: none was."""
+        """The seat whose agent ended before the game; empty: none did."""
         self._own = own
         self._starting = asyncio.Lock()
         self._started = False
         self._failure = ""
-        """The reason for which the game cannot go on; empty: it can."""
+        """The reason why the game cannot continue; empty: it can."""
         self._changed = asyncio.Event()
 
     @property
@@ -174,7 +176,7 @@ class Table:
                 await self.game.start(seed=seed, options=options)
                 await self._play_own()
             self._started = True
-        self._tell()
+        self._notify()
 
     async def act(self, seat: str, action: Message) -> dict[str, Any]:
         """Play an action of the seat whose turn it is, and those of the game's own players.
@@ -190,14 +192,15 @@ class Table:
         with self._whole(f"it failed when seat {seat} acted"):
             info = await self.game.act(seat, action)
             await self._play_own()
-        self._tell()
+        self._notify()
         return info
 
     def observe(self, seat: str) -> list[Message]:
         """Return the messages since the seat observed last.
 
         Raises:
-            EnvError: the game changes the turn in `observe`, unnoticed by the other seats.
+            EnvError: the game changes the turn in `observe`, which the other seats would not
+                notice.
         """
         turn = self.game.turn
         with self._whole(f"it failed when seat {seat} looked"):
@@ -223,15 +226,16 @@ class Table:
         return self._started and self.game.turn == seat
 
     def leave(self, seat: str) -> None:
-        """End the game because the agent of a seat is done; without effect once it is over."""
+        """End the game because the agent of a seat has ended; this has no effect once the game is
+        over."""
         if not self.is_over and not self.left:
             self.left = seat
-        self._tell()
+        self._notify()
 
     @contextlib.contextmanager
     def _whole(self, what: str) -> Generator[None]:
-        """End the game for all seats after an error in this context, or a cancellation: the state
-        of the game is then not known."""
+        """End the game for all seats after an error or a cancellation in this context, since the
+        state of the game is then unknown."""
         try:
             yield
         except BaseException as error:
@@ -239,14 +243,14 @@ class Table:
             why = "it was cut off in the middle (a time limit, or the end of the agent)"
             why = why if cut else f"{type(error).__name__}: {error}"
             self._failure = f"{what}: {why}"
-            self._tell()
+            self._notify()
             raise
 
     def _check_alive(self) -> None:
-        """Refuse to go on with a game that has failed.
+        """Check that the game has not failed.
 
         Raises:
-            EnvError: it has.
+            EnvError: it has failed.
         """
         if self._failure:
             raise EnvError(f"the game is over for all seats: {self._failure}")
@@ -279,7 +283,7 @@ class Table:
         if game.zero_sum and not abs(total) <= _ROUNDING:
             raise EnvError(f"the game is zero_sum, and its rewards {dict(game.rewards)} are not")
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Wake the seats that wait for their turn."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

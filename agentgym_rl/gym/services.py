@@ -1,5 +1,5 @@
-"""The services that environments get at reset beside the task: sandboxes, and a verifier pool, the
-run's or one of the environment's own."""
+"""The services that environments get at reset in addition to the task: sandboxes, and a verifier
+pool, either the run's or the environment's own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:  # a verifier's handle needs no configuration
 
 
 class Verifier:
-    """A handle to the given pool, or to an own pool of one worker, started at the first call.
+    """A handle to the given pool, or to its own pool of one worker, which is started at the first
+    call.
 
-    The own pool is ended by `close`; a given pool stays its owner's. `options` are those of
-    its class, such as `arl_verifier.pool.ProcessPool`.
+    `close` ends the handle's own pool; a given pool is left to its owner. `options` are those of
+    the class of pools, such as `arl_verifier.pool.ProcessPool`.
     """
 
     def __init__(self, pool: VerifierPool | None = None, **options: Any) -> None:
@@ -40,7 +41,8 @@ class Verifier:
         return await pool.call(target, *args, timeout_s=timeout_s, fresh=fresh)
 
     async def require(self, *words: str) -> None:
-        """Check the isolation (`VerifierPool.require`); start the own pool if none was given."""
+        """Check the isolation (`VerifierPool.require`); start the handle's own pool if none was
+        given."""
         (self._given or self._own or await self._start()).require(*words)
 
     async def close(self) -> None:

@@ -32,7 +32,7 @@ from .sync_env import SyncEnv, to_async
 from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLimit
 
 SAY_AFTER_S = 2.0
-"""The seconds after which the log reports that tasks are still being read."""
+"""The time, in seconds, after which the log reports that tasks are still being read."""
 _log = logging.getLogger(__name__)
 _MAPS = (dict,)
 _SERIES = (list, tuple, set)
@@ -50,8 +50,8 @@ def copied(value: Any) -> Any:
 
 
 def not_json(value: Any, name: str) -> str:
-    """Return the first part of `value` that JSON cannot express, under its name within `name`, as
-    in "kwargs.when is a date"; "" if there is none."""
+    """Return the first part of `value` that JSON cannot express, by its path from `name`, as in
+    "kwargs.when is a date"; "" if there is none."""
     match value:
         case None | str() | int():
             return ""
@@ -91,7 +91,7 @@ class Spec(BaseModel):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     description: str = ""
     argument: str = ""
-    """The option that `<value>` sets if the id is written `<name>:<value>`, as in
+    """The option that is set to `<value>` by an id of the form `<name>:<value>`, as in
     `gymnasium:FrozenLake-v1`; empty: the id takes no value."""
 
     def to_json(self) -> str:
@@ -169,7 +169,7 @@ class WrapperSpec(BaseModel):
         """Return `env` inside a new wrapper.
 
         Raises:
-            ConfigError: the wrapper cannot be imported, raises an error, or gives no Env.
+            ConfigError: the wrapper cannot be imported, raises an error, or does not return an Env.
         """
         try:
             wrapped = import_object(self.entry_point)(env, **copied(self.kwargs))
@@ -185,31 +185,31 @@ class WrapperSpec(BaseModel):
 
 
 class EnvSpec(Spec):
-    """The spec of an environment with its wrappers (`gym.wrappers` draws their order)."""
+    """The spec of an environment with its wrappers (`gym.wrappers` shows their order)."""
 
     kind: Literal["env"] = "env"  # pyright: ignore[reportIncompatibleVariableOverride]
     max_turns: int | None = Field(default=None, ge=1)
-    """The most assistant messages of an episode; None: the environment's own limit."""
+    """The maximum number of assistant messages of an episode; None: the environment's own limit."""
     step_timeout_s: float | None = Field(default=None, gt=0)
-    """The longest time of a step; None: the environment's own limit."""
+    """The time limit of a step, in seconds; None: the environment's own limit."""
     wrappers: tuple[WrapperSpec, ...] = ()
     """The user's own wrappers, innermost first."""
     max_attempts: int = Field(default=1, ge=1)
     """The number of times a task may be tried in an episode (see `wrappers.Attempts`)."""
     feedback: str = FEEDBACK
     """The message to the agent after an attempt without success. This and the next two fields have
-    no effect until `max_attempts` is raised."""
+    no effect unless `max_attempts` is above 1."""
     retry_discount: float = Field(default=1.0, ge=0, le=1)
-    """The factor of the reward for each attempt that was needed before."""
+    """The factor of the reward for each earlier attempt."""
     success_reward: float = 1.0
-    """The reward from which on an attempt is a success."""
+    """The least reward of a successful attempt."""
 
     def load(self) -> type[Any]:
         """Import the class of the entry point.
 
         Raises:
-            ConfigError: the class cannot be imported, is no environment, or has a parameter of its
-                own with the name of an option of `make`.
+            ConfigError: the class cannot be imported, is not an environment, or has a parameter
+                with the name of an option of `make`.
         """
         cls = super().load()
         if taken := _taken(cls):
@@ -229,10 +229,11 @@ class EnvSpec(Spec):
         return self.with_options(**kwargs).maker()()
 
     def maker(self) -> Callable[[], Env]:
-        """Return a function that does the work of `make` without the look-ups, for many instances.
+        """Return a function that makes environments like `make`, but without looking up the class
+        each time.
 
         Raises:
-            ConfigError: the class cannot be imported. The maker: see `make`.
+            ConfigError: the class cannot be imported. The function raises the errors of `make`.
         """
         cls = self.load()
 
@@ -247,7 +248,8 @@ class EnvSpec(Spec):
         return make
 
     def with_options(self, **kwargs: Any) -> EnvSpec:
-        """Return the spec with which `make()` gives the environment of `make(**kwargs)`.
+        """Return the spec whose `make()` returns the same environment as `make(**kwargs)` of this
+        one.
 
         Raises:
             ConfigError: a limit is out of range, or an option of attempts is set while
@@ -297,7 +299,7 @@ class EnvSpec(Spec):
 
 
 def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:
-    """Return `made` inside the wrappers of `spec` and those that every environment gets."""
+    """Return `made` inside the wrappers of `spec` and those of every environment."""
     env = to_async(made) if isinstance(made, SyncEnv) else made
     env.spec = spec
     limit_s = env.step_timeout_s if spec.step_timeout_s is None else spec.step_timeout_s
@@ -321,9 +323,9 @@ _OF_ATTEMPTS = ("feedback", "retry_discount", "success_reward")
 _OF_MAKE = ("max_turns", "step_timeout_s", "wrappers", "max_attempts", *_OF_ATTEMPTS)
 
 
-@lru_cache(maxsize=256)  # the call takes longer than the making of an environment
+@lru_cache(maxsize=256)  # the call takes longer than making an environment
 def _taken(cls: type) -> tuple[str, ...]:
-    """Return the options of `make` that `cls` has a parameter for."""
+    """Return the options of `make` for which `cls` has a parameter of the same name."""
     try:
         parameters = inspect.signature(cls).parameters
     except (ValueError, TypeError):  # classes written in C have no signature
@@ -340,7 +342,7 @@ def _fields(model: BaseModel) -> dict[str, Any]:
 
 
 def _place(error: BaseException) -> str:
-    """Return file and line of the foreign code that raised the error, if it ran at all."""
+    """Return the file and line of the foreign code that raised the error; "" if it did not run."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 

@@ -2,8 +2,8 @@
 
     Timeout ─ StepClock ◄── OffTheClock ─ the verifier pool's queue
 
-The code that limits steps and the code that makes them wait need not know each other: the clock of
-the current step is in a context variable, which tasks started by the step inherit.
+The code that limits steps and the code that makes them wait are independent: the clock of the
+current step is in a context variable, which tasks started by the step inherit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StepClock:
     def enter(self) -> StepClock | None:
         """Begin a step; return the clock of the step around it, for `leave`.
 
-        Few steps are inside another step, or find another clock here than their last step left:
-        all others skip that work.
+        Few steps are inside another step, or have another clock than the environment's last step:
+        all others skip this work.
         """
         self._under_way = True
         found = _current.get()
@@ -52,7 +52,7 @@ class StepClock:
             _current.set(around)
 
     def limit(self, timeout_s: float) -> asyncio.Timeout:
-        """Return the timeout that ends the step after `timeout_s` of its own time from now on."""
+        """Return the timeout that ends the step after `timeout_s` seconds of this clock."""
         self._loop, self._left_s = asyncio.get_running_loop(), timeout_s
         self._limit = asyncio.timeout(None if self._pauses else timeout_s)
         return self._limit
@@ -76,7 +76,7 @@ class StepClock:
             limit.reschedule(None)
 
     def go_on(self) -> None:
-        """End one pause; the time runs again when no other pause is left."""
+        """End one pause; the clock continues when no pause is left."""
         self._pauses -= 1
         limit = self._running()
         if limit is not None and not self._pauses:
@@ -88,7 +88,7 @@ class StepClock:
 
 
 _current: ContextVar[StepClock | None] = ContextVar("step_clock", default=None)
-"""The clock of the current step; outside any step, the clock that the last step left."""
+"""The clock of the current step; outside any step, the clock of the last step."""
 
 
 class OffTheClock:

@@ -1,4 +1,4 @@
-"""The base class of environments without async, for code that never waits, or that blocks."""
+"""The base class of synchronous environments, for code that never waits, or that blocks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class SyncEnv(ABC):
     """
 
     executor: Executor = "inline"
-    """The place where steps run. `inline`: on the event loop itself, without overhead, right for
-    steps of less than a millisecond. `thread`: in a thread of the instance's own, for steps that
-    block; a step that hangs cannot be ended, so it must bound its own time. `process`: in the main
-    thread of a process of the instance's own, for steps that may hang or crash, and for libraries
-    with state of the process or its main thread. The process starts at `reset`, makes the
-    environment anew from its class and arguments, serves it until `close`, and is killed with a
-    step that takes too long. The instance here is not played: of its state only `tools` follows."""
+    """The executor of steps. `inline`: on the event loop itself, without overhead, for steps of
+    less than a millisecond. `thread`: in a separate thread of the instance, for steps that block; a
+    step that hangs cannot be ended, so it must bound its own time. `process`: in the main thread of
+    a separate process of the instance, for steps that may hang or crash, and for libraries with
+    global state or that need the main thread. The process starts at `reset`, makes the environment
+    from its class and arguments, serves it until `close`, and is killed if a step takes too long.
+    The instance in this process is not played: only its `tools` are updated."""
 
     made_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     """The arguments of the constructor."""
@@ -109,7 +109,7 @@ class AsyncOverSync(Env):
         if self._closed:  # any environment may be played again, and closed again
             self._closed, self._thread = False, _thread_for(self.env)
         if self._apart is not None:
-            with OffTheClock():  # it has a limit of its own
+            with OffTheClock():  # the start has its own time limit
                 await self._do(self._apart.start)
         found = await self._do(lambda: self._played.reset(seed=seed, options=options))
         self.tools = self._played.tools
@@ -139,16 +139,16 @@ class AsyncOverSync(Env):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except asyncio.CancelledError:
-            if self._apart is not None:  # its answer may still come, or never
+            if self._apart is not None:  # its answer may arrive later, or never
                 self._apart.kill()
             raise
 
 
 def check_executor(executor: object) -> None:
-    """Check the name of a place where steps run.
+    """Check the name of an executor.
 
     Raises:
-        ConfigError: there is no such place.
+        ConfigError: there is no such executor.
     """
     known = get_args(Executor)
     if executor not in known:

@@ -1,7 +1,7 @@
-"""The contract of a verifier pool: processes in which functions that may hang or crash are called.
+"""The contract of a verifier pool: processes that call functions that may hang or crash.
 
 A package provides a pool by an entry point of the group `agentgym_rl.verifiers`, which names a
-class of pools; `make_pool` makes one. Ours is `arl_verifier`.
+class of pools; `make_pool` makes a pool. The first-party package is `arl_verifier`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ VERIFIERS = "verifiers"
 
 Status = Literal["done", "error", "timeout", "crash", "memory"]
 """The status of a call. `done`: the function returned. `error`: it raised. The other three, each
-seen twice: it did not return in time, its process died, or it needed more memory than allowed."""
+after two attempts: it did not return in time, its process died, or it needed more memory than
+allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Called:
     value: Any = None
     """The return value of the function, as JSON would return it: tuples have become lists."""
     error: str = ""
-    """The problem, unless `done`; for `error` the exception and its last traceback lines."""
+    """The problem, unless the status is `done`; for `error` the exception and its last traceback
+    lines."""
     ms: float = 0.0
     """The duration of the last attempt in milliseconds, from its dispatch to a free worker on."""
     attempts: int = 1
@@ -78,8 +80,8 @@ class VerifierPool(ABC):
 
     @abstractmethod
     def __init__(self, num_workers: int, **options: Any) -> None:
-        """Prepare a pool of `num_workers` processes. Of the options every class has `timeout_s`,
-        the longest time of a call, and `memory_mb`, the memory that a process may use."""
+        """Prepare a pool of `num_workers` processes. Every class has the options `timeout_s`, the
+        time limit of a call, and `memory_mb`, the memory limit of a process."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -106,8 +108,8 @@ class VerifierPool(ABC):
     ) -> Called:
         """Call `module:function` with JSON-able arguments in a worker.
 
-        fresh: Use a worker that serves this call alone: for functions that may run code of the
-            model they judge, which could stay in the worker and attack the next call.
+        fresh: Whether a new worker serves only this call: for functions that may run code of the
+        model that they judge, which could stay in the worker and attack the next call.
 
         Raises:
             ConfigError: there is no such function, or its module cannot be imported.
@@ -118,18 +120,19 @@ class VerifierPool(ABC):
     @property
     @abstractmethod
     def isolation(self) -> frozenset[str]:
-        """Return the words for the accesses that the pool has found to be refused to its workers.
+        """Return the kinds of access that the pool has found to be denied to its workers.
 
-        The words: `network`, `writes` (files), `exec` (programs and processes), `signals` (to
-        others), `reads` (files outside the interpreter and its modules; other processes).
-        Empty before the start."""
+        The kinds: `network`, `writes` (files), `exec` (programs and processes), `signals` (to other
+        processes), `reads` (files outside the interpreter and its modules; other processes). Empty
+        before the start."""
 
     @abstractmethod
     def require(self, *words: str) -> None:
-        """Raise an error if `isolation` lacks one of `words`.
+        """Raise an error if `isolation` lacks one of the kinds `words`.
 
         Raises:
-            ConfigError: names the missing words and the features that this machine lacks.
+            ConfigError: a kind is missing; the message names it and the features that this machine
+                lacks.
         """
 
     @abstractmethod
@@ -138,7 +141,8 @@ class VerifierPool(ABC):
 
 
 def make_pool(num_workers: int, **options: Any) -> VerifierPool:
-    """Make a pool of the installed class, not started: that of another package before ours.
+    """Make a pool of the installed class, not started; another package's class takes precedence
+    over the first-party one.
 
     Raises:
         ConfigError: no installed package has a pool, or several other packages do.

@@ -4,8 +4,8 @@ A key that is left unset gets its value here, once, before anything is started; 
 For a model of the size of the bundled ones it is the default that the configuration names.
 
 The speeds below are about half of those measured with SmolLM2-135M in float32 on one idle core
-(docs/plan.md): trainer and engines share memory. They decide about magnitudes alone: a limit that
-is a few times too long costs nothing.
+(docs/plan.md): trainer and engines share memory. Only their magnitudes matter: a limit that is a
+few times too long costs nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SMALL = 20e6
 _LEARNING_RATES = ((_SMALL, 3e-4), (1e9, 1e-5), (10e9, 5e-6), (math.inf, 1e-6))
 """The pairs of a number of parameters and the default learning rate for models with fewer."""
 _DECODED, _READ, _TRAINED = 1e10, 3e10, 2e10
-"""The parameters times tokens that a CPU core decodes, reads in prompts, and trains in a second."""
+"""The parameters times tokens per second that a CPU core decodes, prefills, and trains."""
 _LOADED_S = 10.0
 """The seconds in which a GiB is read from a disk, or written to one."""
 _REPLY_CPU, _REPLY_GPU = 256, 1024
@@ -52,8 +52,8 @@ def with_model_defaults(
     turns: int | None = None,
     say: Callable[[str], object] = log.info,
 ) -> Config:
-    """Return the configuration with a value that fits the model in `folder` for every key that is
-    left unset and depends on it; `say` gets a table of them, if the model is not a small one.
+    """Return the configuration with a value for every unset key that depends on the model, fit to
+    the model in `folder`. `say` is called with a table of the values, unless the model is small.
 
     Args:
         folder: The model's folder; None: the engine is an external endpoint.
@@ -98,17 +98,17 @@ class _Model:
     size: float
     """The number of parameters."""
     context: int
-    """The longest conversation that it was made for, in tokens."""
+    """The model's context length, in tokens."""
     window: int | None
     """The sliding window of its attention; None: there is none."""
     kv_numbers: int
-    """The numbers that a KV cache has for each token."""
+    """The number of KV cache entries per token."""
     gpu: bool
     threads: int
 
     @classmethod
     def read(cls, folder: Path, *, gpu: bool, threads: int) -> _Model:
-        """Read the heads of the weights and config.json."""
+        """Read the properties from the headers of the weights and from config.json."""
         size = num_parameters(folder)
         about = text_settings(folder)
 
@@ -128,7 +128,7 @@ class _Model:
 
 
 def _kv_numbers(about: Mapping[str, Any]) -> int:
-    """Return the numbers that a KV cache has for each token of a model with these settings."""
+    """Return the number of KV cache entries per token of a model with these settings."""
     heads = _number(about, "num_attention_heads", 1)
     dim = _number(about, "head_dim", _number(about, "hidden_size", 0) // heads)
     kv_heads = _number(about, "num_key_value_heads", heads)
@@ -165,7 +165,8 @@ class _Fit:
         return attrgetter(key)(self._config)
 
     def table(self, model: _Model | None) -> str:
-        """Return the chosen values with their reasons; "" if none is worth showing."""
+        """Return a table of the chosen values with their reasons; "" if there is nothing to
+        show."""
         if not self._reasons or (model is not None and model.small):
             return ""
         whose = model or "served elsewhere"
@@ -200,7 +201,7 @@ class _Fit:
             self._choose("trainer.max_tokens_per_microbatch", longest, "holds the longest row")
 
     def choose_date(self) -> None:
-        """Choose this moment as the date in prompts."""
+        """Choose the present time as the date in prompts."""
         if _DATE in self._unset:
             self._chosen[_DATE] = datetime.now().isoformat(timespec="seconds")
             log.info("the chat template writes the date: %s in this run", self._chosen[_DATE])
@@ -257,7 +258,7 @@ class _Fit:
         self._choose("eval.num_tasks", tasks, f"about {takes:.0f} minutes of decoding on a CPU")
 
     def _times(self, model: _Model) -> None:
-        """Set the limit of each silence to at least twice the time that is needed."""
+        """Set each time limit to at least twice the time that is needed."""
         gib = model.size * 4 / 2**30
         held = f"{gib:.3g} GiB of weights"
         if not model.gpu:

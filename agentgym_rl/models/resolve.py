@@ -37,7 +37,7 @@ BUNDLED_MODELS = {
     "bundled/tictactoe": _MODELS / "tiny-tictactoe",
     "bundled/agents": _MODELS / "tiny-agents",
 }
-"""The tiny Qwen3-architecture models shipped as package data, each warmed up for one family of
+"""The tiny Qwen3-architecture models shipped as package data, each fine-tuned for one family of
 environments, the last for agent frameworks on `math` (docs/tiny-model.md)."""
 BUNDLED = BUNDLED_MODELS["bundled/math"]
 
@@ -60,7 +60,7 @@ _WARMED_UP = {
 means bundled/math, with a warning."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
 _FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
-"""The folders of a hub repository that hold the weights again, for other programs."""
+"""The folders of a hub repository with copies of the weights for other programs."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -85,8 +85,8 @@ def local_folder(model: ModelConfig, env_id: str) -> Path | None:
 
 
 def reference_folder(kl: KlConfig) -> Path | None:
-    """Return the folder of the reference model, if there is one and it is not the model that the
-    run begins with.
+    """Return the folder of the reference model; None if there is none, or if it is the model with
+    which the run begins.
 
     Raises:
         ConfigError: see `resolve_model`.
@@ -95,7 +95,7 @@ def reference_folder(kl: KlConfig) -> Path | None:
 
 
 def frozen_folders(algo: AlgoConfig) -> set[Path]:
-    """Return the folders of the frozen models that trainer ranks load beside the policy.
+    """Return the folders of the frozen models that trainer ranks load in addition to the policy.
 
     Raises:
         ConfigError: see `resolve_model`.
@@ -104,19 +104,20 @@ def frozen_folders(algo: AlgoConfig) -> set[Path]:
 
 
 def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
-    """Check that the model in `folder` knows every token of the model in `model_dir` by the same
-    id, and splits texts as it does; it may know more tokens. Warn if it has another chat template,
-    or other ends of a reply: it has seldom seen such prompts, or would end replies otherwise.
+    """Check that the model in `folder` has every token of the model in `model_dir` with the same
+    id, and tokenizes texts in the same way; it may have more tokens. Warn if its chat template or
+    its end-of-reply tokens differ: it was not trained on such prompts, or would end replies
+    otherwise.
 
     Raises:
-        ConfigError: it does not; the message calls the model in `folder` by `who`.
+        ConfigError: the tokenizers differ; the message calls the model in `folder` `who`.
     """
     theirs, ours = _tokenizer(folder), _tokenizer(model_dir)
     known = theirs.get_vocab()
-    odd = [(token, i) for token, i in sorted(ours.get_vocab().items()) if known.get(token) != i]
-    for token, number in odd[:1]:
+    rest = [(token, i) for token, i in sorted(ours.get_vocab().items()) if known.get(token) != i]
+    for token, number in rest[:1]:
         raise ConfigError(
-            f"{who} {folder} has another tokenizer than the policy {model_dir}: {len(odd)} tokens "
+            f"{who} {folder} has another tokenizer than the policy {model_dir}: {len(rest)} tokens "
             f"differ; {token!r} is {known.get(token, 'absent')} there and {number} here. Log-probs "
             "of tokens can only be compared between models of one tokenizer: choose such a model"
         )
@@ -202,8 +203,8 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     """Return the absolute folder of a model: a bundled one, an existing folder, or a Hugging Face
     id.
 
-    Only an id touches the network, and only when its files are not in the local cache. The name
-    `bundled` alone is refused, since it depends on the environment: see `model_folder`.
+    Only an id uses the network, and only if its files are not in the local cache. The bare name
+    `bundled` is refused, since it depends on the environment: see `model_folder`.
 
     Raises:
         ConfigError: no such folder, or the hub cannot be reached; the message has the remedy.
@@ -273,7 +274,8 @@ def resolve_paths(config: Config) -> Config:
 
 
 def model_name(model: ModelConfig, env_id: str) -> str:
-    """Return `model.path`; for `bundled`, the model that was warmed up for the environment."""
+    """Return `model.path`; for `bundled`, the name of the model that was fine-tuned for the
+    environment."""
     if model.path != "bundled":
         return model.path
     return _WARMED_UP.get(_family(env_id), "bundled/math")
@@ -327,5 +329,5 @@ def _checked(folder: Path) -> Path:
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).exists():
             raise ConfigError(f"{folder} is no model folder: {name} is missing")
-    text_settings(folder)  # for its errors: a damaged folder is named before anything starts
+    text_settings(folder)  # for its errors: a damaged folder is reported before anything starts
     return folder

@@ -19,20 +19,20 @@ UNKNOWN = "interval unknown: one task"
 
 
 def eval_line(record: EvalRecord) -> str:
-    """Return the line for an evaluation that has ended."""
+    """Return the line about an evaluation that has ended."""
     return f"version {record.version}: {_outcome(record.line(), 'held-out reward ')}"
 
 
 def evaluation_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return lines on a finished run's evaluations between the first and the last one, and on its
-    best checkpoint; `result` is the object that `arl train --json` prints."""
+    """Return lines about a finished run's evaluations between the first and the last one, and about
+    its best checkpoint; `result` is the object that `arl train --json` prints."""
     lines = _intervals(result)
     for line in result["evaluations"]:
         if 0 < line["version"] < result["steps"]:
             lines += figures(f"  version {line['version']}", _outcome(line, ""))
     if best := result["best"]:
-        said = f"{best['checkpoint']} ({best['metric']} {best['value']:.3f})"
-        lines += figures("best checkpoint", said)
+        text = f"{best['checkpoint']} ({best['metric']} {best['value']:.3f})"
+        lines += figures("best checkpoint", text)
         lines += figures("", f"arl export --model {best['checkpoint']} --out FOLDER")
     return lines
 
@@ -46,11 +46,11 @@ def _intervals(result: Mapping[str, Any]) -> list[str]:
     ends = [done.get(version) for version in (0, result["steps"])]
     if not any(ends):
         return []
-    said = " → ".join(_interval(line) if line else "-" for line in ends)
+    text = " → ".join(_interval(line) if line else "-" for line in ends)
     counts = {int(line["eval/tasks"]) for line in ends if line and line.get("eval/tasks")}
     tasks = " and ".join(f"{count:,}" for count in sorted(counts))
     over = f", over {tasks} task{'s' * (counts != {1})}" if counts else ""
-    return figures("", f"95 % intervals {said}{over}")
+    return figures("", f"95 % intervals {text}{over}")
 
 
 def _outcome(line: Mapping[str, Any], name: str) -> str:
@@ -76,9 +76,9 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
     if result["reward_ci"]:
         interval = f"95 % interval {_range(result['reward_ci'])}, errors clustered by task"
     tasks = f"{result['num_tasks']:,} task{'s' * (result['num_tasks'] != 1)}"
-    said = f"{result['reward']:.3f} over {tasks}, {interval}"
+    text = f"{result['reward']:.3f} over {tasks}, {interval}"
     trained = result.get("split") == "train"
-    yield from figures("training reward" if trained else "held-out reward", said)
+    yield from figures("training reward" if trained else "held-out reward", text)
     yield from _estimate_lines(result)
     yield from figures(
         "episodes",
@@ -93,7 +93,7 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield pass@k (unless it only repeats the mean reward) and cost where they are known, and the
+    """Yield pass@k (unless it equals the mean reward) and the cost, if they are known, and the
     number of resumed episodes."""
     several = result["num_episodes"] > result["num_tasks"]
     for k, found in result["pass_at"].items():

@@ -1,5 +1,5 @@
-"""The lines of a summary, at most 80 columns wide: names with a text beside them, the rewards by
-environment, and how fast episodes were played."""
+"""The lines of a summary, at most 80 columns wide: names with texts, the rewards by environment,
+and the throughput."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def trained_lines(envs: Mapping[str, Mapping[str, float | None]]) -> Iterator[st
 
 
 def evaluated_lines(envs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line of held-out reward for each environment: `envs` is from `arl eval --json`."""
+    """Yield a line of held-out reward for each environment; `envs` is that field of `arl eval
+    --json`."""
     for env_id, found in envs.items() if len(envs) > 1 else ():
         said = f"{found['reward']:.3f} over {found['num_tasks']:,} tasks of {env_id}"
         yield from figures("", said)
@@ -106,7 +107,7 @@ def judge_lines(result: Mapping[str, Any]) -> Iterator[str]:
 _ODD = {
     "filtered_turns": "withheld by a content filter",
     "empty_turns": "without text and calls",
-    "text_calls": "with a tool call in their text, which nobody reads",
+    "text_calls": "with a tool call in their text, which was not parsed",
 }
 
 

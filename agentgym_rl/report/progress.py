@@ -23,7 +23,7 @@ _PLAIN_EVERY_S = 2.0
 
 
 class Progress(Protocol):
-    """A receiver of a run's events, which may show them. All times are wall-clock seconds."""
+    """A receiver of a run's events, which may display them. All times are wall-clock seconds."""
 
     def phase(self, text: str) -> None:
         """Report that a new phase begins ("starting the engine")."""
@@ -54,10 +54,11 @@ def make_progress(style: Literal["auto", "rich", "plain", "none"], *, total_step
 def reporting_to(
     progress: Progress | None, config: LoggingConfig, *, total_steps: int
 ) -> Iterator[Progress]:
-    """Yield `progress`, which stays its owner's; None: a view as configured, closed at the end.
+    """Yield `progress`, which its owner closes; None: yield a view as configured, which is closed
+    at the end.
 
-    "auto" then means plain lines: a live view takes hold of sys.stdout and sys.stderr, which
-    belong to the program that calls.
+    "auto" then means plain lines: a live view replaces sys.stdout and sys.stderr, which belong to
+    the calling program.
     """
     if progress is not None:
         yield progress
@@ -68,7 +69,7 @@ def reporting_to(
 
 
 class _Silent(Progress):
-    """A receiver that shows nothing."""
+    """A receiver that displays nothing."""
 
 
 class _Plain:

@@ -1,5 +1,5 @@
-"""The summary that `arl train` prints at the end, the picture `reward.png`, and tables of runs: a
-list, or a comparison of some."""
+"""The summary that `arl train` prints at the end, the plot `reward.png`, and tables that list or
+compare runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
 
 
 def runs_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield one line per run, ending with its complete folder, which other commands take."""
+    """Yield one line per run, ending with its complete folder, for use in other commands."""
     head = ("STATE", "BATCHES", "REWARD", "HELD-OUT", "AGE", "SIZE", "RUN")
     rows = [head, *(_row(run) for run in runs)]
     yield from _aligned(rows)

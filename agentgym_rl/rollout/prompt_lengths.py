@@ -171,7 +171,7 @@ async def _measure(
     except TimeoutError:
         _log.debug("env.reset of %s is too slow to measure its prompts", spec.id)
     finally:
-        with contextlib.suppress(Exception, SystemExit):  # `specimen` has warned already
+        with contextlib.suppress(Exception, SystemExit):  # `player.specimen` has warned already
             await within(CLOSE_TIMEOUT_S, env.close())
 
 

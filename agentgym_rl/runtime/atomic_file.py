@@ -1,4 +1,5 @@
-"""Files and folders that exist only once they are complete: written beside, then renamed."""
+"""The creation of files and folders that exist only once they are complete: they are written under
+another name in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from agentgym_rl.core.errors import ConfigError
 
 
 def unfinished_path(path: Path) -> Path:
-    """Return the default path at which `path` is written until it is complete."""
+    """Return the default path of the unfinished file or folder for `path`."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -36,8 +37,8 @@ def replacing(path: Path, *, part: Path | None = None) -> Iterator[Path]:
 
 
 def put(part: Path, path: Path, *, durable: bool = False) -> None:
-    """Rename `part`, a complete file or folder, to `path`, replacing what is there. If `durable`,
-    it is on disk before, with the files in it, and so is the rename after."""
+    """Rename `part`, a complete file or folder, to `path`, replacing any existing one. If
+    `durable`, first sync it to disk, with the files in it, and then the rename."""
     is_folder = part.is_dir()
     if durable:
         for item in (*(part.iterdir() if is_folder else ()), part):
@@ -50,7 +51,7 @@ def put(part: Path, path: Path, *, durable: bool = False) -> None:
 
 
 def remove(part: Path) -> None:
-    """Remove a file or folder that may be there, as far as that is possible."""
+    """Remove a file or folder, if it exists, as far as possible."""
     if part.is_dir() and not part.is_symlink():
         shutil.rmtree(part, ignore_errors=True)
     else:
@@ -65,22 +66,22 @@ def replace_text(path: Path, text: str, *, part: Path | None = None) -> None:
 
 
 @contextlib.contextmanager
-def new_file(path: Path, *, said: str) -> Iterator[TextIO]:
+def new_file(path: Path, *, argument: str) -> Iterator[TextIO]:
     """Open a file that gets its name once it is complete; after a failure no part of it is left.
 
     Raises:
-        ConfigError: the path exists already, or cannot be written; the message quotes `said`, the
-            argument of the user.
+        ConfigError: the path exists already, or cannot be written; the message quotes `argument`,
+            the user's input.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     with contextlib.ExitStack() as stack:
         try:
             if os.path.lexists(path):
-                raise ConfigError(f"{said}: the file exists; name a new one")
+                raise ConfigError(f"{argument}: the file exists; name a new one")
             stack.enter_context(replacing(path, part=part))
             file = stack.enter_context(part.open("w", encoding="utf-8"))
         except OSError as error:
-            raise ConfigError(f"{said}: {error}") from error
+            raise ConfigError(f"{argument}: {error}") from error
         yield file
 
 

@@ -1,5 +1,5 @@
-"""Event loops: one in a thread of its own, for callers without a loop or that must not block it;
-and the lag of a loop, how long a callback on it keeps all others waiting."""
+"""An event loop in a separate thread, for callers that have no loop or must not block theirs; and
+the lag of a loop: how long a callback on it delays all others."""
 
 from __future__ import annotations
 
@@ -68,10 +68,12 @@ class LoopThread:
         self._held.append(held)
 
     def close(self) -> None:
-        """Exit the held contexts and end the loop. Idempotent."""
+        """Exit the contexts entered by `hold`, and end the loop. Idempotent."""
         if self._loop.is_closed():
             return
-        own = threading.current_thread() is self._thread  # true if garbage collection runs there
+        own = (
+            threading.current_thread() is self._thread
+        )  # true if the garbage collector calls this in that thread
         self._loop.call_soon_threadsafe(self._closing.set)
         for held in [] if own else self._held:
             try:
@@ -87,7 +89,7 @@ class LoopThread:
 
 _FINEST_MS = 0.01
 _PER_DECADE = 20
-"""The buckets per decade: each is 12 % wide, and so are the percentiles' errors."""
+"""The number of buckets per decade: each is 12 % wide, which is also the error of percentiles."""
 _BUCKETS = 8 * _PER_DECADE
 """The number of buckets, up to 1,000 s."""
 

@@ -1,14 +1,13 @@
-"""The kernel's view of whether a process of this machine runs.
+"""The detection of stopped processes of this machine, by the kernel's state of a process; and the
+watch of a child process over its parent.
 
-No sign of life that a process gives by itself distinguishes a stopped process from a slow one: an
-event loop lags, and the interpreter's lock keeps every thread waiting. The kernel knows the state
-of a process without its help, under any load of the machine. Without /proc no process ever counts
-as stopped.
+No sign of life from a process itself distinguishes a stopped process from a slow one: an event loop
+lags, and the interpreter lock keeps every thread waiting. The kernel knows the state of a process
+independently, under any load of the machine. Without /proc no process ever counts as stopped.
 
-The watch of a child process over its parent: a frozen parent is reported in the child's log.
-
-`arl train` watches its processes, and no process watches `arl train`: if it was stopped (SIGSTOP,
-Ctrl-Z) and forgotten, the run seems to hang. The kernel's view shows that it was stopped.
+`arl train` watches its processes, but if `arl train` itself was stopped (SIGSTOP, Ctrl-Z) and
+forgotten, the run seems to hang. A child process therefore watches its parent, and reports in its
+log that the parent was stopped.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from pathlib import Path
 PROC = Path("/proc")
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 6
-"""The number of consecutive looks that must find a process stopped, without a run in between,
-before it counts as frozen. Looks are counted, not seconds: a watcher that was stopped itself has
-not looked meanwhile."""
+"""The number of consecutive checks that must find a process stopped, without a run in between,
+before it counts as frozen. Checks are counted, not seconds: a watcher that was stopped itself makes
+no checks meanwhile."""
 
 ALL_BELOW = 32
 
@@ -55,20 +54,20 @@ class Vital:
 
     Args:
         pid: The process.
-        depth: The number of generations of descendants that are watched, too. Exclude the sandboxes
-            of foreign programs, which may stop themselves.
+        depth: The number of generations of descendants that are watched, too. It should exclude
+            sandboxed programs, which may stop themselves.
     """
 
     def __init__(self, pid: int, *, depth: int = ALL_BELOW) -> None:
         self._pid, self._depth = pid, depth
         self._looked_s = 0.0
         self._stopped: tuple[int, int] | None = None
-        """The process that the last look found stopped, and its context switches."""
+        """The process that the last check found stopped, and its context switches."""
         self._stopped_looks = 0
 
     def frozen(self) -> int | None:
-        """Return the process that is frozen by now, or None. Call this repeatedly: it looks only as
-        often as is useful. A process that a debugger holds ("t") is not frozen.
+        """Return the process that is frozen, or None. Call this repeatedly: it checks only as often
+        as is useful. A process stopped by a debugger ("t") is not frozen.
         """
         now = time.monotonic()
         if now - self._looked_s < LOOK_EVERY_S:
@@ -87,7 +86,7 @@ class Vital:
 
     @property
     def runs(self) -> bool:
-        """Return whether the last look found no process stopped."""
+        """Return whether the last check found no process stopped."""
         return not self._stopped_looks
 
 

@@ -1,9 +1,9 @@
 """The pacing of Python's garbage collector, for processes with many long-lived objects.
 
 The default collector examines young objects every 700 allocations, and all objects when their
-number has grown by a quarter. With a hundred thousand concurrent episodes, a full collection
-blocks the process for two seconds, and takes a third of all time. Cycles, its purpose, are rare
-there: most young objects are still alive, and examining them costs more than creating them.
+number has grown by a quarter. With a hundred thousand concurrent episodes, a full collection blocks
+the process for two seconds, and takes a third of all time. Reference cycles, which it is for, are
+rare there: most young objects are still alive, and examining them costs more than creating them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEVER = 2**31 - 1
 
 @contextlib.contextmanager
 def paced_collections(share: float = SHARE) -> Iterator[None]:
-    """Hold a garbage collector that adapts to the amount of garbage.
+    """Pace the garbage collector by the amount of garbage, for a context.
 
     Collections of young objects are mostly skipped while the others find almost no garbage. A full
     collection only runs from the running event loop, and only if the duration of the last one is
@@ -74,7 +74,7 @@ class _Pace:
                 self.ended_s, self.took_s, self.is_due = now, now - self.began_s, False
         elif phase == "start":
             if self.unseen < self.at_most:
-                gc.freeze()  # hides all objects: there is nothing to collect
+                gc.freeze()  # hides all objects, so that there is nothing to collect
         elif self.unseen < self.at_most:
             self.unseen += 1
         else:

@@ -1,5 +1,5 @@
-"""Grammars applied to tokens by llguidance: by an engine while it samples, and again by the
-gateway, which records the tokens that the engine could choose from."""
+"""The application of grammars to tokens by llguidance: by an engine while it samples, and again by
+the gateway, which records the tokens that the grammar allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentgym_rl.core.token_records import Choices, choices_of
 from .lru_dict import LruDict
 
 _NO_FIT = "doesn't satisfy the grammar"
-"""The words of llguidance for a token that `allowed` excluded."""
+"""The text of llguidance's error for a token that `allowed` excluded."""
 _KEPT = 64
 """The number of compiled grammars that are kept."""
 _QUIET = 0
@@ -30,17 +30,18 @@ class Constraint:
 
     @property
     def error(self) -> str:
-        """Return the reason why the grammar cannot be followed any further; "" while it can."""
+        """Return the reason why the grammar cannot be followed any further; "" if it can."""
         return self._matcher.get_error().partition("\n<state>")[0]  # without a page of internals
 
     @property
     def is_too_complex(self) -> bool:
         """Return whether the grammar itself is the reason: a compiled expression may grow beyond
-        all limits as it is followed. A token that does not fit is no fault of the grammar."""
+        all limits as it is followed. A token that does not fit is another reason."""
         return bool(self.error) and _NO_FIT not in self.error
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Return [V], the tokens allowed next; only the end of sequence if nothing else is."""
+        """Return a mask, [V], of the tokens allowed next; if no other is, only the end of
+        sequence."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
 
@@ -50,14 +51,14 @@ class Constraint:
             self._matcher.consume_token(token)
 
     def copy(self) -> Constraint:
-        """Return the constraint of another reply, at the same position."""
+        """Return a copy at the same position, for another reply."""
         return Constraint(self._matcher.deep_copy(), self._vocab_size)
 
     def choices(self, tokens: Sequence[int]) -> Choices | None:
-        """Advance by the tokens of a reply; return the set that each was chosen from. None: the
+        """Advance by the tokens of a reply; return the set from which each was chosen. None: the
         grammar does not allow one of the tokens, so the engine followed another grammar."""
         masks: list[bytes] = []
-        kept: dict[bytes, bytes] = {}  # equal masks as one object: there may be thousands
+        kept: dict[bytes, bytes] = {}  # one object for equal masks, of which there may be thousands
         for token in tokens:
             mask = self._matcher.compute_bitmask()
             if token >= 8 * len(mask) or not mask[token >> 3] >> (token & 7) & 1:
@@ -68,7 +69,7 @@ class Constraint:
 
 
 class GrammarError(ValueError):
-    """A text that is no grammar, or one that no reply matches."""
+    """The error of a text that is not a grammar, or of a grammar that no reply matches."""
 
 
 class GrammarCompiler:
@@ -91,8 +92,8 @@ class GrammarCompiler:
         a big schema, and possibly unlimited for some grammars.
 
         Raises:
-            GrammarError: it is no grammar, or one that no text matches; or llguidance cannot read
-                the tokenizer.
+            GrammarError: it is not a grammar, or no text matches it; or llguidance cannot read the
+                tokenizer.
         """
         with self._lock:
             known = self._compiled.get(grammar)
@@ -109,7 +110,7 @@ class GrammarCompiler:
         try:
             return LLTokenizer(text, n_vocab=size, eos_token=eos)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # which is no Exception
+            if type(error).__name__ != "PanicException":  # which is not a subclass of Exception
                 raise
             raise GrammarError(
                 "llguidance cannot read the model's tokenizer, which may have a token of more than "

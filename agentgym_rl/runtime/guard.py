@@ -1,4 +1,5 @@
-"""A small process beside `arl` that reports code blocking it, and ends it if it cannot end itself.
+"""A small process that watches `arl`: it reports code that blocks the event loop, and ends `arl` if
+it cannot end itself.
 
 Environments, agents and chat templates run on the event loop of `arl`. Code that never yields
 stops everything, and code that computes in C even keeps Python's signal handlers from running. So
@@ -7,8 +8,8 @@ another process checks whether the loop still runs:
     arl ─ a counter that the loop increments, and the received signals ─► guard
         ◄─ SIGUSR2: the stack of each thread (faulthandler needs no interpreter for it), SIGKILL ─
 
-This file has both sides: `Guard` is the side of `arl`, `main` is the side of the guard, which
-imports nothing else of this package.
+This file has both sides: `Guard` runs in `arl`, and `main` in the guard process, which imports
+nothing else of this package.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ import time
 from typing import NamedTuple
 
 BEAT_S = 0.1
-"""The interval at which the loop increments its counter."""
+"""The interval, in seconds, at which the loop increments its counter."""
 LOOK_S = 0.25
 NAMED_S = 5.0
-"""The blocking time after which an environment, an agent or a template is reported."""
+"""The blocking time, in seconds, after which an environment, an agent or a template is reported."""
 NAMED_ANYWAY_S = 30.0
-"""The same for any other code: some of our own work, like reading a large model, takes a while."""
+"""The blocking time, in seconds, after which any other code is reported: some work of this package,
+like reading a large model, takes a while."""
 END_S = 8.0
-"""The time that an interrupted process with a blocked loop has to end by itself."""
+"""The time, in seconds, that an interrupted process with a blocked loop has to end by itself."""
 LEAST_HANG_S = 60.0
 _TRACE_S = 2.0
 _RUNS, _ENDED = 1, 2
@@ -49,17 +51,18 @@ class _Order(NamedTuple):
     state: int
     """The file descriptor of `_STATE`."""
     trace: int
-    """The file descriptor that `faulthandler` writes to."""
+    """The file descriptor to which `faulthandler` writes."""
     signals: int
-    """The file descriptor that the kernel writes signals to."""
+    """The file descriptor to which the kernel writes signals."""
     answer: int
     """The file descriptor for the JSON object of `--json`; -1: there is none."""
     hang_s: float
-    """The blocking time after which an environment, agent or template ends the process."""
+    """The blocking time, in seconds, by an environment, agent or template after which the process
+    is ended."""
 
 
 class Guard:
-    """The guard of this process, while it is open; see the module.
+    """The guard of this process, while the context is open; see the module.
 
     Args:
         hang_s: The time for which the loop may be blocked (at least 60 s) before the process ends.
@@ -174,7 +177,8 @@ def threads_of(dump: str) -> dict[int, list[Frame]]:
 
 
 def holder_of(frames: list[Frame]) -> tuple[str, str] | None:
-    """Return the foreign code in these frames with its place, and a remedy; None: there is none."""
+    """Return the foreign code in these frames with its location, and a remedy; None: there is
+    none."""
     for number, (file, _, name) in enumerate(frames):
         for of_file, of_name, who, hint in HOLDERS:
             if number and re.search(of_file, file) and re.fullmatch(of_name, name):
@@ -197,9 +201,10 @@ class _Watch:
         self._state = mmap.mmap(order.state, _STATE.size, prot=mmap.PROT_READ)
         self._beats = -1
         self._still = 0
-        """The number of consecutive looks with an unchanged counter."""
+        """The number of consecutive checks with an unchanged counter."""
         self._looks = self._still_looks = 0
-        """The looks since the process was interrupted, and those with an unchanged counter."""
+        """The number of checks since the process was interrupted, and of those with an unchanged
+        counter."""
         self._interrupted = False
         self._named: set[str] = set()
         self._ended = False
@@ -209,7 +214,7 @@ class _Watch:
         """Watch until the process has ended."""
         while os.getppid() == self._order.pid:
             time.sleep(LOOK_S)
-            self._hear()
+            self._read_signals()
             beats, phase = _STATE.unpack(self._state[:])
             if phase != _RUNS or self._stopped():
                 self._still, self._beats = 0, beats
@@ -222,7 +227,7 @@ class _Watch:
             self._act(self._still * LOOK_S)
         self._part()
 
-    def _hear(self) -> None:
+    def _read_signals(self) -> None:
         """Record whether the process was interrupted: the kernel writes each signal to a socket,
         even if the process cannot handle the signal."""
         while select.select([self._order.signals], [], [], 0)[0]:
@@ -232,7 +237,8 @@ class _Watch:
                 self._interrupted = True
 
     def _stopped(self) -> bool:
-        """Return whether the process is stopped or traced: then its loop is not blocked."""
+        """Return whether the process is stopped or traced; then its loop does not count as
+        blocked."""
         try:
             with open(f"/proc/{self._order.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -255,7 +261,7 @@ class _Watch:
             )
         elif who not in self._named and (is_known or still_s >= NAMED_ANYWAY_S):
             self._named.add(who)
-            _say(
+            _report(
                 f"{who} has held the event loop for {still_s:.0f} s: until it returns, no "
                 f"episode, reply or deadline continues. {hint}"
             )
@@ -282,7 +288,7 @@ class _Watch:
 
     def _end(self, why: str) -> None:
         self._owe_nothing("ArlError", why)  # before it ends, since readers read at its end
-        _say(f"{why}. The log is kept: `arl train --resume` continues a run")
+        _report(f"{why}. The log is kept: `arl train --resume` continues a run")
         os.kill(self._order.pid, signal.SIGKILL)
         time.sleep(LOOK_S)
 
@@ -291,26 +297,26 @@ class _Watch:
         _, phase = _STATE.unpack(self._state[:])
         if phase != _RUNS:
             return
-        self._hear()  # signals that came since the last look
+        self._read_signals()  # signals that arrived since the last check
         if self._interrupted:
             self._owe_nothing("KeyboardInterrupt", "interrupted")
         elif not self._ended:
             why = (
-                "ended without a word: it was killed (by the kernel, where memory ran out), or "
+                "ended without a message: it was killed (by the kernel, where memory ran out), or "
                 "something that it ran ended the process"
             )
-            _say(why)
+            _report(why)
             self._owe_nothing("ArlError", why)
 
     def _owe_nothing(self, kind: str, message: str) -> None:
-        """Write the JSON object of `--json`, if it is expected and was not written yet."""
+        """Write the JSON object of `--json`, if it is expected and has not been written yet."""
         if self._order.answer >= 0 and not self._ended:
             text = json.dumps({"error": {"type": kind, "message": message}})
             os.write(self._order.answer, f"{text}\n".encode())
         self._ended = True
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     os.write(2, f"arl: {text}\n".encode())
 
 

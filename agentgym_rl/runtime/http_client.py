@@ -1,5 +1,5 @@
-"""HTTP calls: asynchronous ones over a pool of connections, and a synchronous one. Every answer has
-a bound, before and after decompression, and a deadline."""
+"""Two HTTP clients: an asynchronous one over a pool of connections, and a synchronous call. Every
+answer has a maximum size, before and after decompression, and a deadline."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import aiohttp
 
 MAX_ANSWER_BYTES = 16 << 20
-"""The longest answer that is read, by default."""
+"""The default of the maximum size of an answer, in bytes."""
 MAX_STREAM_BYTES = 256 << 20
-"""The longest stream of events that is read, by default."""
+"""The default of the maximum size of a stream of events, in bytes."""
 MAX_NESTING = 100
-"""The deepest JSON that is read."""
+"""The maximum nesting of JSON."""
 _PLAIN = {"Accept-Encoding": "identity"}
 _PACKED = ("gzip", "x-gzip", "deflate")
 
@@ -43,7 +43,7 @@ class _Headers(Protocol):
 
 
 class Body:
-    """The body of one answer: its pieces go in as they arrive, and come out decompressed.
+    """The body of one answer, which is decompressed piece by piece as it arrives.
 
     Raises:
         AnswerTooLarge: it has more than `max_bytes`, or announces more.
@@ -63,7 +63,9 @@ class Body:
             raise AnswerTooLarge.of(max_bytes=max_bytes, size=int(length))
         self._max_bytes = max_bytes
         self._left = max_bytes
-        self._packed_left = 2 * max_bytes + (64 << 10)  # a packing may begin and hold nothing
+        self._packed_left = 2 * max_bytes + (
+            64 << 10
+        )  # compressed data may have a header and no content
         self._began = False
         self._unpack = None if is_plain else zlib.decompressobj(wbits=47)
 
@@ -90,7 +92,7 @@ class Body:
         return piece
 
     def end(self) -> None:
-        """Check that nothing is missing.
+        """Check that the compressed body is complete.
 
         Raises:
             ConnectionError: the body was compressed, and ended too early.
@@ -129,7 +131,7 @@ async def bound_response(
 ) -> None:
     """Bound the size of a response of httpx, or of httpx2: an event hook for their clients, and so
     for SDKs that take such a client. It raises as `Body`, from the read, and calls `failed` before,
-    since some SDKs lose the reason. Each event of a stream has the bound of an answer."""
+    since some SDKs lose the reason. Each event of a stream has the maximum size of an answer."""
     is_stream = response.headers.get("Content-Type", "").startswith("text/event-stream")
     longest = MAX_STREAM_BYTES if is_stream else MAX_ANSWER_BYTES
     try:
@@ -165,13 +167,13 @@ async def bound_response(
 
 class HttpClient:
     """A client for any servers and any number of concurrent calls, without cookies, in one event
-    loop. `pooled=False`: each call has a connection of its own, so that a stale one cannot lose it.
+    loop. `pooled=False`: each call uses a new connection, so that a stale one cannot lose it.
 
     The holder must call `close`, or use the client as a context; it may be used again afterwards.
     """
 
     def __init__(self, *, pooled: bool = True) -> None:
-        import aiohttp  # it takes a while, and synchronous callers do without
+        import aiohttp  # the import takes a while, and synchronous callers do not need it
 
         self._aiohttp = aiohttp
         self._pooled = pooled
@@ -205,8 +207,8 @@ class HttpClient:
 
         Raises:
             AnswerTooLarge: the body has more than `max_bytes` (an OSError too).
-            OSError: no connection, or one that broke (a torn HTTP message included).
-            TimeoutError: not answered in full within `timeout_s` (an OSError too).
+            OSError: there is no connection, or it broke (also within an HTTP message).
+            TimeoutError: there was no complete answer within `timeout_s` (an OSError too).
         """
         aiohttp = self._aiohttp
         if self._session is None:  # not made earlier: aiohttp needs a running event loop
@@ -216,7 +218,7 @@ class HttpClient:
                 timeout=aiohttp.ClientTimeout(total=None),  # the deadline is ours
                 auto_decompress=False,  # without a bound
             )
-        asked = {**_PLAIN, **(headers or {})}
+        sent = {**_PLAIN, **(headers or {})}
         try:
             async with (
                 asyncio.timeout(timeout_s),
@@ -224,7 +226,7 @@ class HttpClient:
                     # aiohttp sends a file piece by piece, and does not block the event loop
                     *(method, url + path),
                     data=io.BytesIO(body) if body else None,
-                    headers=asked,
+                    headers=sent,
                 ) as reply,
             ):
                 answer = Body(reply.headers, max_bytes=max_bytes)
@@ -255,8 +257,8 @@ def call(
 
     Raises:
         AnswerTooLarge: the body has more than `max_bytes` (an OSError too).
-        OSError: no connection, or one that broke (a torn HTTP message included).
-        TimeoutError: not answered in full within `timeout_s` (an OSError too).
+        OSError: there is no connection, or it broke (also within an HTTP message).
+        TimeoutError: there was no complete answer within `timeout_s` (an OSError too).
     """
     deadline = time.monotonic() + timeout_s
     parts = urlsplit(url)
@@ -268,8 +270,8 @@ def call(
     )
     response = None
     try:
-        asked = {**_PLAIN, **(headers or {})}
-        connection.request(method, parts.path.rstrip("/") + path, body, asked)
+        sent = {**_PLAIN, **(headers or {})}
+        connection.request(method, parts.path.rstrip("/") + path, body, sent)
         response = connection.getresponse()
         answer = Body(response.headers, max_bytes=max_bytes)
         pieces: list[bytes] = []
@@ -289,8 +291,8 @@ def call(
 
 
 class _Socket:
-    """A socket whose reads all end by one deadline: the time limit of a socket bounds one read, and
-    a peer may drip bytes, also in its headers."""
+    """A socket with one deadline for all reads: the timeout of a socket bounds only one read, and a
+    peer may send byte by byte, also in its headers."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock

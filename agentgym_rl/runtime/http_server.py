@@ -1,4 +1,4 @@
-"""Small ASGI tools: read a body, reply with bytes, route a private API, serve an app inside this
+"""ASGI helpers: read a body, reply with bytes, route a private API, and serve an app in this
 process."""
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 MSGPACK = "application/msgpack"
 _KEEP_ALIVE_S = 120
-"""The seconds for which a used connection stays open for its next request."""
+"""The time, in seconds, for which a used connection stays open for its next request."""
 _HEADERS_TIMEOUT_S = 30.0
-"""The time limit for the complete headers of a request; waiting for bodies is the app's task."""
+"""The time limit, in seconds, for the complete headers of a request; the app limits the time for
+bodies."""
 _MAX_HEAD_BYTES = 64 << 10
-"""The longest request line with all headers, and the longest trailers and extensions of chunks. The
-parser has no limit, and joins the pieces of a long header again and again."""
+"""The maximum size, in bytes, of the request line with all headers, and of trailers and chunk
+extensions. The parser has no limit, and joins the pieces of a long header again and again."""
 _CONTINUE = b"HTTP/1.1 100 "
 _OFFER = (b"upgrade", b"http2-settings")
 """The headers of an offer of another protocol, and the options of `Connection` that name them."""
 
 
 class BodyTooLarge(ValueError):
-    """The request body exceeds the limit."""
+    """The error that a request body exceeds the limit."""
 
 
 class Disconnected(ConnectionError):
-    """The client has disconnected before its request was complete."""
+    """The error that the client disconnected before its request was complete."""
 
 
 async def read_body(receive: Receive, *, limit_bytes: int) -> bytes:
@@ -99,7 +100,7 @@ def bearer(request: Request) -> str:
 
 
 def is_secret(given: str, secret: str) -> bool:
-    """Return whether a client gave the secret, in a time that does not depend on it."""
+    """Return whether `given` is the secret, in a time that does not depend on it."""
     return hmac.compare_digest(given.encode(), secret.encode())
 
 
@@ -109,7 +110,7 @@ def json_response(content: object, status: int = 200) -> Response:
 
 
 class Api:
-    """The ASGI app of a private API: its routes by Starlette, and one answer for each error.
+    """The ASGI app of a private API, with routes by Starlette, and a status for each kind of error.
 
     A handler may raise HTTPException(status, text), or any class in `statuses`; the first class
     that fits counts. All other errors are bugs: 500, and `failed` is called. 404 and 405 both mean
@@ -132,11 +133,11 @@ class Api:
         error."""
 
     def failed(self, request: Request, error: Exception) -> str:
-        """Take note of a bug, and return the text of the answer."""
+        """Handle a bug, and return the text of the answer; subclasses may log it."""
         return f"failed: {error!r}"
 
     def refusal(self, status: int, text: str) -> Response:
-        """Return the answer to a request that is not fulfilled; by default, the bare text."""
+        """Return the answer to a refused request; by default, only the text."""
         return Response(text, status, media_type=MSGPACK)
 
     def answer_to(self, request: Request, error: Exception) -> Response:
@@ -163,7 +164,7 @@ class Api:
 
 
 _CLOSE_S = 3.0
-"""The longest wait for a server to close; it gives its connections one second."""
+"""The maximum time, in seconds, for a server to close; it waits one second for its connections."""
 
 
 @contextlib.asynccontextmanager
@@ -220,13 +221,13 @@ class _Protocol(HttpToolsProtocol):
       `_HEADERS_TIMEOUT_S`; uvicorn itself waits for ever.
     - An offer of another protocol (`Upgrade`) is ignored, as RFC 9110, 7.8 permits: httptools would
       take the body for that protocol's. So do offers of clients that prefer HTTP/2 (Java, curl).
-    - A client of HTTP/1.0 gets no chunks and no `100 Continue`, which it does not know.
-    - What is read beside bodies is limited to `_MAX_HEAD_BYTES`, and trailers are no headers.
+    - A client of HTTP/1.0 gets no chunks and no `100 Continue`, which HTTP/1.0 does not have.
+    - Data other than bodies is limited to `_MAX_HEAD_BYTES`, and trailers do not count as headers.
     """
 
     _late: asyncio.TimerHandle | None = None
     _num_unread = 0
-    """The bytes since the last end of a head, piece of a body, or end of a request."""
+    """The number of bytes since the last end of a head, piece of a body, or end of a request."""
     _in_body = False
     _offers = False
     """Whether the parser has read a request with an offer, which has to be read again."""
@@ -250,7 +251,7 @@ class _Protocol(HttpToolsProtocol):
                 self._refuse(f"The headers are too long: at most {_MAX_HEAD_BYTES} bytes are read.")
 
     def _refuse(self, why: str) -> None:
-        """Close the connection, with an answer unless another is being sent."""
+        """Close the connection, after an error reply unless another reply is being sent."""
         cycle = self.cycle
         if self.pipeline or (cycle and cycle.response_started and not cycle.response_complete):
             self.transport.close()
@@ -328,7 +329,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 def _end_by_closing(cycle: RequestResponseCycle) -> None:
-    """Send a reply of unknown length without chunks: its end is that of the connection."""
+    """Send a reply of unknown length without chunks: the end of the connection ends it."""
     send = cycle.send
 
     async def sending(message: Any) -> None:
@@ -366,7 +367,7 @@ class _Corked:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server without signal handlers: signals belong to the process, not a library."""
+    """A uvicorn server without signal handlers: this process has its own."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -1,5 +1,5 @@
-"""Python at run time: the import of objects that a user names as `module:attr`, and of LiteLLM;
-parsed sources."""
+"""The import of objects that a user names as `module:attr`, and of optional packages; and the
+parsing of Python sources in threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def import_function(
     key: str, path: str, *, gets: str, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """Return the function (or class) `module:function` that is the value of the configuration's
-    `key`. It has to take the positional arguments `gets`, "a, b", and `options` by keyword.
+    `key`. It has to accept the positional arguments `gets`, such as "a, b", and `options` by
+    keyword.
 
     Raises:
         ConfigError: it cannot be imported, cannot be called, or does not take these arguments.
@@ -66,7 +67,7 @@ def check_eight_bits() -> None:
     """Refuse `trainer.optimizer` adamw8bit if torchao, which has it, is not installed.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     if importlib.util.find_spec("torchao") is None:
         raise ConfigError(
@@ -79,7 +80,7 @@ def check_litellm(needed_by: str) -> None:
     """Refuse a feature that needs LiteLLM if it is not installed.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not installed.
     """
     if importlib.util.find_spec("litellm") is None:
         raise ConfigError(
@@ -89,8 +90,8 @@ def check_litellm(needed_by: str) -> None:
 
 
 def load_litellm(needed_by: str) -> Any:
-    """Return the LiteLLM module, configured for no messages and no network requests of its own; the
-    first call takes seconds.
+    """Return the LiteLLM module, configured to print no messages and make no network requests by
+    itself; the first call takes seconds.
 
     The prices are those of the installed package: LiteLLM fetches newer ones only if the user has
     set LITELLM_LOCAL_MODEL_COST_MAP=False.
@@ -108,8 +109,8 @@ def load_litellm(needed_by: str) -> Any:
 
 
 def environment_secrets(*others: str) -> list[str]:
-    """Return the texts that no error may show: `others`, and the values of environment variables
-    whose names are those of secrets. LiteLLM reads the keys of providers there."""
+    """Return the texts that no error message may contain: `others`, and the values of environment
+    variables whose names indicate secrets. LiteLLM reads the API keys of providers from there."""
     found = [*others, *(v for name, v in os.environ.items() if _SECRET_NAME.search(name))]
     return [value for value in found if len(value) >= _SHORTEST_SECRET]
 
@@ -118,7 +119,7 @@ def check_findable(path: str, key: str) -> None:
     """Refuse a `module:attr` whose package is not installed, without importing anything.
 
     Raises:
-        ConfigError: names `key`, and where a module has to be.
+        ConfigError: it is not; the message has `key`, and where modules are searched.
     """
     package = path.partition(":")[0].partition(".")[0]
     if importlib.util.find_spec(package) is None:
@@ -131,9 +132,9 @@ def check_findable(path: str, key: str) -> None:
 def parse_python(source: str, mode: str = "exec") -> Any:
     """Return `ast.parse(source, mode=mode)`, in any thread.
 
-    CPython counts the depth of all threads' syntax trees in one number. A parse that was done
-    right raises SystemError if another thread parsed meanwhile (3.11: one in twelve, where each
-    collects garbage all the time), so it is repeated.
+    CPython counts the depth of all threads' syntax trees in one number. A correct parse raises
+    SystemError if another thread parsed meanwhile (3.11: one in twelve, if each collects garbage
+    all the time), so it is repeated.
     """
     for _ in range(_TRIES):
         try:

@@ -1,4 +1,5 @@
-"""The logging: stdlib loggers, a single set-up, all on stderr (stdout belongs to results)."""
+"""The logging, by stdlib loggers with a single set-up; all logs go to stderr, since stdout is for
+results."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 
 
 def setup(level: str = "info") -> None:
-    """Send this process's logs to stderr; third parties only from warning up."""
+    """Send this process's logs to stderr; those of third-party packages only from level warning
+    up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT, datefmt="%H:%M:%S"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -39,10 +41,10 @@ _FIRST_COUNT = 100
 
 
 class Repeated:
-    """The warnings of many episodes: the first of each kind is shown, then the 100th, the 1,000th
+    """The warnings of many episodes: the first of each kind is logged, then the 100th, the 1,000th
     and so on with the count so far; the others are logged at level debug.
 
-    After the first 20 kinds all further warnings count as one kind.
+    After the first 20 kinds all warnings of further kinds count as one kind.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -68,14 +70,14 @@ class Repeated:
 
 
 def now_and_then() -> Callable[[str], None]:
-    """Return a function that prints the progress text it gets to stderr, at most once every
-    SAY_EVERY_S."""
-    said = time.monotonic()
+    """Return a function that prints progress texts to stderr, at most one every SAY_EVERY_S
+    seconds."""
+    last_s = time.monotonic()
 
     def say(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= SAY_EVERY_S:
-            said = time.monotonic()
+        nonlocal last_s
+        if time.monotonic() - last_s >= SAY_EVERY_S:
+            last_s = time.monotonic()
             print(text, file=sys.stderr, flush=True)
 
     return say
@@ -89,7 +91,7 @@ class Answer:
         self.given = False
 
     def give(self, text: str) -> None:
-        """Write the object, if none was written yet."""
+        """Write the object, unless one was written before."""
         if not self.given:
             self.given = True
             self._file.write(text + "\n")
@@ -97,7 +99,7 @@ class Answer:
 
     @property
     def descriptor(self) -> int | None:
-        """Return the file descriptor of the stdout that is kept for the object; None in a test
+        """Return the file descriptor of the stdout that is reserved for the object; None in a test
         that has replaced stdout."""
         try:
             return self._file.fileno()
@@ -109,15 +111,15 @@ _answer: Answer | None = None
 
 
 def the_answer() -> Answer | None:
-    """Return the object that stdout is kept for, if there is one at the moment."""
+    """Return the object for which stdout is reserved at the moment, if there is one."""
     return _answer
 
 
 @contextmanager
 def kept_for_json() -> Iterator[Answer]:
-    """Keep stdout for the object of `--json`: meanwhile, anything else written there goes to
-    stderr. Environments and agents print; so do the libraries and programs that they use, through
-    file descriptor 1."""
+    """Reserve stdout for the object of `--json`, for a context: anything else that is written there
+    goes to stderr. Environments and agents print; so do libraries and programs that they use,
+    through file descriptor 1."""
     global _answer
     sys.stdout.flush()
     before, file = _answer, sys.stdout

@@ -1,4 +1,4 @@
-"""A dict that is bounded: the entry that has not been used for longest is dropped first."""
+"""A bounded dict that drops the least recently used entry first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 class LruDict(Generic[K, V]):
     """A dict of at most `most` entries with at most the total size `most_size`, by `size_of`; the
-    newest entry stays whatever its size. An entry is used by setting it, or by `use`."""
+    newest entry stays, whatever its size. An entry is used by setting it, or by `use`."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class LruDict(Generic[K, V]):
             self.size -= self._size_of(entries.popitem(last=False)[1])
 
     def use(self, key: K) -> V | None:
-        """Return the value of a key, and count it as used; None if it is not there."""
+        """Return the value of a key, and mark it as used; None if it is missing."""
         if key in self._entries:
             self._entries.move_to_end(key)
         return self._entries.get(key)
 
     def remove(self, key: K) -> V | None:
-        """Remove a key and return its value; None if it is not there."""
+        """Remove a key and return its value; None if it is missing."""
         value = self._entries.pop(key, None)
         if value is not None:
             self.size -= self._size_of(value)

@@ -1,12 +1,12 @@
-"""The memory of a process: freed memory goes back to the system; and a process that runs out of
-memory while it starts a thread ends, instead of a hang.
+"""The memory of a process: freed memory is returned to the system, and a process that runs out of
+memory while it starts a thread ends instead of hanging.
 
 CPython's `Thread.start` waits until the new thread reports that it runs. A thread that fails before
 that, for lack of memory, never reports, and `Thread.start` waits for ever
 (https://github.com/python/cpython/issues/140746): a trainer or an engine is then neither alive nor
-dead. Python only reports an exception that no code can catch: `end_without_memory` hooks into that
-report. If not even enough memory for the hook is left, an existing thread notices that another
-thread was started long ago and has not begun: `watch_thread_starts`.
+dead. Python only reports an exception that no code can catch; `end_without_memory` hooks into that
+report. If there is not even enough memory for the hook, an existing thread notices that another
+thread was started long ago and has not begun (`watch_thread_starts`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _exit = os._exit  # the original function: signals.py replaces it for foreign co
 _WORDS = b"out of memory while a thread was started: this process ends\n"
 _LOOK_S = 0.25
 _LOOKS = 12
-"""The number of looks in a row that find a thread not begun. Each look has a turn of the
-interpreter, and so has that thread; a process that is stopped, or gets no CPU, does not look."""
+"""The number of consecutive checks that find a thread not begun. Each check needs the interpreter,
+as that thread does; a process that is stopped, or gets no CPU, makes no checks."""
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the operating system: glibc would keep what lies between pieces that
-    are still in use. Do nothing where there is no glibc."""
+    """Return freed memory to the operating system: glibc would keep the gaps between pieces that
+    are still in use. Do nothing without glibc."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -41,7 +41,7 @@ def end_without_memory() -> None:
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        # A thread causes this only if it never began to run: later errors are its own.
+        # A thread causes this only if it never began to run: later errors are raised in the thread.
         if unraisable.exc_type is MemoryError and "thread" in (unraisable.err_msg or ""):
             _end()
         before(unraisable)

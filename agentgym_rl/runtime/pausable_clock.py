@@ -1,5 +1,5 @@
 """A clock that stops while engines sleep, so that requests to sleeping engines do not time out; and
-deadlines that follow the lack of progress.
+deadlines that are extended by progress.
 
 If engines and trainer ranks share devices, all engines of a run sleep while the ranks train. A
 deadline for a reply must neither pass during that sleep nor be lost.
@@ -12,12 +12,13 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-LONGEST_ALONE = 20
-"""The most limits that a wait lasts without progress of its own, while others make progress."""
+MAX_WAIT_FACTOR = 20
+"""The maximum length of a wait without progress of its own while others make progress, as a
+multiple of its limit."""
 
 
 def never() -> float:
-    """Return the time of progress where there is no progress."""
+    """Return the time of the last progress if there never is any."""
     return -math.inf
 
 
@@ -115,7 +116,7 @@ class AwakeTimer:
             self._handle = None
 
     def cancel(self) -> None:
-        """Cancel the call for good. Idempotent."""
+        """Cancel the call permanently. Idempotent."""
         self.stop()
         self._timers.discard(self)
 
@@ -125,11 +126,12 @@ class AwakeTimer:
 
 
 class Patience:
-    """A deadline that moves with progress: it passes `seconds` after the last progress of the wait
-    itself (`own`) or of those that it waits behind (`others`), and at the latest `LONGEST_ALONE`
-    times `seconds` after its own. Both functions return times of `clock`.
+    """A deadline that progress extends: it passes `seconds` after the last progress of the wait
+    itself (`own`) or of other waits for the same resource (`others`), but at the latest
+    `MAX_WAIT_FACTOR` times `seconds` after the last progress of its own. Both functions return
+    times of `clock`.
 
-    The functions are called only when a deadline might have passed, so progress costs nothing.
+    The functions are called only when the deadline may have passed, so progress has no overhead.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Patience:
 
     def _look(self) -> None:
         own = max(self._since, self._own())
-        latest = max(own, min(self._others(), own + (LONGEST_ALONE - 1) * self._seconds))
+        latest = max(own, min(self._others(), own + (MAX_WAIT_FACTOR - 1) * self._seconds))
         if latest + self._seconds > self._clock.time():
             self._timer = self._clock.call_at(latest + self._seconds, self._look)
         else:

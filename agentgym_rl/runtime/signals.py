@@ -1,4 +1,5 @@
-"""The handling of Ctrl-C and SIGTERM: a run ends cleanly, in time, whatever foreign code does."""
+"""The handling of Ctrl-C and SIGTERM: a run ends cleanly and in time, whatever foreign code
+does."""
 
 from __future__ import annotations
 
@@ -25,20 +26,21 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLOSE_S = 2.0
-"""The time for leftover tasks to end, and for leftover threads once all else has ended."""
+"""The time, in seconds, for remaining tasks to end, and for remaining threads once all else has
+ended."""
 _EXIT_S = 8.0
-"""The time that an interrupted process has for functions registered with `atexit`."""
+"""The time, in seconds, that an interrupted process has for functions registered with `atexit`."""
 _exit = os._exit
 
 
 def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: float = 600.0) -> T:
     """Run a coroutine on uvloop until it ends, or SIGINT or SIGTERM cancels it.
 
-    A second signal only logs that closing everything takes a moment; a third one exits at once
-    with code 130 (children die with their parent). Both signals count even if they were
-    inherited as ignored, as in `arl train &` of a script. Another process watches over the loop
-    meanwhile (guard.py): it names the code that blocks the loop, and ends this process if the loop
-    is blocked for 8 s after a signal, or for `hang_s`.
+    A second signal only logs that closing everything takes a moment; a third one exits at once with
+    code 130 (children die with their parent). Both signals are handled even if they were inherited
+    as ignored, as in `arl train &` of a script. Another process watches over the loop meanwhile
+    (guard.py): it names the code that blocks the loop, and ends this process if the loop is blocked
+    for 8 s after a signal, or for `hang_s`.
 
     Raises:
         KeyboardInterrupt: the coroutine was interrupted, and everything is closed.
@@ -64,7 +66,8 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: flo
 
 
 async def _end_tasks() -> None:
-    """Cancel all leftover tasks, close async generators, and wait for both, up to CLOSE_S each."""
+    """Cancel all remaining tasks, close async generators, and wait for both, up to CLOSE_S seconds
+    each."""
     loop = asyncio.get_running_loop()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -91,10 +94,10 @@ def stop_signal() -> asyncio.Event:
 
 
 def keep(work: object) -> None:
-    """Keep a task, coroutine or generator from ever being destroyed, even as the process ends.
+    """Keep a task, coroutine or generator from ever being destroyed, even when the process ends.
 
-    Python destroys one by raising an error inside it. Code that swallows every error goes on, and
-    once the event loop is closed every further wait is an error as well: it would run for ever.
+    Python destroys one by raising an error inside it. Code that swallows every error continues, and
+    once the event loop is closed every further wait is an error, too: it would run for ever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
 
@@ -116,13 +119,13 @@ class _Interrupts:
             signal.signal(number, handler)
 
     async def guard(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `main`; an interrupt cancels it, even one that came before this call."""
+        """Run `main`; an interrupt cancels it, even one before this call."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self.count:
             raise asyncio.CancelledError
         self._beat()
-        # The guard is woken by signals, too. The descriptor before was the loop's own, so the
-        # loop now handles signals when it beats.
+        # Signals wake the guard, too. The previous descriptor was the loop's own, so the loop now
+        # handles signals when it increments its counter.
         its_own = signal.set_wakeup_fd(self._guard.wakeup.fileno(), warn_on_full_buffer=False)
         try:
             return await main()
@@ -178,12 +181,12 @@ def _exits_refused() -> Iterator[None]:
 
 
 def leave_in_time(code: int) -> None:
-    """Make this process end with `code`, from now on, once only foreign threads that do not end
-    are left: Python would wait for them for ever.
+    """Make this process end with `code`, from now on, even if foreign threads do not end: Python
+    would wait for them for ever.
 
-    An interrupted process (`code` 130) ends here, once functions registered with `atexit` have run.
-    If these block, it prints their stack, and ends with code 1. Objects are not destroyed one by
-    one, since their `__del__` may block, and destructors of C++ may in a forked process.
+    An interrupted process (`code` 130) ends in this call, once functions registered with `atexit`
+    have run. If these block, it prints their stack, and ends with code 1. Objects are not destroyed
+    one by one, since their `__del__` may block, and destructors of C++ may in a forked process.
     """
     # This module registers a wait for its pool's threads in the same way; the last one registered
     # runs first.

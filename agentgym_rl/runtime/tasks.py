@@ -1,5 +1,5 @@
-"""Tasks that end together (one error for a group of them, the first of several to return), and
-calls in threads that nothing waits for at the end."""
+"""Groups of tasks (with a single error, or until the first returns), and calls in threads that do
+not delay the end of the process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
-    """Hold a task group whose first error is raised by itself, and not as a group.
+    """Yield a task group whose first error is raised by itself, and not as an exception group.
 
-    The error and the group refer to each other, and to all that the failed work was about: a
-    request of some megabytes, say. These cycles are cut, or it would all wait for the garbage
-    collector, which then takes the longer.
+    The error and the exception group refer to each other, and to the objects of the failed work,
+    for example a request of some megabytes. These cycles are broken, so that the objects do not
+    wait for the garbage collector.
     """
     first: BaseException | None = None
     try:
@@ -46,7 +46,8 @@ async def first_of(*work: Coroutine[Any, Any, T]) -> T:
 
 
 def in_thread(call: Callable[[], T], *, name: str) -> Future[T]:
-    """Run `call` in a thread of its own, which keeps no other and no process from ending."""
+    """Run `call` in a new thread, which does not delay the end of other threads or of the
+    process."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # cannot be cancelled; callers may stop waiting
 

@@ -1,8 +1,9 @@
 """The waits of a process: each has an owner and a deadline, and is reported if it takes long.
 
-Every wait names its owner, its object, and the wait that it depends on. A wait that takes too long
-can so report the complete chain: "rollout waits for room under the staleness bound since 90 s <-
-trainer rank 0 waits for batch 7 since 88 s <- turns wait for tokens of engine-1 since 85 s".
+Every wait names its owner, its object, and the wait that it depends on. So a wait that takes too
+long can be reported with the complete chain: "rollout waits for room under the staleness bound
+since 90 s <- trainer rank 0 waits for batch 7 since 88 s <- turns wait for tokens of engine-1 since
+85 s".
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 30.0
 _USUAL = 2.0
-"""Waits are reported after this many times their owner's last one, if that was long itself: every
-batch of a large model takes longer than REPORT_EVERY_S."""
+"""The multiple of the owner's last wait after which a wait is reported, if that is longer than
+REPORT_EVERY_S: every batch of a large model takes longer than that."""
 _OWNERS = 64
-"""The owners whose last wait is remembered."""
+"""The number of owners whose last wait is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wait:
-    """A wait of an owner, `who`, for `what`, since a moment of `time.monotonic`."""
+    """A wait of an owner, `who`, for `what`, since a time of `time.monotonic`."""
 
     who: str
     what: str
     since_s: float
     on: str = ""
-    """The owner whose wait this one depends on, given as a prefix of that wait's `who`."""
+    """The owner on whose wait this one depends, as a prefix of that wait's `who`."""
 
     def __str__(self) -> str:
         verb = "wait" if self.who.endswith("s") else "waits"
@@ -59,8 +60,8 @@ def watched(waits: Callable[[], Sequence[Wait]]) -> Iterator[None]:
 
 
 def chain(wait: Wait) -> list[Wait]:
-    """Return a wait and the waits it depends on, link by link; of several possible ones the oldest.
-    A wait that is in the chain twice closes a circle: a deadlock."""
+    """Return a wait and the waits on which it depends, in order; if several fit, the oldest. A wait
+    that is in the chain twice means a deadlock."""
     links = [wait]
     while links[-1].on:
         known = [*_waits, *(found for source in _watched for found in source())]
@@ -75,7 +76,7 @@ def chain(wait: Wait) -> list[Wait]:
     return links
 
 
-def _told(wait: Wait) -> str:
+def _report(wait: Wait) -> str:
     return " <- ".join(map(str, chain(wait)))
 
 
@@ -104,15 +105,16 @@ class Changes:
         timeout_s: float,
         on: str = "",
     ) -> None:
-        """Return once `condition()` holds. Where nothing changes for 30 s, or for twice the owner's
-        last wait, log who waits for what, and the waits that this depends on (`Wait.on`).
+        """Return once `condition()` is true. If that takes more than 30 s, or twice the owner's
+        last wait, log who waits for what, and the waits on which this depends (`Wait.on`).
 
         Raises:
-            TimeoutError: `timeout_s` passed; the message has who waited for what, and the chain.
+            TimeoutError: `timeout_s` passed; the message has the owner, the object of the wait, and
+                the chain.
         """
         if condition():
             return
-        clock = asyncio.get_running_loop().time  # a simulation's is virtual
+        clock = asyncio.get_running_loop().time  # the clock of a simulation is virtual
         start = clock()
         deadline = start + timeout_s
         report_s = max(REPORT_EVERY_S, _USUAL * self._last_s.get(who, 0.0))
@@ -130,7 +132,7 @@ class Changes:
                         await self._event.wait()
                 except TimeoutError:
                     if clock() < deadline:
-                        log.info("%s", _told(wait))
+                        log.info("%s", _report(wait))
         finally:
             del _waits[wait]
             self._last_s[who] = clock() - start

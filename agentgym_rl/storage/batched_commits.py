@@ -1,4 +1,5 @@
-"""One transaction for all waiting requests: requests during a transaction go into the next one.
+"""The commits of many requests in one transaction: requests that arrive during a transaction go
+into the next one.
 
 A commit costs about as much for a thousand statements as for one. So the cost per request falls
 under load, and a request waits at most for the previous transaction and its own.
@@ -19,12 +20,14 @@ from agentgym_rl.core.errors import StorageError
 
 Statement = tuple[str, tuple[object, ...]]
 Run = Callable[[Sequence[Statement], bool], None]
-"""A function that runs statements in a transaction, and whether they are synced when it returns."""
+"""A function that runs statements in a transaction; the second argument is whether they are synced
+to disk when it returns."""
 
 _MOST = 512
 """The maximum number of requests in a transaction: the last one waits for all of them."""
 _ROWS = (64, 16, 4, 1)
-"""The numbers of rows per insert statement: few forms, so that SQLite keeps all prepared."""
+"""The numbers of rows per insert statement: few forms, so that SQLite keeps all statements
+prepared."""
 _ERRORS = (sqlite3.Error, StorageError)
 
 
@@ -58,7 +61,7 @@ def merged(statements: Sequence[Statement]) -> list[Statement]:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A set of statements that are done together or not at all, with the future of their caller."""
+    """A set of statements that are run together or not at all, with the future of their caller."""
 
     statements: Sequence[Statement]
     durably: bool
@@ -79,8 +82,8 @@ class GroupCommit:
     async def do(self, statements: Sequence[Statement], *, durably: bool = False) -> None:
         """Run statements; they and all earlier ones are done when this returns.
 
-        The statements of a cancelled caller are done with the next request at the latest, unless
-        the event loop ends.
+        The statements of a cancelled caller are run with the next request at the latest, unless the
+        event loop ends.
 
         Raises:
             sqlite3.Error, StorageError: this request failed; others in its transaction did not.

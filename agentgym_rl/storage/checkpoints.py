@@ -1,11 +1,12 @@
 """The manifests of checkpoints, and the choice of the checkpoints to keep (no torch here).
 
 `checkpoints/step-N/` covers N trained batches: torch's distributed checkpoint plus `manifest.json`.
-The folder is written under a temporary name, fsynced and renamed. If it is still incomplete (a full
-or broken disk, a partial copy), its files' sizes show it; their checksums show damage inside.
+The folder is written under a temporary name, fsynced and renamed. If it is nevertheless incomplete
+(a full or broken disk, a partial copy), the sizes of its files show it; their checksums show damage
+inside.
 
 The newest checkpoints are kept, and the best by a metric. A metric of the last batch is in the
-manifest. A metric of its evaluation (`eval/…`) comes later, as a record of the run
+manifest. A metric of an evaluation (`eval/…`) is recorded later, in the run's evaluations
 (evaluations.py); until then the checkpoint is kept.
 """
 
@@ -62,12 +63,12 @@ class Manifest:
     base: str = ""
     """The CRC-32 of an adapter's base weights, which its checkpoint does not contain."""
     lineage: str = ""
-    """A hash of the groups that these weights were trained on, batch by batch: see
+    """A hash of the groups on which these weights were trained, batch by batch: see
     `lineage_after`."""
     metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     """The metrics of the last batch."""
     files: dict[str, int] = field(default_factory=dict[str, int])
-    """The sizes, in bytes, of the files beside the manifest."""
+    """The sizes, in bytes, of the files of the checkpoint other than the manifest."""
     checksums: dict[str, str] = field(default_factory=dict[str, str])
     """The CRC-32 of the same files, in hex; empty in a checkpoint of an earlier release."""
     format: int = 0
@@ -83,15 +84,16 @@ def lineage_after(lineage: str, step: int, group_ids: Iterable[str]) -> str:
     """Return the hash of `lineage` ("" before batch 0) and batch `step` of these groups. Two sets
     of weights share such a chain of hashes only if trained on the same groups in the same
     batches."""
-    said = json.dumps([lineage, step, sorted(set(group_ids))])
-    return blake2b(said.encode(), digest_size=16).hexdigest()
+    entry = json.dumps([lineage, step, sorted(set(group_ids))])
+    return blake2b(entry.encode(), digest_size=16).hexdigest()
 
 
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest of a checkpoint folder; of the listed files, only the sizes are compared.
 
     Raises:
-        TrainerError: there is none, or it is damaged, or a file it names is absent or cut short.
+        TrainerError: there is no manifest, it is damaged, or a file that it names is absent or cut
+            short.
         LaterVersion: a later version of the package wrote it.
     """
     try:
@@ -164,11 +166,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_checkpoint(folder: Path, *, at_most: int | None = None) -> Path | None:
-    """Return the newest complete checkpoint (of at most `at_most` batches), or None if there are
-    none. Incomplete ones are skipped with a warning. Every byte of the result has been read.
+    """Return the newest complete checkpoint (of at most `at_most` batches), or None if there are no
+    checkpoints. Incomplete ones are skipped with a warning. Every byte of the result has been read
+    and checked.
 
     Raises:
-        TrainerError: there are some, and none is complete.
+        TrainerError: there are checkpoints, and none is complete.
     """
     faults: list[str] = []
     for path in reversed(list_checkpoints(folder)):
@@ -188,18 +191,18 @@ def newest_checkpoint(folder: Path, *, at_most: int | None = None) -> Path | Non
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The rule that decides which checkpoints are kept."""
+    """The rule by which checkpoints are kept."""
 
     keep: int
     """The number of newest checkpoints to keep."""
     keep_best: int = 0
-    """The number of best checkpoints by `best_metric`, among the others, to keep."""
+    """The number of other checkpoints to keep, the best by `best_metric`."""
     best_metric: str = "reward/mean"
     """The metric to maximize; with a - before its name, to minimize."""
 
     @classmethod
     def of(cls, trainer: TrainerConfig) -> Self:
-        """Return the retention that a run is configured with."""
+        """Return the retention that a run's configuration sets."""
         return cls(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric)
 
     def score(self, manifest: Manifest, record: EvalRecord | None) -> float | None:
@@ -229,7 +232,7 @@ class Retention:
     def ranked(
         self, manifests: Mapping[Path, Manifest], records: Mapping[int, EvalRecord]
     ) -> list[Path]:
-        """Return the checkpoints that have a score, the best first; of equal ones the newest
+        """Return the checkpoints that have a score, the best first; among equal ones the newest
         first."""
         scores: dict[Path, tuple[float, int]] = {}
         for path, manifest in manifests.items():
@@ -250,8 +253,7 @@ class Best:
 
 
 def prune(folder: Path, retention: Retention) -> None:
-    """Remove the checkpoints of a run that need not be kept, and incomplete ones, which are of no
-    use."""
+    """Remove the checkpoints of a run that need not be kept, and incomplete ones."""
     manifests = _manifests(folder)
     for path in list_checkpoints(folder):
         if path not in manifests:

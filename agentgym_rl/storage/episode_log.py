@@ -1,10 +1,11 @@
-"""The durable log of a run: SQLite in WAL mode; a trajectory is logged before it counts.
+"""The durable log of a run, an SQLite database in WAL mode; a trajectory counts only once it is
+logged.
 
 A transaction survives the death of the process at any moment. Under load, one transaction serves
 many episodes (`GroupCommit`); each episode counts once it is committed. The episodes of a batch are
 on disk before the trainer gets the batch. A power failure may lose other transactions, but never
 the file (`synchronous=NORMAL`): then episodes that are in no batch are played again. `arl train` is
-the only writer; readers (episode_reader) hold no transaction, so they do not disturb a live run.
+the only writer; readers (episode_reader) hold no transaction, so they do not block a live run.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ _ADDED = (
     ("incarnations", "format", "INTEGER NOT NULL DEFAULT 0"),
     ("incarnations", "build", "TEXT NOT NULL DEFAULT ''"),
 )
-"""The columns added by later versions: table, name, type. NULL: the value is only in the record."""
+"""The columns that later versions added: table, name, type. NULL: the value is only in the
+record."""
 
 _CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND step < ?"
 
@@ -87,12 +89,12 @@ _PAGE_BYTES = 16384
 of 4,096 bytes, the last mostly empty. Larger pages than 16,384 bytes cost more when few episodes
 arrive at once, since a page is always written completely."""
 _CHECKPOINT_PAGES = 1024
-"""The pages of the write-ahead log after which SQLite moves them to the file and waits for the
-disk."""
+"""The number of pages in the write-ahead log after which SQLite moves them to the file and waits
+for the disk."""
 
 
 def check_log(path: Path, *, from_step: int | None = None) -> None:
-    """Check that a log without a writer is intact; takes half a second per gigabyte.
+    """Check that a log without a writer is intact, in half a second per gigabyte.
 
     SQLite checks the structure of the file and its indices, but not the bytes inside an episode.
     Those are compared with their checksums: of all episodes, or with `from_step` only of episodes
@@ -134,11 +136,11 @@ class EpisodeLog:
     write raise StorageError if the disk is full or broken."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, which is made if there is none.
+        """Open the file; create it if there is none.
 
         Raises:
-            StorageError: it can be neither opened nor made.
-            LaterVersion: a later version of the package made it.
+            StorageError: it can be neither opened nor created.
+            LaterVersion: a later version of the package created it.
         """
         self.path = path
         try:
@@ -213,20 +215,20 @@ class EpisodeLog:
         return self._incarnation
 
     async def ready(self) -> None:
-        """Record that all parts of the run work and training begins."""
+        """Record that all parts of the run are ready and training begins."""
         statement = "UPDATE incarnations SET ready_s = ? WHERE incarnation = ?"
         await self._transact([(statement, (time.time(), self._incarnation))])
 
     async def add_drawn(self, task_index: int, key: str) -> None:
-        """Record that a task is chosen, before its group begins; `key` is the name under which its
-        rewards are remembered."""
+        """Record that a task is chosen, before its group begins; `key` is the key of its
+        rewards."""
         await self._transact([("INSERT INTO draws VALUES (?, ?)", (task_index, key))])
 
     async def add_member(
         self, member: Trajectory, *, task: Task | None = None, task_index: int = -1
     ) -> None:
-        """Record an episode of a group that is not complete yet; with its task, if only the
-        program that plays the episode has the task (`task_of`)."""
+        """Record an episode of a group that is not complete yet; with its task, if only the program
+        that plays the episode has the task (see `task_of`)."""
         if member.episode_id in self._logged_members:
             return await self._transact([])  # wait for its pending insert
         self._logged_members.add(member.episode_id)
@@ -238,8 +240,8 @@ class EpisodeLog:
     ) -> None:
         """Record a finished group: waiting to be trained, or dropped for the cause `dropped`.
 
-        The given members replace those recorded before: a member that has got a group reward since
-        then is recorded anew, with it.
+        A member that has received a group reward since it was recorded is recorded again, with this
+        reward.
         """
         names = [member.episode_id for member in group.members]
         await self._transact(
@@ -301,7 +303,8 @@ class EpisodeLog:
         )
 
     async def lease(self, groups: Sequence[Group], step: int) -> None:
-        """Record the groups handed to the trainer for `step`; on disk when this returns."""
+        """Record the groups leased to the trainer for `step`; they are on disk when this
+        returns."""
         await self._transact(
             [
                 (
@@ -314,8 +317,8 @@ class EpisodeLog:
         )
 
     async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
-        """Record the version that a step produced, with all `metrics` of the step; on disk when
-        this returns."""
+        """Record the version that a step produced, with all `metrics` of the step; both are on disk
+        when this returns."""
         now = time.time()
         step = (self._incarnation, report.step, json.dumps([*report.group_ids]))
         version = (report.version, report.step, now, "")
@@ -354,7 +357,8 @@ class EpisodeLog:
         return self._db.execute("SELECT count(*) FROM groups").fetchone()[0]
 
     def trajectories(self, *, step: int | None = None) -> list[Trajectory]:
-        """Return all trajectories, or those trained at `step`, in the order they finished."""
+        """Return all trajectories, or those trained at `step`, in the order in which they
+        finished."""
         query = "SELECT t.data FROM trajectories t JOIN groups g USING (group_id)"
         where, values = ("", ()) if step is None else (" WHERE g.step = ?", (step,))
         rows = self._db.execute(f"{query}{where} ORDER BY t.rowid", values)
@@ -384,12 +388,13 @@ class EpisodeLog:
                 if self._db.in_transaction:  # a full disk has ended it already
                     self._db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError) and _is_storage(error):
-                    self._say(error)
+                    self._log_once(error)
                     raise StorageError.of(self.path, error) from error
                 raise
 
-    def _say(self, error: sqlite3.OperationalError) -> None:
-        """Log the error at once, and only once: ending the processes of a cluster takes a while."""
+    def _log_once(self, error: sqlite3.OperationalError) -> None:
+        """Log the error at once, and only once: it takes a while until the processes of a cluster
+        have ended."""
         if not self._is_broken:
             log.error("%s cannot be written: %s; the run ends", self.path, error)
         self._is_broken = True

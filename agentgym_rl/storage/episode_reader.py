@@ -18,7 +18,8 @@ from agentgym_rl.core.trajectory import Trajectory, forks_json
 
 
 class Facts(NamedTuple):
-    """The facts about an episode that the log has in columns, beside the episode's record."""
+    """The properties of an episode that the log has as columns, in addition to the episode's
+    record."""
 
     row: int
     """The position in the order in which episodes were recorded."""
@@ -34,7 +35,7 @@ class Facts(NamedTuple):
 
 
 class GroupFacts(NamedTuple):
-    """The facts that the log has about a group."""
+    """The properties of a group that the log has as columns."""
 
     group_id: str
     task_id: str
@@ -44,7 +45,8 @@ class GroupFacts(NamedTuple):
 
 
 class Reward(NamedTuple):
-    """The reward of an episode: in the log's table, in the record, and its group's part of it."""
+    """The reward of an episode: as the log's column has it, as the record has it, and the group
+    reward in it."""
 
     listed: float
     recorded: float
@@ -52,7 +54,7 @@ class Reward(NamedTuple):
 
 
 class _Head(msgspec.Struct):
-    """The needed part of a record; other fields are ignored."""
+    """The fields of a record that are needed here; others are ignored."""
 
     reward: float
     env_id: str = ""
@@ -62,10 +64,10 @@ class _Head(msgspec.Struct):
 
 @contextmanager
 def explained(path: Path) -> Generator[None]:
-    """Turn an error of SQLite in this context into one about the log in `path`.
+    """Turn an error of SQLite in this context into an error about the log in `path`.
 
     Raises:
-        ConfigError: the file is no log, lacks a table, or is damaged.
+        ConfigError: the file is not a log, lacks a table, or is damaged.
     """
     try:
         yield
@@ -76,12 +78,12 @@ def explained(path: Path) -> Generator[None]:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Return a connection that only reads a log, of a living run or not. Without a -wal file no run
-    has the file open; `immutable` then leaves no files behind, and can read from folders without
-    write permission.
+    """Return a read-only connection to a log, of a live run or not. Without a -wal file, no run has
+    the file open; then it is opened as `immutable`, which creates no files, and works in folders
+    without write permission.
 
     Raises:
-        ConfigError: there is no such file, it is no log, or it is the log of a later version.
+        ConfigError: there is no such file, it is not a log, or it is the log of a later version.
     """
     if not path.is_file():
         raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
@@ -115,7 +117,7 @@ class EpisodeReader:
         self._db = open_to_read(path)
 
     def episode_ids(self, *, untrained: bool = False) -> list[str]:
-        """Return the episodes of the groups that were handed to the trainer (`untrained`: of all
+        """Return the episodes of the groups that were leased to the trainer (`untrained`: of all
         groups)."""
         query = "SELECT t.episode_id FROM trajectories t JOIN groups g USING (group_id)"
         trained = "" if untrained else " WHERE g.status IN ('leased', 'consumed')"
@@ -144,7 +146,7 @@ class EpisodeReader:
             return [name for (name,) in self._db.execute(query, (first, last))]
 
     def trajectory(self, episode_id: str) -> Trajectory:
-        """Return the record of an episode that exists."""
+        """Return the record of an episode, which must exist."""
         query = "SELECT data FROM trajectories WHERE episode_id = ?"
         with self._explained():
             ((data,),) = self._db.execute(query, (episode_id,))
@@ -158,7 +160,7 @@ class EpisodeReader:
 
     @property
     def num_recorded(self) -> int:
-        """Return the number of recorded episodes, which is the row of the newest."""
+        """Return the number of recorded episodes, which is also the row of the newest."""
         with self._explained():
             return self._db.execute("SELECT max(rowid) FROM trajectories").fetchone()[0] or 0
 
@@ -173,8 +175,8 @@ class EpisodeReader:
     ) -> list[Facts]:
         """Return the newest `limit` episodes with above < row < below, newest first.
 
-        With `episode_id` or `group_id`, only matching episodes. Logs of earlier versions do not
-        have all facts in columns; then the records are read.
+        With `episode_id` or `group_id`, return only matching episodes. Logs of earlier versions do
+        not have all properties as columns; then the records are read.
         """
         has_columns = "forks" in self._columns("trajectories")
         known = "env_id, forks, CASE WHEN forks IS NULL THEN data END"
@@ -245,7 +247,7 @@ class EpisodeReader:
         }
 
     def task(self, task_id: str) -> Task:
-        """Return a played task; its weight is 1 in files from before tasks had weights."""
+        """Return a played task; its weight is 1 in logs of versions without weights."""
         with self._explained():
             rows = self._db.execute("SELECT * FROM tasks WHERE task_id = ?", (task_id,))
             names, found = [column for column, *_ in rows.description], rows.fetchone()
@@ -260,7 +262,7 @@ class EpisodeReader:
 
     @property
     def steps_published(self) -> int:
-        """Return the number of training batches that have become a policy version."""
+        """Return the number of training batches whose policy version was published."""
         with self._explained():
             return self._db.execute("SELECT count(*) FROM versions").fetchone()[0]
 

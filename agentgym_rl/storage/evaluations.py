@@ -1,8 +1,8 @@
 """The files that record which policy versions of a run are evaluated, with the results.
 
-`evaluations/step-N.json` is the record of version N: it is written before the evaluation begins,
-so that a killed run knows its due evaluations. `step-N/` beside it has the episodes, in the format
-of `arl eval --out`; `weights-N/` has the weights, while they are needed. All records that
+`evaluations/step-N.json` is the record of version N: it is written before the evaluation begins, so
+that a resumed run knows which evaluations are due. The folder `step-N/` has the episodes, in the
+format of `arl eval --out`; `weights-N/` has the weights, while they are needed. All records that
 have ended are in `evaluations.jsonl`, one per line.
 """
 
@@ -39,7 +39,7 @@ class EvalRecord:
     agent or environment. `interrupted`: the run was killed, and the weights are lost."""
     error: str = ""
     metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    """The `eval/…` metrics of a finished evaluation."""
+    """The `eval/…` metrics of the evaluation, once it has finished."""
 
     def line(self) -> Mapping[str, object]:
         """Return the line for `evaluations.jsonl`; `step` is the last batch, as in

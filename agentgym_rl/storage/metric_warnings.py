@@ -1,5 +1,5 @@
-"""The warnings about the metrics of a run: replies that are cut, and a policy that is broken,
-repeats itself or moves too far. Each names the keys to change."""
+"""The warnings about the metrics of a run: about cut replies, and about a policy that is broken,
+repeats itself or moves too far. Each warning names the keys to change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ log = logging.getLogger(__name__)
 
 
 class MetricWarnings:
-    """The warnings about one run: each kind is logged once, for the last few batches together."""
+    """The warnings about one run; each kind is logged once. The metrics are averaged over the last
+    few batches."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_TOGETHER)
@@ -41,8 +42,9 @@ class MetricWarnings:
             log.warning("%s", text)
 
     def _broken(self, metrics: Mapping[str, float]) -> str:
-        """Return the reason why the policy learns nothing any more. Learning lowers its entropy as
-        well, but then the reward rises; and near zero the entropy of a batch is noise."""
+        """Return the reason to believe that training has broken the policy; "" if there is none.
+        Successful learning lowers the entropy, too, but then the reward rises; and near zero the
+        entropy of a batch is noise."""
         entropy, reward = metrics.get("policy/approx_entropy", math.nan), metrics["reward/mean"]
         before, paid = self._mean("policy/approx_entropy"), self._mean("reward/mean")
         if self._seen:
@@ -111,11 +113,13 @@ class MetricWarnings:
 _TOGETHER = 3
 """The number of batches that are judged together."""
 CUT_SHARE = 0.2
-"""The share of cut replies, or of outgrown episodes, that is worth a warning."""
+"""The share of cut replies, or of requests without room in the context, above which a warning is
+logged."""
 _SURE = 0.2
 """The entropy, in nats a token, below which a policy repeats itself and its entropy is noise."""
 _REPEATS = 0.01
-"""The entropy at which a policy has no choice left; runs that learned reach 0.002, with reward."""
+"""The entropy, in nats a token, below which a policy is deterministic; successful runs reach 0.002,
+with a high reward."""
 _MOVED = 0.5
 """The limit of the mismatch, in nats a token: working runs with stale data stay below 0.1, and
 broken ones begin at 0.6."""

@@ -27,7 +27,7 @@ Interval = tuple[str, float, float]
 
 @dataclass(frozen=True, slots=True)
 class StepPhases:
-    """The phases of a step."""
+    """The phases of a step, of all processes."""
 
     step: int
     trainer: Sequence[Interval]
@@ -113,7 +113,7 @@ class Overlap:
     def add_episodes(self, episodes: Sequence[Trajectory]) -> float:
         """Count a batch's tokens; return the batch's own share (NaN without tokens).
 
-        Call before the batch itself is trained: its tokens were sampled before that.
+        Call this before the batch itself is trained: its tokens were sampled before that.
         """
         times = [row.times_s for episode in episodes for row in episode.rows]
         stamps = np.concatenate(times) if times else np.zeros(0)
@@ -131,5 +131,5 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Return the share over the complete run so far; 0 before any token counts."""
+        """Return the share over the complete run so far; 0 before any token was counted."""
         return self._inside / self._tokens if self._tokens else 0.0

@@ -1,8 +1,9 @@
-"""The recovery of a run that ended: its log (episode_log.py) and newest checkpoint, read together.
+"""The recovery of an ended run from its log (episode_log.py) and its newest checkpoint.
 
-The checkpoint records the batches that its weights have. The log has the groups that were leased to
-later batches, and the same groups are trained on again. So each group that was handed to the
-trainer is in the surviving weights exactly once, and all others wait, or are played again:
+The checkpoint records the batches on which its weights were trained. The log has the groups that
+were leased to later batches, and the same groups are trained again. So the surviving weights are
+trained exactly once on each group that was leased to the trainer, and all other groups wait, or are
+played again:
 
     groups of leased steps ≥ the checkpoint's   trained again, at the same steps
     groups that wait                            wait
@@ -37,7 +38,7 @@ from .episode_reader import explained, open_to_read
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a group, for the choice among later tasks."""
+    """The result of a group, from which later tasks are chosen."""
 
     index: int
     key: str
@@ -60,12 +61,12 @@ class Recovered:
     """The state of a run that is resumed."""
 
     step: int = 0
-    """The number of batches that its weights have, which is their policy version."""
+    """The number of batches on which the weights were trained, which is their policy version."""
     checkpoint: Path | None = None
-    """The checkpoint of the weights; None: the weights that the run began with."""
+    """The checkpoint of the weights; None: the run's initial weights."""
     incarnation: int = 0
     leased: Mapping[int, list[Group]] = field(default_factory=dict[int, list[Group]])
-    """The batches from `step` on, each in the order in which it was handed out."""
+    """The batches from `step` on, each in the order in which it was sent to the trainer."""
     waiting: Sequence[Group] = ()
     begun: Mapping[str, Mapping[str, Trajectory]] = field(
         default_factory=dict[str, Mapping[str, Trajectory]]
@@ -73,18 +74,17 @@ class Recovered:
     """The episodes of groups that are not complete, by group id and episode id."""
     logged: frozenset[int] = frozenset()
     """The indices of tasks whose groups are complete, with any status. All others are still to be
-    played, those in flight at the crash first: the task cursor passes over these indices alone."""
+    played, those in flight at the crash first: the task cursor skips only these indices."""
     drawn: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The tasks that a choice among them took: their keys, by index. It passed over the tasks
-    between."""
+    """The tasks that a curriculum chose: their keys, by index. It skipped the tasks between."""
     results: Sequence[Result] = ()
     """The results of the complete groups of the tasks in `drawn`."""
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     history: Sequence[Mapping[str, float]] = ()
     """The metrics of the first `step` batches."""
     parameters: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The hashes of the weights that later batches had produced, by step; without those of format
-    0, which were computed otherwise."""
+    """The hashes of the weights after each later batch, by step; without those of format 0, which
+    were computed differently."""
 
 
 NOTHING = Recovered()
@@ -93,7 +93,7 @@ NOTHING = Recovered()
 
 def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) -> Recovered:
     """Return the state in the log, after `EpisodeLog.begin`, for a checkpoint of `step` batches,
-    all of which the log must have (`first_absent`).
+    all of which must be in the log (see `first_absent`).
 
     Raises:
         ConfigError: the log is damaged.
@@ -124,7 +124,7 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
 
 
 def first_absent(log: Path) -> int:
-    """Return the first batch that, according to the log, has not become a version."""
+    """Return the first batch without a published version in the log."""
     with contextlib.closing(open_to_read(log)) as db, explained(log):
         known = {step for (step,) in db.execute("SELECT DISTINCT step FROM steps")}
     return next(step for step in count() if step not in known)
@@ -144,7 +144,7 @@ _BEGUN = """
 
 
 def batches(log: Path, *, first: int, last: int) -> dict[int, list[Group]]:
-    """Return those of the batches `first` to `last` that exist, as they were handed out.
+    """Return those of the batches `first` to `last` that exist, as they were sent to the trainer.
 
     Raises:
         ConfigError: the log is damaged.

@@ -18,18 +18,18 @@ from .weights_folder import WeightsFolder
 
 @dataclass(frozen=True)
 class Run:
-    """A run in this process: its configuration, its model and its files, which the other parts of a
-    loop are made of (`runs.new`, `runs.temporary`)."""
+    """A run in this process: its configuration, model and files, from which the other parts of a
+    loop are made (`runs.new` and `runs.temporary` return one)."""
 
     config: Config
-    """The configuration, with the values that fit the model."""
+    """The configuration, with the defaults that depend on the model filled in."""
     model_dir: Path
-    """The folder of the model that the run begins with."""
+    """The folder of the run's initial model."""
     folder: Path
     """The folder that `arl inspect`, `arl ledger` and `arl runs` read."""
     config_file: Path
     log: EpisodeLog
-    """The durable log: an episode is in it before it counts."""
+    """The durable log of episodes."""
     metrics: MetricsFile
     weights: Path
     """The folder, in shared memory, of the policy versions that engines read."""
@@ -53,7 +53,7 @@ class Run:
             yield cls(config, model_dir, folder, config_file, log, metrics, weights)
 
     async def record(self, report: StepReport) -> None:
-        """Record a batch that has become a version: on disk when this returns, so that the batch
-        is never trained again."""
+        """Record a batch whose version was published. The record is on disk when this returns, so
+        that the batch is never trained again."""
         await self.log.publish(report, finite(report.metrics))
         self.metrics.write(report.step, report.metrics)

@@ -26,12 +26,13 @@ MARK = "config.toml"
 EPISODES = "episodes.db"
 TASKS = "tasks.json"
 MODEL = "model.json"
-"""The file with the digests of the model that a run begins with."""
+"""The file with the digests of a run's initial model."""
 WARMED_UP = "init/warmup.json"
-"""The file that records how the model of `--init sft` was made."""
+"""The file that records the warm-up by which the model of `--init sft` was trained."""
 LOCK = "lock"
-"""The lock file, held through the kernel; it names the last holder's process and machine."""
-TOLD = "serve.json"
+"""The lock file, on which the kernel keeps the lock; it contains the last holder's process and
+machine."""
+SERVE_INFO = "serve.json"
 """The file with the endpoint and the admin key of `arl serve`, which open sessions."""
 
 
@@ -98,40 +99,49 @@ def _taken(run: str) -> str:
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:
     """Write the description of the training tasks, if their source has one, to `tasks.json`."""
-    if told := tasks.describe():
-        (folder / TASKS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    if description := tasks.describe():
+        (folder / TASKS).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
-def config_of(run: Path, said: str) -> Path:
-    """Return the configuration file of a run's folder; errors quote `said`, the user's input.
+def config_of(run: Path, argument: str) -> Path:
+    """Return the configuration file of a run's folder; errors quote `argument`, the user's input.
 
     Raises:
         ConfigError: there is no such folder, or no run in it.
     """
     if not run.is_dir():
         raise ConfigError(
-            f"{said}: no folder {run} here (in {Path.cwd()}); pass the folder of a run"
+            f"{argument}: no folder {run} here (in {Path.cwd()}); pass the folder of a run"
         )
     if not (run / MARK).exists() and _has_run(run):
         raise ConfigError(
-            f"{said}: {MARK} is missing in {run}, which has other files of a run: put it "
+            f"{argument}: {MARK} is missing in {run}, which has other files of a run: put it "
             "back from a copy, or begin a new run in another folder"
         )
     if not (run / MARK).exists():
         raise ConfigError(
-            f"{said}: no {MARK} in {run}, so it is not a run folder; pass the folder of a run "
+            f"{argument}: no {MARK} in {run}, so it is not a run folder; pass the folder of a run "
             "(by default runs/ENV-AGENT-TIME)"
         )
     return run / MARK
 
 
 def release_if_unused(folder: Path) -> None:
-    """Give up the claim on a folder whose run ended before its first step; its logs stay."""
+    """Release the claim on a folder whose run ended before its first step; its logs stay."""
     # A trainer that is restarted truncates its metrics, but never its phases.
     files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
     if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
-            *(MARK, TASKS, MODEL, TOLD, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
+            *(
+                MARK,
+                TASKS,
+                MODEL,
+                SERVE_INFO,
+                "metrics.jsonl",
+                "phases.jsonl",
+                LOCK,
+                EVALUATION_LINES,
+            ),
             *(EPISODES, f"{EPISODES}-wal", f"{EPISODES}-shm"),
         ):
             with contextlib.suppress(OSError):  # a folder that the run could not write to
@@ -141,10 +151,11 @@ def release_if_unused(folder: Path) -> None:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Generator[None]:
-    """Hold the folder for this process alone; the kernel releases it when the process dies.
+    """Hold the folder for this process, for a context; the kernel releases it when the process
+    dies.
 
     Raises:
-        ConfigError: a living run holds the folder.
+        ConfigError: a live run holds the folder.
     """
     try:
         opened = (folder / LOCK).open("a")
@@ -176,7 +187,8 @@ def is_held(folder: Path) -> bool:
 
 
 def holder(folder: Path) -> int:
-    """Return the process of this machine that holds the folder, if it is held; 0 if unknown."""
+    """Return the id of the process on this machine that holds the folder, if it is held; 0 if
+    unknown."""
     try:
         pid, host = (folder / LOCK).read_text(encoding="utf-8").split()
         return int(pid) if host == socket.gethostname() else 0
@@ -185,7 +197,7 @@ def holder(folder: Path) -> int:
 
 
 def shown(path: Path) -> str:
-    """Return a path in the form that a person would type in the current folder."""
+    """Return a path as a user would type it in the current folder."""
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

@@ -22,7 +22,7 @@ State = Literal["running", "frozen", "finished", "stopped"]
 LAST = 5
 """The number of last batches over which the reward is averaged."""
 _READERS = ("episodes.db-shm", "episodes.db-wal")
-"""The files that a reader of a log creates, too."""
+"""The files that also a reader of a log creates."""
 MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",
@@ -38,7 +38,7 @@ class RunSummary:
     """The summary of a run, made without reading its episodes."""
 
     run: str
-    """The run's folder, as a person would type it in the current folder."""
+    """The run's folder, as a user would type it in the current folder."""
     state: State
     """The state of the run. `stopped`: ended before its last batch; `arl train --resume` continues.
     `frozen`: `arl train` was stopped by a signal, and continues with `fg` or `kill -CONT`."""
@@ -59,7 +59,7 @@ class RunSummary:
     """The time of the last write, in seconds since 1970."""
     size_bytes: int
     error: str = ""
-    """The reason why the folder cannot be read, if so."""
+    """The reason why the folder cannot be read; empty: it can."""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
 
@@ -128,7 +128,7 @@ def recent_reward(steps: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _files(folder: Path) -> Iterable[Path]:
-    """Yield the files in a folder; those of a living run may disappear meanwhile."""
+    """Yield the files in a folder; those of a live run may disappear meanwhile."""
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             if path.is_file() and not path.is_symlink():
@@ -139,7 +139,7 @@ def _lines(file: Path) -> list[Mapping[str, Any]]:
     """Return the objects of a JSON Lines file; a last line that is being written is left out.
 
     Raises:
-        ValueError: another line is no JSON.
+        ValueError: another line is not JSON.
     """
     if not file.exists():
         return []
@@ -171,8 +171,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def differing(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Return, by run, the differences of its configuration from that of the first run, except for
-    the folder's name."""
+    """Return, for each run, the differences of its configuration from that of the first run, except
+    for the folder's name."""
     first, *others = runs
     return {
         run.run: differences(first.config, run.config, free=("run", "logging")) for run in others
@@ -180,10 +180,10 @@ def differing(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 
 
 def delete(folder: Path) -> int:
-    """Remove the folder of a run that is not running, with all its files; return its bytes.
+    """Remove the folder of a run that is not running, with all its files; return its size in bytes.
 
     Raises:
-        ConfigError: the folder is no run's, or the run is running.
+        ConfigError: the folder does not belong to a run, or the run is running.
     """
     if not is_run(folder):
         raise ConfigError(f"{folder} is no run's folder (it has no {MARK}): nothing is deleted")

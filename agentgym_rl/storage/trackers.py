@@ -1,8 +1,8 @@
-"""The experiment trackers of a run's metrics: TensorBoard, Weights & Biases, trackio, and those of
-other packages and users.
+"""The experiment trackers of a run's metrics: TensorBoard, Weights & Biases, trackio, and trackers
+of other packages and users.
 
 `metrics.jsonl` is the record; a tracker is a copy of it, to be viewed with the tracker's tools. A
-tracker that fails is left out from then on; the run goes on. `logging.trackers` has names of the
+tracker that fails gets no more metrics; the run continues. `logging.trackers` has names of the
 entry points `agentgym_rl.trackers`, or `module:function`. Each is a function
 
     def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tracker
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """A receiver of numbers by name; a step may come in several parts, steps never go back."""
+    """A receiver of numbers by name. A step may be logged in several parts; step numbers never
+    decrease."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
@@ -67,7 +68,8 @@ class Trackers:
 
 
 class _Logged:
-    """A tracker on top of a run with `log` and `finish`, as wandb and its imitators have."""
+    """A tracker that wraps a run with `log` and `finish`, like that of wandb and compatible
+    packages."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -80,8 +82,8 @@ class _Logged:
 
 
 class TensorBoard:
-    """The tracker for TensorBoard: event files in the run's folder, which has config.toml, too.
-    `tensorboard --logdir runs` shows all runs.
+    """The tracker for TensorBoard: it writes event files into the run's folder. `tensorboard
+    --logdir runs` shows all runs.
 
     https://www.tensorflow.org/tensorboard
     """
@@ -168,7 +170,7 @@ def _opener(name: str) -> Callable[[Path, str, Mapping[str, Any]], Tracker]:
 
 
 def _check(tracker: object) -> None:
-    """Raise TypeError for what is no tracker."""
+    """Raise TypeError if `tracker` is not a tracker."""
     for method in ("log", "close"):
         if not callable(getattr(tracker, method, None)):
             raise TypeError(

@@ -1,8 +1,8 @@
-"""The training data of each trained token: files beside a run's log, one for each rank and step.
+"""The training data of each trained token: files in a run's folder, one for each rank and step.
 
 `RUN/tokens/step-000012.rank-0.npz` (numpy's format) has the proximal log-probs (under the policy at
-the beginning of the step) and the advantages of the rows that the rank trained. Only tools for
-people (`arl inspect`) read the files, so they are not fsynced, and a run goes on without them.
+the beginning of the step) and the advantages of the rows that the rank trained. Only `arl inspect`
+reads the files, so they are not fsynced, and a run continues without them.
 """
 
 from __future__ import annotations

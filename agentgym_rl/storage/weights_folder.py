@@ -1,13 +1,13 @@
 """The bytes of policy versions, and the run's folder for them (no torch here).
 
-A version is checked by every bit before an engine gets it that checks nothing itself: for a
-publication, or by a client of such an engine.
+Every bit of a version is checked before it is sent to an engine that does not check it itself: by
+the publication, or by the client of such an engine.
 
-The run's folder is in shared memory while the run lives. A folder `arl-<run id>` is alive while a
-process holds the flock on its `lock` file. The kernel releases the lock when that process dies, for
-any reason. A folder is made under another name, locked, then renamed: a visible folder is either
-locked or of a dead run. Only the holder of the lock may remove a folder, and it removes the lock
-file last.
+The run's folder is in shared memory while the run lives. A folder `arl-<run id>` belongs to a live
+run while a process holds the flock on its `lock` file. The kernel releases the lock when that
+process dies, for any reason. A folder is made under another name, locked, then renamed: a visible
+folder is either locked or of a dead run. Only the holder of the lock may remove a folder, and it
+removes the lock file last.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ INDEX = "model.safetensors.index.json"
 SCALING = "lora_scaling"
 """The name of an adapter's scaling, alpha / rank, float64 []."""
 BASE = "lora_base"
-"""The name of the `base_checksum` of the model that an adapter was trained on, int64 []."""
+"""The name of the `base_checksum` of the model on which an adapter was trained, int64 []."""
 PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-"""The parts of the names of an adapter's tensors around the name of a layer: peft's."""
+"""The parts of the names of an adapter's tensors before and after the name of a layer, as in
+peft."""
 
 _EXPONENTS: Mapping[str, tuple[Any, int]] = {
     "F64": (np.uint64, 0x7FF0_0000_0000_0000),
@@ -58,9 +59,9 @@ _EXPONENTS: Mapping[str, tuple[Any, int]] = {
     "F16": (np.uint16, 0x7C00),
     "BF16": (np.uint16, 0x7F80),
 }
-"""The bits of the exponent by dtype: all are set in infinity and NaN alone."""
+"""The bits of the exponent by dtype: all are set only in infinity and NaN."""
 _AT_ONCE = 1 << 20
-"""The number of values that are looked at together, in bytes of temporary memory."""
+"""The number of values that are checked together, which is also the temporary memory in bytes."""
 
 
 def version_name(version: int, *, incarnation: int = 0) -> str:
@@ -78,7 +79,7 @@ def read_index(version: Path) -> dict[str, Any]:
     """Return the index of a version's folder.
 
     Raises:
-        WeightsError: it is missing, damaged, or not one of a version.
+        WeightsError: it is missing or damaged, or is not the index of a version.
     """
     try:
         found = parse_json((version / INDEX).read_text(encoding="utf-8"))
@@ -101,7 +102,7 @@ def unreadable(version: Path, error: Exception) -> WeightsError:
 
 @contextmanager
 def held(version: Path) -> Generator[None]:
-    """Keep a version from being pruned or written over, for a context.
+    """Keep a version from being pruned or overwritten, for a context.
 
     Raises:
         WeightsError: it is missing, is being replaced, or has been replaced.
@@ -124,18 +125,18 @@ def _lock(path: Path, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise BlockingIOError(f"{path} is being replaced") from error
-    except OSError:  # a file system without locks: no version is written over there either
+    except OSError:  # a file system without locks: no version is overwritten there either
         return
     if not os.path.samestat(os.fstat(fd), path.stat()):
         raise FileNotFoundError(f"{path} was replaced")
 
 
 def check_version(version: Path, model_dir: Path) -> bool:
-    """Check every bit of a version that is `held`, and that it fits the model in `model_dir`;
+    """Check every bit of a version, which is `held`, and that it fits the model in `model_dir`;
     return whether it is an adapter.
 
     Raises:
-        WeightsError: it is damaged, has values that are not finite, or is of another model.
+        WeightsError: it is damaged, has values that are not finite, or belongs to another model.
     """
     index, what = read_index(version), f"weights {version}"
     try:
@@ -157,8 +158,8 @@ def check_version(version: Path, model_dir: Path) -> bool:
 def check_fits(
     names: Collection[str], read: Callable[[str], Stored], model_dir: Path, *, what: str
 ) -> bool:
-    """Check the names, shapes, kinds of numbers and values of a version's tensors, each of which is
-    `read` once; return whether the version is an adapter.
+    """Check the names, shapes, dtypes and values of a version's tensors, each of which is `read`
+    once; return whether the version is an adapter.
 
     Raises:
         WeightsError: they are not those of the model in `model_dir`, or not finite.
@@ -188,11 +189,13 @@ def check_fits(
 
 
 def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, str]:
-    """Check that an adapter has a pair of matrices for each of its layers, that they fit, and that
-    it was trained on the model in `model_dir`; return the model's tensor of each layer.
+    """Check that an adapter has a pair of matrices for each of its layers, that their shapes fit,
+    and that it was trained on the model in `model_dir`; return the name of the model's tensor of
+    each layer.
 
     Raises:
-        WeightsError: a matrix is missing or does not fit, or the model is another one.
+        WeightsError: a matrix is missing or does not fit, or the adapter was trained on another
+            model.
     """
     if (ours := base_checksum(model_dir)) != base:
         raise WeightsError(
@@ -235,15 +238,17 @@ _LOCK = "lock"
 
 
 class WeightsFolder:
-    """A context manager: `with WeightsFolder(run_id) as folder:` gives `/dev/shm/arl-<run id>/`.
+    """The folder of a run's policy versions, a context manager: `with WeightsFolder(run_id) as
+    folder:` returns `/dev/shm/arl-<run id>/`.
 
-    On entry the folders of dead runs are removed, never those of living runs; at exit this run's
-    own. The folder is in `root` (weights.folder), or else in shared memory. If that is missing or
-    has less than `need_bytes` free, it is in the system's temporary directory, with a warning.
+    On entry the folders of dead runs are removed, never those of live runs; at exit this run's
+    folder is. It is in `root` (weights.folder), or else in shared memory. If shared memory is
+    missing or has less than `need_bytes` free, the folder is in the system's temporary directory,
+    with a warning.
 
     Raises:
-        ValueError: a run id that is no plain file name.
-        WeightsError: on entry, if a living run holds the same id, or no folder can be made.
+        ValueError: the run id is not a plain file name.
+        WeightsError: on entry, a live run has the same id, or the folder cannot be made.
     """
 
     def __init__(self, run_id: str, *, need_bytes: int = 64 << 20, root: Path | None = None):
@@ -303,16 +308,17 @@ def _remove_if_dead(path: Path) -> bool:
     try:
         fd = os.open(path / _LOCK, os.O_RDWR)
     except FileNotFoundError:
-        # The folder is just being made, half removed, or somebody else's: only an empty one may be
-        # removed. A new one is empty for microseconds; if it loses that race, its creation fails.
+        # The folder is being made, is half removed, or belongs to somebody else: only an empty one
+        # may be removed. A new one is empty for microseconds; if it is removed then, its creation
+        # fails.
         if not path.name.startswith(_UNBORN):
             path.rmdir()
             return True
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The folder may have been removed and made anew since the open; then this lock is not the
-        # one of the folder that `path` names now.
+        # The folder may have been removed and made again since the file was opened; then this lock
+        # is not that of the folder that is at `path` now.
         if os.fstat(fd).st_ino != (path / _LOCK).stat().st_ino:
             return False
         _empty_and_remove(path)
@@ -328,7 +334,7 @@ def _create_locked(root: Path, path: Path) -> int:
     fd = os.open(unborn / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unborn.rename(path)  # fails if a folder with files exists: a living run's
+        unborn.rename(path)  # fails if a folder with files exists: that of a live run
     except OSError:
         shutil.rmtree(unborn, ignore_errors=True)
         os.close(fd)

@@ -1,8 +1,8 @@
 """A policy version that is a LoRA adapter, and the weights that it makes of its base.
 
 The tensors of an adapter have peft's names. Two more numbers are stored: the scaling of each pair's
-product, and a checksum of the base that the adapter was trained on. The only heavy packages
-imported here are torch and safetensors, so that engines can import this.
+product, and a checksum of the base on which the adapter was trained. The only heavy packages
+imported here are torch and safetensors, so that engines can import this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_adapter(tensors: Mapping[str, Tensor]) -> bool:
 def named(
     pairs: Mapping[str, tuple[Tensor, Tensor]], *, scaling: float, base: int
 ) -> dict[str, Tensor]:
-    """Return an adapter of matrices A [rank, in] and B [out, rank] by name of layer."""
+    """Return an adapter made of the matrices A [rank, in] and B [out, rank] of each layer."""
     tensors = {
         SCALING: torch.tensor(scaling, dtype=torch.float64),
         BASE: torch.tensor(base, dtype=torch.int64),
@@ -41,15 +41,15 @@ def named(
 
 
 def peft_tensors(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of this adapter that peft has in its file."""
+    """Return the tensors of the adapter that belong in peft's file."""
     return {name: tensor for name, tensor in adapter.items() if name not in (SCALING, BASE)}
 
 
 def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tensor]:
     """Return all weights of the model in `model_dir` with `adapter` merged, under its files' names.
 
-    Changed weights, W + scaling · B A, are in float32 or better. All are made or copied when they
-    are asked for.
+    Changed weights, W + scaling · B A, are in float32 or better. Each is computed or copied when it
+    is accessed.
 
     Raises:
         WeightsError: the adapter was trained on another base, or does not fit this one.
@@ -77,7 +77,7 @@ def read_base(model_dir: Path) -> dict[str, Tensor]:
     """Return the tensors of a model folder's safetensors files, mapped into memory.
 
     Raises:
-        WeightsError: there are none, or they cannot be read.
+        WeightsError: there are no tensors, or they cannot be read.
     """
     tensors: dict[str, Tensor] = {}
     try:
@@ -95,10 +95,11 @@ def check_finite(name: str, tensor: Tensor, *, what: str) -> None:
     """Check that no value is infinite or NaN, without a temporary of the tensor's size.
 
     Raises:
-        WeightsError: one is.
+        WeightsError: a value is infinite or NaN.
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return
-    # A sum is several times faster, and only finite if all values are; the converse may fail.
+    # A sum is several times faster to check. It is finite only if all values are; but it may
+    # overflow even if they are.
     if not (math.isfinite(tensor.sum()) or all(math.isfinite(it) for it in tensor.aminmax())):
         raise WeightsError(f"{what}: {name} has values that are not finite")

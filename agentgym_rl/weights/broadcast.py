@@ -1,4 +1,4 @@
-"""A broadcast of tensors from one process to many over sockets: a gloo group of its own.
+"""A broadcast of tensors from one process to many over sockets, in a separate gloo group.
 
 Rank 0 is the trainer, every other rank a worker of an engine. The group is made without
 `init_process_group`, so it neither needs nor changes the default group of either side. Only torch
@@ -23,8 +23,8 @@ from agentgym_rl.core.errors import WeightsError
 from .files import bytes_of, fingerprint, kinds_of
 
 BUCKET_BYTES = 32 << 20
-"""The approximate size of the buckets that tensors are packed into; a larger tensor travels
-alone."""
+"""The approximate size, in bytes, of the buckets into which tensors are packed; a larger tensor is
+sent by itself."""
 _ALIGN = 16
 """The alignment in bytes of each tensor in its bucket, so that it can be viewed there."""
 
@@ -32,11 +32,11 @@ _ALIGN = 16
 class BroadcastGroup:
     """A member `rank` of `world_size`; the constructor returns once all of them have met.
 
-    The members meet at `address`:`port`, where rank 0 listens, on `listener` if it has bound one.
-    `timeout_s` bounds the meeting, and each complete `send` and `receive`. Any failure but a wrong
-    fingerprint makes the group useless: `close` it and make another. Once rank 0 has closed its
-    group, receivers that wait fail at once. `prefixes` are those of the keys in the store, which
-    all members must share; `backend` nccl is experimental: not measured.
+    The members meet at `address`:`port`, where rank 0 listens, on `listener` if it is given.
+    `timeout_s` bounds the meeting, and each complete `send` and `receive`. After any failure but a
+    wrong fingerprint the group cannot be used: `close` it and make another. Once rank 0 has closed
+    its group, waiting receivers fail at once. `prefixes` are those of the keys in the store, and
+    must be the same for all members; `backend` nccl is experimental: not measured.
 
     Raises:
         WeightsError: the members did not meet within `timeout_s`.
@@ -85,12 +85,12 @@ class BroadcastGroup:
     def send(self, tensors: Mapping[str, Tensor], *, timeout_s: float | None = None) -> None:
         """Send the tensors from rank 0 to every other member, in their order.
 
-        Each tensor is asked for once, bucket by bucket, so that lazy ones are never all in memory.
-        The members need names, dtypes, shapes and `fingerprint(tensors)` beforehand by another
-        route. `timeout_s` replaces the group's own.
+        Each tensor is accessed once, bucket by bucket, so that lazy ones are never all in memory.
+        The members need names, dtypes, shapes and `fingerprint(tensors)` beforehand, by another
+        route. `timeout_s` replaces the group's limit.
 
         Raises:
-            WeightsError: a member is gone, or did not take them in time.
+            WeightsError: a member is gone, or did not receive them in time.
         """
         deadline = self._deadline(timeout_s)
         kinds = kinds_of(tensors)
@@ -103,7 +103,7 @@ class BroadcastGroup:
         """Send bytes, uint8 [n], from rank 0 to every other member, in one piece.
 
         Raises:
-            WeightsError: a member is gone, or did not take them in time.
+            WeightsError: a member is gone, or did not receive them in time.
         """
         self._broadcast(data, self._deadline(timeout_s))
 
@@ -114,11 +114,12 @@ class BroadcastGroup:
         shapes: Sequence[Sequence[int]],
         expected: str,
     ) -> dict[str, Tensor]:
-        """Receive, on any other rank, the tensors that rank 0 sends now; on the CPU, verified.
+        """Receive, on any other rank, the tensors that rank 0 sends; return them on the CPU,
+        verified.
 
         Raises:
-            WeightsError: rank 0 is gone or did not send all of it in time, or the received bytes do
-                not have the fingerprint `expected`.
+            WeightsError: rank 0 is gone or did not send all tensors in time, or the received bytes
+                do not have the fingerprint `expected`.
         """
         deadline = self._deadline(None)
         sizes = [_num_bytes(*kind) for kind in zip(dtypes, shapes, strict=True)]
@@ -177,7 +178,7 @@ def _joined(
         options = nccl.Options()
         options._timeout = limit
         return nccl(store, rank, world_size, options)
-    gloo: Any = ProcessGroupGloo  # torch's stubs do not know its options
+    gloo: Any = ProcessGroupGloo  # torch's stubs do not have its options
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname=own_address)]
     options._timeout = limit
@@ -198,7 +199,7 @@ def _own_address(address: str, port: int, rank: int) -> str:
 
 
 def buckets(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the indices of tensors that travel together, in order; empty tensors do not travel."""
+    """Yield the indices of tensors that are sent together, in order; empty tensors are not sent."""
     bucket: list[int] = []
     total = 0
     for index, size in enumerate(sizes):
@@ -214,7 +215,8 @@ def buckets(sizes: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _padded(sizes: Sequence[int]) -> list[int]:
-    """Return the bytes of each tensor's place in a bucket; the last one needs no padding."""
+    """Return the padded size, in bytes, of each tensor in a bucket; the last one needs no
+    padding."""
     return [*map(_rounded, sizes[:-1]), *sizes[-1:]]
 
 

@@ -23,12 +23,13 @@ Pause = tuple[float, float]
 """The start and end of an interval without sampling, in seconds of `time.monotonic`."""
 
 Way = Literal["gloo", "nccl", "ipc"]
-"""The way of tensors that are no file: a broadcast over sockets or between GPUs, or messages."""
+"""The method of transferring tensors without files: a broadcast over sockets (gloo) or between GPUs
+(nccl), or handles of GPU memory (ipc)."""
 
 RESUME_TIMEOUT_S = 5.0
 _NOT_FOUND = 404
 _POLL_S = (0.005, 0.1)
-"""The shortest and longest pause between two polls of staging."""
+"""The shortest and longest pause between two polls of staging, in seconds."""
 
 
 class EngineHttpError(WeightsError):
@@ -39,12 +40,12 @@ class EngineHttpError(WeightsError):
 
 
 class OutOfTime(WeightsError):
-    """The lack of an answer from the engine before the deadline."""
+    """The error that the engine did not answer before the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteEngine:
-    """An engine behind a URL, which loads new weights beside those that it serves.
+    """An engine behind a URL, which loads new weights in addition to those that it serves.
 
     Every `deadline` is in seconds of `time.monotonic`. All methods raise WeightsError, naming
     engine, step and reason, if the engine is gone, refuses, or does not answer in time.
@@ -54,12 +55,13 @@ class RemoteEngine:
     url: str
 
     def num_workers(self, *, deadline: float) -> int:
-        """Return the number of worker processes of the engine; each takes part in a broadcast."""
+        """Return the number of worker processes of the engine; each is a member of a broadcast."""
         return self._value("/get_world_size", "world_size", int, deadline)
 
     @property
     def joins_group(self) -> bool:
-        """Return whether its workers join one broadcast group with those of others."""
+        """Return whether the engine's workers join one broadcast group with those of other
+        engines."""
         return True
 
     def stage_file(
@@ -73,8 +75,10 @@ class RemoteEngine:
         polls: bool,
         timeout_s: float,
     ) -> None:
-        """Load the version `label` in the file `path`, and check it. `polls`: the engine answers
-        before it has staged; `timeout_s` is the longest that its `swap` may wait for that."""
+        """Make the engine load and check the version `label` in `path`. `polls`: the engine answers
+        before it has staged the version; `timeout_s` is the longest time that its `swap` may wait
+        for staging. `whole`: the version as a `WholeVersion`, for engines that cannot read the
+        file."""
         # Initialize each time: an engine may have been restarted behind the same URL.
         init = {"init_info": {"timeout_s": timeout_s}}
         self.post("/init_weight_transfer_engine", init, deadline=deadline)
@@ -94,7 +98,7 @@ class RemoteEngine:
         )
 
     def start_update(self, *, deadline: float) -> None:
-        """Begin an update; an unfinished earlier one is dropped first."""
+        """Begin an update; drop an unfinished earlier one first."""
         try:
             self.post("/start_weight_update", {}, deadline=deadline)
         except EngineHttpError:  # an update may be under way already
@@ -102,14 +106,15 @@ class RemoteEngine:
             self.post("/start_weight_update", {}, deadline=deadline)
 
     def discard(self, *, deadline: float) -> None:
-        """Drop the update under way, if there is one."""
+        """Drop the update in progress, if there is one."""
         try:
             self.post("/update_weights", {"update_info": {"discard": True}}, deadline=deadline)
         except EngineHttpError:
-            return  # the answer of an engine that dropped it, or had none
+            return  # this is the answer of an engine that dropped its update, or had none
 
     def wait_staged(self, *, deadline: float) -> None:
-        """Wait until every worker holds the new weights beside those it serves."""
+        """Wait until every worker has loaded the new weights in addition to those that it
+        serves."""
         pause_s, longest_s = _POLL_S
         states = None
         while True:
@@ -118,7 +123,7 @@ class RemoteEngine:
             except EngineHttpError as error:
                 if error.status != _NOT_FOUND:
                     raise
-                return  # an embedded engine beside servers that are polled has staged already
+                return  # an embedded engine in a run with polled servers has staged already
             except OutOfTime as error:
                 if states is None:
                     raise
@@ -146,8 +151,9 @@ class RemoteEngine:
     ) -> Pause:
         """Pause, serve the staged weights as `label`, resume; return the interval without sampling.
 
-        After a failure in between, the engine has been asked to resume. With `may_sleep`, an engine
-        that sleeps is neither paused nor resumed: the controller, which put it to sleep, wakes it.
+        After a failure in between, a request to resume has been sent to the engine. With
+        `may_sleep`, a sleeping engine is neither paused nor resumed: the controller, which put it
+        to sleep, wakes it.
         """
         stands_still = time.monotonic()
         if may_sleep and self.is_sleeping(deadline=deadline):
@@ -168,8 +174,8 @@ class RemoteEngine:
         return stands_still, resumed
 
     def rename(self, before: str, label: str, *, deadline: float) -> bool:
-        """Make the engine call the weights that it serves as `before` by `label`, without a pause;
-        return False if it does not serve `before`."""
+        """Change the label of the served weights from `before` to `label`, without a pause; return
+        False if the engine does not serve `before`."""
         if self.label(deadline=deadline) != before:
             return False
         self.post("/update_weight_version", {"new_version": label}, deadline=deadline)
@@ -181,7 +187,8 @@ class RemoteEngine:
         return self._value("/is_sleeping", "is_sleeping", bool, deadline)
 
     def try_resume(self, error: WeightsError) -> None:
-        """Resume the engine after `error`; add a failure of this to it as a note."""
+        """Resume the engine after `error`; if that fails, too, add the reason to `error` as a
+        note."""
         try:
             self.post("/resume", None, deadline=time.monotonic() + RESUME_TIMEOUT_S)
         except WeightsError as second:

@@ -1,9 +1,9 @@
 """The folder of a policy version: parts of bounded size, and an index with the digest of each
 tensor, in the layout of a sharded model of Hugging Face. `parts.py` writes it.
 
-A reader that has an earlier version of the same sequence in memory reads only what has changed
-since. Every tensor is compared with its digest, which needs torch alone, so that engines can
-compute it.
+A reader that has an earlier version of the same sequence in memory reads only the tensors that have
+changed since. Every tensor is compared with its digest. This needs only torch, so that engines can
+do it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from agentgym_rl.storage.weights_folder import INDEX, held, read_index, unreadab
 
 
 def stored(tensor: Tensor, data: np.ndarray | None = None) -> Stored:
-    """Return a tensor as it is stored; `data` are its bytes, if they are known.
+    """Return a tensor in its stored form; `data` are its bytes, if they are known.
 
     Raises:
-        WeightsError: it has a dtype that versions do not have.
+        WeightsError: versions do not support its dtype.
     """
     if tensor.dtype not in DTYPES:
         raise WeightsError(f"{tensor.dtype} is not stored; expected one of {list(DTYPES)}")
@@ -45,21 +45,23 @@ def stored(tensor: Tensor, data: np.ndarray | None = None) -> Stored:
 
 
 def combined(digests: Mapping[str, str]) -> str:
-    """Return 64 bits, in hex, over the digests of tensors by name, in whatever order and by
-    whichever processes they were computed."""
+    """Return 64 bits, in hex, over the digests of tensors by name; the order of the digests does
+    not matter."""
     text = "".join(f"{name}:{digests[name]};" for name in sorted(digests))
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Return `combined` of the digests of the tensors; a stored version's are in its index."""
+    """Return `combined` of the digests of the tensors; those of a stored version are read from its
+    index."""
     if isinstance(tensors, StoredVersion | StoredTensors):
         return combined(tensors.digests)
     return combined({name: digest(name, stored(tensors[name])) for name in tensors})
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """Return the bytes of a tensor, uint8 [n], on the CPU; a contiguous one's are not copied."""
+    """Return the bytes of a tensor, uint8 [n], on the CPU, without a copy if it is contiguous
+    there."""
     return tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -76,7 +78,7 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The dtypes that versions and exports have, with their names in files."""
+"""The dtypes that versions and exports support, with their names in files."""
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 _NUMPY = {
     name: np.dtype(np.int16 if name == _BFLOAT16 else torch.empty(0, dtype=dtype).numpy().dtype)
@@ -92,20 +94,20 @@ class Kind(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the tensor."""
+        """Return the size of the tensor in bytes."""
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
 def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
-    """Return the kind of each tensor; those of a stored version are not read."""
+    """Return the kind of each tensor; tensors of a stored version are not read for this."""
     if isinstance(tensors, KnownKinds):
         return tensors.kinds()
     return {name: Kind(it.dtype, tuple(it.shape)) for name, it in tensors.items()}
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """Tensors by name, each read or made when it is asked for and then left to the caller: never
-    are all of them in memory because of the mapping."""
+    """A mapping of tensors by name. Each is read or computed at every access and not kept, so that
+    the mapping never has all of them in memory."""
 
     def __init__(self, names: Iterable[str], read: Callable[[str], Tensor]) -> None:
         self._names = dict.fromkeys(names)
@@ -127,27 +129,27 @@ class LazyTensors(Mapping[str, Tensor]):
 
 
 class KnownKinds(LazyTensors, ABC):
-    """Lazy tensors whose kinds are known before they are read."""
+    """The lazy tensors whose kinds are known without reading them."""
 
     @abstractmethod
     def kinds(self) -> dict[str, Kind]:
         """Return the kind of each tensor.
 
         Raises:
-            WeightsError: they are read from files, and one is missing or damaged.
+            WeightsError: a file of a stored version is missing or damaged.
         """
 
 
 _MOST_OPEN = 64
-"""The number of a version's parts that a reader has open at a time."""
+"""The maximum number of a version's parts that a reader has open at a time."""
 
 
 class StoredVersion(KnownKinds):
-    """The tensors of a version's folder, on the CPU. Each is read when it is asked for, into memory
-    of its own, and compared with its digest while it is in the processor's cache.
+    """The tensors of a version's folder, on the CPU. Each is read at its access, into new memory,
+    and compared with its digest while it is in the processor's cache.
 
-    Several threads may read, one at a time: a publication has one for each server, and parts share
-    their place in the file, and are closed for others."""
+    Threads may read at the same time, as those of a publication do, one for each server: a lock
+    protects the open files, of which some are closed to open others."""
 
     def __init__(self, path: Path) -> None:
         """Read the index of the folder `path`.
@@ -162,13 +164,14 @@ class StoredVersion(KnownKinds):
             """The label of the version, "incarnation.version"."""
             self.version = int(found["metadata"]["version"])
             self.sequence = str(found["metadata"]["sequence"])
-            """The name of the versions that one trainer wrote one after the other; empty: none."""
+            """The id of the sequence of versions that one trainer wrote; empty: none."""
             self.total_size = int(found["metadata"]["total_size"])
-            """The bytes of all tensors."""
+            """The size of all tensors in bytes."""
             self.digests = {str(name): str(it) for name, it in found["digests"].items()}
             """The digest of each tensor."""
             self.since = {str(name): int(it) for name, it in found["since"].items()}
-            """The earliest version of the sequence from which on a tensor has these bytes."""
+            """The earliest version of the sequence since which each tensor has had the same
+            bytes."""
             self._file_of = {str(name): str(it) for name, it in found["weight_map"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise WeightsError(
@@ -182,24 +185,24 @@ class StoredVersion(KnownKinds):
         weakref.finalize(self, _close_all, self._open)
         self._verified: set[str] = set()
         self.known: Collection[str] = ()
-        """The tensors that the reader has already, and need not be verified."""
+        """The names of tensors that the reader has already, and that need not be verified."""
 
     def kinds(self) -> dict[str, Kind]:
         heads = {name: self._head(name) for name in self}
         return {name: Kind(_TORCH[it.dtype], it.shape) for name, it in heads.items()}
 
     def unchanged_since(self, sequence: str, version: int) -> set[str]:
-        """Return the tensors with the same bytes in `version` of `sequence`."""
+        """Return the names of the tensors with the same bytes in `version` of `sequence`."""
         if not sequence or sequence != self.sequence or version > self.version:
             return set()
         return {name for name, first in self.since.items() if first <= version}
 
     def without(self, names: Collection[str]) -> StoredTensors:
-        """Return the tensors but these."""
+        """Return the tensors except those of `names`."""
         return StoredTensors(self, [name for name in self if name not in names])
 
     def verify(self) -> None:
-        """Read the tensors that were not asked for, except those `known`.
+        """Read and verify the tensors that have not been accessed, except those in `known`.
 
         Raises:
             WeightsError: a tensor is missing or damaged.
@@ -236,8 +239,8 @@ class StoredVersion(KnownKinds):
         return self._open[file]
 
     def _tensor(self, name: str) -> Tensor:
-        # Few calls that release the interpreter: beside a thread that decodes, a turn of it takes
-        # longer than a small tensor.
+        # Few calls that release the interpreter lock: with a decoding thread in the process,
+        # waiting for the lock takes longer than reading a small tensor.
         head = self._head(name)
         path = self.path / self._file_of[name]
         data = torch.empty(head.stop - head.start, dtype=torch.uint8).numpy()
@@ -287,7 +290,8 @@ class StoredTensors(KnownKinds):
 
 
 def read_at(fd: int, data: np.ndarray, start: int) -> bool:
-    """Fill `data`, bytes, from an open file; return False if the file ends before.
+    """Fill `data`, an array of bytes, from an open file at `start`; return False if the file ends
+    before.
 
     Raises:
         OSError: the file cannot be read.
@@ -311,15 +315,15 @@ _BLOCK_NAME = re.compile(r"(?:.*?\.)?\d+\.")
 
 
 def block_of(name: str) -> str:
-    """Return the block of the model that a tensor belongs to, `model.layers.3.`; "": it is outside
-    of blocks."""
+    """Return the block of the model to which a tensor belongs, as `model.layers.3.`; "" outside of
+    blocks."""
     found = _BLOCK_NAME.match(name)
     return found[0] if found else ""
 
 
 def whole_units(names: Collection[str], same: Collection[str]) -> set[str]:
-    """Return the tensors among `names` that, with all others of their block of the model (or of
-    their module, outside of blocks), are the `same`: an engine may join those of one block."""
+    """Return the tensors among `names` whose complete block of the model (or module, outside of
+    blocks) is in `same`: an engine may fuse the tensors of a block."""
 
     def unit(name: str) -> str:
         return block_of(name) or name.rpartition(".")[0]
@@ -330,9 +334,9 @@ def whole_units(names: Collection[str], same: Collection[str]) -> set[str]:
 
 @contextmanager
 def opened_version(path: Path) -> Iterator[StoredVersion]:
-    """Open a version for a context. At its end all of it is verified, with the tensors that nobody
-    asked for, except the reader's `known` ones; do not put any to use before. Meanwhile its folder
-    is neither pruned nor written over.
+    """Open a version for a context. At its end all tensors have been verified, also those that were
+    not accessed, except those in the reader's `known`; do not use any of them before. Meanwhile the
+    folder is neither pruned nor overwritten.
 
     Raises:
         WeightsError: it is missing, truncated, damaged, or not written by this package.
@@ -355,7 +359,7 @@ def read_version(path: Path) -> dict[str, Tensor]:
 
 
 def take(version: Path, to: Path) -> bool:
-    """Rename the folder of a version that nobody reads; return whether that was possible."""
+    """Rename the folder of a version, unless it is being read; return whether it was renamed."""
     with contextlib.suppress(OSError), (version / INDEX).open("rb") as index:
         fcntl.flock(index.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         version.replace(to)

@@ -21,17 +21,18 @@ from .transport import Publication, Transport, own_address, rank_offsets, stage_
 _log = logging.getLogger(__name__)
 
 _MEETING_TIMEOUT_S = 10.0
-"""The longest meeting, in seconds: all members are on their way when the trainer begins to wait."""
+"""The longest time, in seconds, until all members have joined the group: they have been requested
+to before the trainer waits."""
 
 
 class Broadcasts(Transport):
     """A broadcast group with the workers of all engines, used as long as its members stay the same.
 
-    A new group is made when an engine comes or goes, and after a failed broadcast. A broadcast
+    A new group is made when an engine joins or leaves, and after a failed broadcast. A broadcast
     needs every member, so an engine that dies during it makes it fail for all. The engines that
-    still answer then form another group and get the version again. Blocks that the members of the
-    group have already, from the version before, are not sent. `timeout_s` is the longest
-    meeting and the longest broadcast, as measured by the workers.
+    still answer then form another group, and the version is sent again. Blocks that the members
+    already have, from the previous version, are not sent. `timeout_s` limits the meeting and the
+    broadcast, as measured by the workers.
 
     An engine that joins no group has one of its own, and gets the version in its own pause; for
     that `model_dir`, the model's folder, is needed.
@@ -44,9 +45,10 @@ class Broadcasts(Transport):
         self._tensors: Mapping[str, Tensor] = {}
         self._path = ""
         self._brings: tuple[str, int] | None = None
-        """The sequence and the number of the prepared version, if it is a whole stored one."""
+        """The sequence and the number of the prepared version, if it is stored completely."""
         self._base: tuple[str, int] | None = None
-        """The same of the version that all members serve, if it came by this group."""
+        """The sequence and the number of the version that all members serve, if this group
+        transferred it."""
         self._members: dict[str, RemoteEngine] = {}
         self._group: BroadcastGroup | None = None
 
@@ -72,13 +74,14 @@ class Broadcasts(Transport):
         while members := publication.group():
             start = time.monotonic()
             try:
-                # Use half of the time: a member that hangs must leave time for a try without it.
+                # Use half of the time: if a member hangs, there must be time for an attempt without
+                # it.
                 limit = deadline if tries_left == 1 else (start + deadline) / 2
                 self._broadcast(publication, deadline=limit)
                 break
             except WeightsError as error:
                 _log.info("%s", error)
-                self.close()  # this also ends the waiting of receivers
+                self.close()  # this also ends the waits of receivers
                 limit = (time.monotonic() + deadline) / 2
                 publication.each(
                     lambda engine, limit=limit: engine.discard(deadline=limit),
@@ -109,8 +112,8 @@ class Broadcasts(Transport):
         same = whole_units(stored, stored.unchanged_since(*self._base))
         return stored.without(same) if same and self._brings is not None else stored
 
-    def _told(self, tensors: Mapping[str, Tensor]) -> dict[str, object]:
-        """Return what receivers have to know of the `tensors` that are broadcast."""
+    def _update_info(self, tensors: Mapping[str, Tensor]) -> dict[str, object]:
+        """Return the description of the broadcast `tensors` that receivers need."""
         kinds = kinds_of(tensors)
         same = [name for name in self._tensors if name not in kinds]
         return {
@@ -125,14 +128,14 @@ class Broadcasts(Transport):
         }
 
     def _broadcast(self, publication: Publication, *, deadline: float) -> None:
-        """Broadcast the tensors once; raise WeightsError if the group is of no more use."""
+        """Broadcast the tensors once; raise WeightsError if the group cannot be used any more."""
         if self._group is None or self._members != publication.group():
             self.close()
             self._group = self._meet(publication, deadline=deadline)
             self._members = publication.group()
 
         tensors = self._changes()
-        update = self._told(tensors)
+        update = self._update_info(tensors)
 
         def begin(engine: RemoteEngine) -> None:
             engine.start_update(deadline=deadline)

@@ -1,10 +1,10 @@
 """The writing of a policy version by several processes: each writes parts of bounded size with the
-tensors that it owns; then one of them writes the index and gives the folder its name.
+tensors that it owns; then one of them writes the index and renames the folder to its final name.
 
-No writer has more than one tensor in memory for this. A tensor with the same bytes as in the
-version before is not written again: a part in which nothing has changed becomes a second name of
-the older file. New parts are written over the parts of a version that nobody needs any more, since
-most of the time of a write goes into memory that the system has to find and clear first.
+No writer needs more than one tensor in memory for this. A tensor with the same bytes as in the
+previous version is not written again: a part without changes becomes a hard link to the older file.
+New parts overwrite those of a version that is no longer needed, since most of the time of a write
+into new memory is spent on its allocation and clearing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .files import (
 _log = logging.getLogger(__name__)
 
 PART_BYTES = 256 << 20
-"""The largest part, in bytes, except for a tensor that alone is larger."""
+"""The maximum size of a part, in bytes, unless a single tensor is larger."""
 _CHUNK = 4 << 20
-"""The bytes that are compared or copied at a time."""
+"""The number of bytes that are compared or copied at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Part:
     starts: Mapping[str, int]
     """The position of each tensor in the file."""
     size: int
-    """The bytes of the file."""
+    """The size of the file in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts of all versions of a model, and who writes them."""
+    """The division of all versions of a model into parts, with their writers."""
 
     owners: Sequence[int]
     """The writer of each piece, in the order of the pieces."""
@@ -77,20 +77,20 @@ class Plan:
 
     @property
     def total_size(self) -> int:
-        """Return the bytes of all parts, without their headers."""
+        """Return the size of all parts in bytes, without their headers."""
         return sum(it.size - len(it.header) for found in self.parts.values() for it in found)
 
 
 def plan_parts(
     pieces: Sequence[Mapping[str, Kind]], *, writers: Sequence[int] = (0,), limit: int = PART_BYTES
 ) -> Plan:
-    """Divide the tensors of a version, which come in `pieces`, into parts.
+    """Divide the tensors of a version, given as `pieces`, into parts.
 
     Each piece has one writer: the one with the fewest bytes so far. The result depends only on the
-    arguments, so that every process makes the same one.
+    arguments, so that every process computes the same plan.
 
     Raises:
-        ValueError: a tensor has a dtype that versions and exports do not have.
+        ValueError: versions and exports do not support a tensor's dtype.
     """
     owners: list[int] = []
     loads = dict.fromkeys(writers, 0)
@@ -131,11 +131,12 @@ def _part(name: str, kinds: Mapping[str, Kind]) -> Part:
 
 
 class PartsWriter:
-    """A writer of parts into `folder`, tensor by tensor in any order; `close` it in any case.
+    """A writer of parts into `folder`, tensor by tensor, in any order; `close` must always be
+    called.
 
-    `previous` is the folder of the version before, of the same plan, if there is one. `over` is a
-    folder with the parts of a version that is not needed any more: they are written over if they
-    have no second name.
+    `previous` is the folder of the previous version, of the same plan, if there is one. `over` is a
+    folder with the parts of a version that is no longer needed: they are overwritten unless they
+    have further hard links.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class PartsWriter:
         self.digests: dict[str, str] = {}
         """The digest of each tensor written so far."""
         self.changed: list[str] = []
-        """The tensors whose bytes are not those of the version before."""
+        """The names of tensors whose bytes differ from the previous version."""
 
     def write(self, name: str, tensor: Tensor) -> None:
         """Write a tensor, in the dtype of the plan.
@@ -187,7 +188,7 @@ class _PartWriter:
         self._fd = self._before = -1
         self._before_path = Path()
         self._same: list[tuple[str, int]] = []
-        """The tensors that are in the older file only, so far, with their bytes."""
+        """The tensors that are so far only in the older file, with their sizes in bytes."""
         if previous is not None:
             self._before_path = previous / part.name
             with contextlib.suppress(OSError):
@@ -219,7 +220,7 @@ class _PartWriter:
             return
         if self._over is not None:
             _take_over(self._over / self._part.name, self._path)
-        # Without O_TRUNC: the memory of a file that is written over is used again.
+        # Without O_TRUNC: the memory of the overwritten file is reused.
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         os.ftruncate(self._fd, self._part.size)
         _write_at(self._fd, np.frombuffer(self._part.header, np.uint8), 0)
@@ -240,7 +241,8 @@ class _PartWriter:
 
 
 def _equal(fd: int, data: np.ndarray, start: int) -> bool:
-    """Return whether the file has these bytes there; most differ in the first chunk."""
+    """Return whether the file has the bytes `data` at `start`; differing tensors mostly differ in
+    the first chunk."""
     for at in range(0, len(data), _CHUNK):
         piece = data[at : at + _CHUNK]
         found = np.empty(len(piece), np.uint8)
@@ -264,8 +266,8 @@ def _copy_at(source: int, target: int, start: int, size: int) -> None:
 
 
 def _take_over(old: Path, new: Path) -> None:
-    """Rename `old` to `new` if it has no second name: writing over a file is twice as fast as
-    making one."""
+    """Rename `old` to `new` if it has no further hard links: overwriting a file is twice as fast as
+    creating one."""
     with contextlib.suppress(OSError):
         if old.stat().st_nlink == 1:
             old.replace(new)
@@ -273,13 +275,13 @@ def _take_over(old: Path, new: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """The name of a version, and its place among the others of its trainer."""
+    """The name of a version, and the sequence to which it belongs."""
 
     number: int
     incarnation: int = 0
     sequence: str = ""
-    """The name of the versions that one trainer writes one after the other; empty: this one stands
-    alone, and nobody may rely on another."""
+    """The id of the sequence of versions that one trainer writes; empty: the version belongs to no
+    sequence."""
 
 
 def hidden(path: Path) -> Path:
@@ -288,8 +290,8 @@ def hidden(path: Path) -> Path:
 
 
 def oldest(folder: Path, *, keep: int) -> Path | None:
-    """Return the version of `folder` to be written over, if there are `keep` already; never the
-    only one, which engines may serve.
+    """Return the version of `folder` to be overwritten, if there are `keep` already; never the only
+    one, which engines may serve.
 
     Raises:
         OSError: the folder cannot be read.
@@ -300,11 +302,11 @@ def oldest(folder: Path, *, keep: int) -> Path | None:
 
 @contextmanager
 def new_folder(path: Path, *, over: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """Yield a new folder for the parts of the version `path`, which gets this name at the end of
-    the context; after a failure no part of it is left.
+    """Yield a new folder for the parts of the version `path`, which is renamed to `path` at the end
+    of the context; after a failure it is removed.
 
-    `over` is the folder of a version that is not needed any more. If nobody reads it, it is
-    yielded, too, under another name, to be written over.
+    `over` is the folder of a version that is no longer needed. Unless it is being read, it is also
+    yielded, under another name, to be overwritten.
 
     Raises:
         OSError: it cannot be made or renamed.
@@ -329,8 +331,7 @@ def write_index(
     previous: StoredVersion | None,
     config: Path | None = None,
 ) -> None:
-    """Write the index of the complete parts in `part`; and, beside it, a copy of the model's
-    `config` file.
+    """Write the index of the complete parts in `part`, and a copy of the model's `config` file.
 
     Raises:
         OSError: it cannot be written.
@@ -359,7 +360,8 @@ def write_index(
 
 
 def stored_before(path: Path | None) -> StoredVersion | None:
-    """Return the version before, or None if it is gone: then all of the next one is written."""
+    """Return the previous version, or None if it is gone: then all of the next version is
+    written."""
     if path is None:
         return None
     try:
@@ -379,10 +381,11 @@ def write_version(
     previous: Path | None = None,
     over: Path | None = None,
 ) -> Path:
-    """Write a policy version into `folder`, alone; its folder appears complete or not at all.
+    """Write a policy version into `folder`, in one process; its folder appears complete or not at
+    all.
 
-    `previous` is the version before, whose unchanged parts are linked. `over` is a version that is
-    not needed any more: it is written over, unless somebody reads it. Nothing is fsynced: a version
+    `previous` is the previous version, whose unchanged parts are linked. `over` is a version that
+    is no longer needed: it is overwritten, unless it is being read. Nothing is fsynced: a version
     survives its writer, but not a power cut (checkpoints do).
 
     Raises:
@@ -411,13 +414,13 @@ def write_version(
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write one safetensors file, straight from the memory of the tensors, each of which is asked
-    for once (`save_file` of safetensors copies all of them twice first, and makes the file private
-    to its owner). Tied tensors are written twice.
+    """Write one safetensors file, directly from the memory of the tensors, each of which is
+    accessed once (`save_file` of safetensors copies all of them twice first, and makes the file
+    private to its owner). Tied tensors are written twice.
 
     Raises:
         OSError: it cannot be written.
-        ValueError: a tensor has a dtype that versions and exports do not have.
+        ValueError: versions and exports do not support a tensor's dtype.
     """
     plan = plan_parts([kinds_of(tensors)], limit=sys.maxsize)
     parts = [replace(it, name=path.name) for it in plan.parts[0]] or [_part(path.name, {})]
@@ -428,8 +431,8 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def copy_version(source: Path, target: Path, *, previous: tuple[Path, Path] | None = None) -> None:
-    """Copy a version to the folder `target`, which appears complete or not at all; by links where
-    that is possible. `previous` is the version before, and its copy, whose unchanged parts are
+    """Copy a version to the folder `target`, which appears complete or not at all; use hard links
+    where possible. `previous` is the previous version, and its copy, whose unchanged parts are
     linked.
 
     Raises:
@@ -452,7 +455,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def _linked(file: Path, to: Path) -> bool:
-    """Give a file a second name; return whether that was possible."""
+    """Make a hard link to a file; return whether that was possible."""
     try:
         os.link(file, to)
     except OSError:  # another file system, or one without links

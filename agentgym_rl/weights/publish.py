@@ -1,7 +1,7 @@
 """The publication of a new policy version to every engine while it generates, with a short pause.
 
-All engines load it at once beside the weights that they serve. Then they swap it in, one after the
-other, each in its own pause. An engine that fails is left out.
+All engines load it at the same time, in addition to the weights that they serve. Then they swap it
+in, one after the other, each in its own pause. An engine that fails is left out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .engine_routes import Pause, RemoteEngine
 from .transport import Publication, Recognize, Transport, as_it_is
 
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
-"""The largest share of the time for staging: an engine that hangs there must leave the others time
-to swap and, with "wait", to drain first."""
+"""The largest share of the time for staging: if an engine hangs there, the others must still have
+time to swap and, with "wait", to drain first."""
 
 
 class PublicationFailed(WeightsError):
-    """The failure of all engines to take a version; `failed` has the reasons by name."""
+    """The error that no engine loaded a version; `failed` has the reasons by name."""
 
     def __init__(self, version: int, failed: Mapping[str, str]):
         super().__init__(version, failed)
@@ -42,16 +42,16 @@ class Publisher:
 
     transport: Transport
     interrupt: Interrupt
-    """The fate of requests in flight during a pause."""
+    """The effect of a pause on requests in flight."""
     timeout_s: float
-    """The longest publication (weights.update_timeout_s), except for the resumption of engines that
-    failed while paused."""
+    """The time limit of a publication, in seconds (weights.update_timeout_s); resuming engines that
+    failed while paused may take longer."""
     polls_staging: bool
-    """A flag, true if the engines answer /update_weights at once, stage after the reply, and are
-    polled for progress."""
+    """Whether the engines answer /update_weights at once, stage after the reply, and are polled for
+    progress."""
     incarnation: int = 0
     may_sleep: bool = False
-    """A flag, true if engines may be asleep except for their weights, and stay so."""
+    """Whether engines may be asleep, with only their weights awake, and stay asleep."""
     recognize: Recognize = as_it_is
     """The function that finds the client of an engine whose kind is not known yet; by default, all
     have the usual routes."""
@@ -59,10 +59,10 @@ class Publisher:
     """The engines of the last publication, by name."""
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Make a version ready for any number of `publish`; the tensors must not change.
+        """Prepare a version for any number of calls of `publish`; the tensors must not change.
 
         Raises:
-            WeightsError: it cannot be made ready (for example, no space to write it).
+            WeightsError: it cannot be prepared (for example, there is no space to write it).
         """
         self.transport.prepare(version, tensors)
 
@@ -76,11 +76,11 @@ class Publisher:
     ) -> Published:
         """Make `engines` (URLs by name) serve the version that was prepared last.
 
-        `same_as` is an earlier version with the same weights: engines that serve it only learn the
-        new number, without a transfer or a pause.
+        `same_as` is an earlier version with the same weights: engines that serve it only get the
+        new label, without a transfer or a pause.
 
         Raises:
-            PublicationFailed: none does. Engines that were paused have been asked to resume.
+            PublicationFailed: no engine does. Requests to resume have been sent to paused engines.
         """
         start = time.monotonic()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -101,11 +101,11 @@ class Publisher:
         if others:
             self.transport.stage(publication, deadline=start + staging_s)
         staged = time.monotonic()
-        # All engines stage before the first one swaps: the fleet serves two versions only for a
-        # moment.
+        # All engines stage before the first one swaps, so that the fleet serves two versions only
+        # for a moment.
         pauses = renamed | (self.transport.swap(publication) if others else {})
         for name in publication.failed.keys() & self.known.keys():
-            self.known.pop(name).close()  # what is known of it may have changed
+            self.known.pop(name).close()  # its kind and state may have changed
         if not pauses:
             raise PublicationFailed(version, publication.failed)
         return Published(

@@ -1,4 +1,5 @@
-"""The contract of engines that get policy versions, and the registry's members that keep it."""
+"""The contract of kinds of engines that receive policy versions, and the search for them in the
+registry."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
 
 
 class ReceiverKind(EngineKind):
-    """A kind of engine that gets policy versions, by default over the routes of `RemoteEngine`."""
+    """A kind of engine that receives policy versions, by default over the routes of
+    `RemoteEngine`."""
 
     polls_staging: ClassVar[bool] = False
-    """Whether its servers answer to an update before they have staged it, and are polled."""
+    """Whether its servers answer a request for an update before they have staged it, and are
+    polled."""
 
     def recognized(self, engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
-        """Return the client of a server with routes of this kind; None: it is no such server, or
+        """Return the client of a server with routes of this kind; None: it is not such a server, or
         `engine` is the right client.
 
         Raises:
@@ -33,8 +36,9 @@ class ReceiverKind(EngineKind):
     def transport(
         self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
     ) -> Transport:
-        """Return the transport of `weights.transport` if it is this kind's own: neither shm nor
-        gloo. `num_ranks` of the trainer publish; `model_dir` is the folder of the run's model.
+        """Return the transport of `weights.transport` if it is one of this kind: neither shm nor
+        gloo. `num_ranks` is the number of trainer ranks that publish; `model_dir` is the folder of
+        the run's model.
 
         Raises:
             ConfigError: it cannot work here.
@@ -48,13 +52,13 @@ def receiver_kind(type: str) -> ReceiverKind:
     """Return the kind of engines of that type.
 
     Raises:
-        ConfigError: there is none, or it takes no weights.
+        ConfigError: there is no such kind, or it receives no weights.
     """
     return load_extension("engines", type, of=ReceiverKind)
 
 
 def recognized(engine: RemoteEngine, deadline: float) -> RemoteEngine:
-    """Ask a server for its kind, which need not be that of `engine.type`; return its client.
+    """Query a server for its kind, which need not be that of `engine.type`; return its client.
 
     Raises:
         WeightsError: it does not answer.

@@ -1,4 +1,5 @@
-"""A model as its folder has it: loaded completely or not at all, its tensors under the same names.
+"""The loading of a model from its folder, completely or not at all, and its tensors under the names
+that the folder has.
 
 transformers may rename and join tensors as it loads them (experts of a layer become one tensor).
 The readers of a version or an export, such as servers, expect the folder's tensors.
@@ -36,13 +37,14 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeEr
 def load_whole(
     folder: Path, *, dtype: torch.dtype, device_map: Any = None
 ) -> tuple[Any, SourceNames]:
-    """Return the causal language model in `folder`, and the names that its tensors have there.
+    """Return the causal language model in `folder`, and the names of its tensors there.
 
-    On the device "meta" only names and shapes are compared, and no numbers are kept.
+    On the device "meta" only names and shapes are compared, and no values are kept.
 
     Raises:
         ConfigError: transformers cannot load it; or the folder lacks a tensor of the model, which
-            would be random, has one that the model ignores, or has names that cannot be restored.
+            would be random, has a tensor that the model ignores, or has names that cannot be
+            restored.
     """
     # Some masked shapes end in an error: https://github.com/pytorch/pytorch/issues/190321.
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -76,18 +78,19 @@ def load_whole(
         ),
         ("error_msgs", f"cannot be loaded as {kind}"),
     ):
-        if odd := sorted(_shown(it) for it in found[key]):
-            raise ConfigError(f"{folder} {what}: {_some(odd)}")
+        if bad := sorted(_shown(it) for it in found[key]):
+            raise ConfigError(f"{folder} {what}: {_some(bad)}")
     set_own_attention(model)
     return model, SourceNames(model, folder)
 
 
 def multiply_in(model: Any, dtype: torch.dtype) -> None:
-    """Make the linear layers of `model`, except its head, multiply in `dtype`.
+    """Make the linear layers of `model`, except its head, compute in `dtype`.
 
-    All else keeps the model's own dtype: embeddings, norms, attention, head, and the sums that flow
-    from layer to layer. On a CPU, that is what `engine.dtype` bfloat16 means: the matrices cost the
-    time, and the rest would cost precision. Weights are rounded at each use, and so may change.
+    Everything else keeps the model's own dtype: embeddings, norms, attention, head, and the
+    residual stream. On a CPU, this is the meaning of `engine.dtype` bfloat16: the matrix products
+    take most of the time, and the rest would lose precision. Weights are rounded at each use, so
+    they may be changed.
     """
     for part in inner_linears(model):
         part.forward = partial(_multiplied, part, dtype)
@@ -95,7 +98,7 @@ def multiply_in(model: Any, dtype: torch.dtype) -> None:
 
 @contextmanager
 def multiplying_in(model: Any, dtype: torch.dtype) -> Iterator[None]:
-    """Do as `multiply_in` while the context is open."""
+    """Apply `multiply_in` while the context is open."""
     before = [(part, part.__dict__.get("forward")) for part in inner_linears(model)]
     multiply_in(model, dtype)
     try:
@@ -115,8 +118,8 @@ def inner_linears(model: Any) -> list[torch.nn.Linear]:
 
 
 def is_linear(part: torch.nn.Module) -> TypeGuard[torch.nn.Linear]:
-    """Return whether a module is a linear layer and nothing more: some routers are a subclass, and
-    choose experts, too."""
+    """Return whether a module is only a linear layer: some routers are a subclass, and choose
+    experts, too."""
     return isinstance(part, torch.nn.Linear) and type(part).forward is torch.nn.Linear.forward
 
 
@@ -126,9 +129,9 @@ def _multiplied(part: torch.nn.Linear, dtype: torch.dtype, input: Tensor) -> Ten
 
 
 def set_own_attention(model: Any) -> str:
-    """Set, and return, the attention that `model` uses for rows that are not packed: "sdpa", or
-    "eager" if SDPA does not compute what the model's configuration says."""
-    # Before 5.24, transformers' SDPA takes Gemma 2 and leaves its caps of scores out.
+    """Set the attention that `model` uses for rows that are not packed, and return its name:
+    "sdpa", or "eager" if SDPA does not implement the model's configuration."""
+    # Before 5.24, transformers' SDPA accepts Gemma 2 and ignores its soft-capping of scores.
     if not getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         try:
             model.set_attn_implementation("sdpa")
@@ -140,12 +143,13 @@ def set_own_attention(model: Any) -> str:
 
 
 def _check_plain(folder: Path, dtypes: set[str]) -> None:
-    """Check that the weights are not quantized, as those cannot be trained or published."""
+    """Check that the weights are not quantized: quantized weights cannot be trained or
+    published."""
     config = parse_json((folder / "config.json").read_text())
     quantized = config.get("quantization_config") or {}
-    odd = sorted(dtypes - {*_FLOATS, *_INTEGERS})
-    if quantized or odd:
-        method = quantized.get("quant_method") or ", ".join(odd) or "an unnamed method"
+    bad = sorted(dtypes - {*_FLOATS, *_INTEGERS})
+    if quantized or bad:
+        method = quantized.get("quant_method") or ", ".join(bad) or "an unnamed method"
         raise ConfigError(
             f"the weights in {folder} are quantized ({method}): only plain ones can be trained. "
             "Use the model's bfloat16 version, or load it with transformers "
@@ -154,34 +158,35 @@ def _check_plain(folder: Path, dtypes: set[str]) -> None:
 
 
 class Piece(NamedTuple):
-    """Tensors of a model's folder that are made together."""
+    """The tensors of a model's folder that are converted together."""
 
     own: tuple[str, ...]
-    """The tensors of the model that they are made of, by its own names."""
+    """The model's names of the tensors from which they are made."""
     kinds: Mapping[str, Kind]
-    """Their names in the folder, and their kinds as the trainer has them."""
+    """Their names in the folder, with the dtypes and shapes that they have in the trainer."""
 
 
 class SourceNames:
-    """The names of a model's tensors in the folder it was loaded from, and the way back to them."""
+    """The names of a model's tensors in the folder from which it was loaded, and the conversion in
+    both directions."""
 
     def __init__(self, model: Any, folder: Path):
-        """Compare `model`, as it was loaded, with its folder.
+        """Compare the loaded `model` with its folder.
 
         Raises:
-            ConfigError: the model would not be saved as the folder has it: names, shapes, and the
-                numbers of converted tensors, unless on the device "meta".
+            ConfigError: the names, shapes, or (except on the device "meta") the values of converted
+                tensors would differ from the folder's if the model were saved.
         """
         heads = tensor_heads(folder)
         self.shapes = {name: head.shape for name, head in heads.items()}
         """The shape of every tensor of the folder, by its name there."""
         is_short = any(head.dtype in _SHORT for head in heads.values())
         self.precise = {name for name, it in heads.items() if is_short and it.dtype in _LONG}
-        """The tensors that the folder has in float32 although it has others in 16 bits: the model
-        needs their precision."""
+        """The tensors that are float32 in the folder although others have 16 bits: the model needs
+        their precision."""
         self._folder = folder
         self._model = model
-        self._kind = type(model)  # FSDP will change the model's own
+        self._kind = type(model)  # FSDP will change the type of the model
         own = model.state_dict(keep_vars=True)
         self._own = frozenset(own)
         first: dict[int, str] = {}
@@ -194,7 +199,7 @@ class SourceNames:
         self.converts = bool(getattr(model, "_weight_conversions", None)) or not (
             needed <= self.shapes.keys()
         )
-        """A flag, true if the folder has other names than the model."""
+        """Whether the names in the folder differ from the model's."""
         self.ignored: dict[str, Tensor] = {}
         """The tensors of the folder that the model does not use, for example layers of other
         decoders."""
@@ -203,30 +208,30 @@ class SourceNames:
             may_lack = {name: own[name].detach() for name in own.keys() - needed}
             surplus = made.keys() - self.shapes.keys() - self._made(may_lack).keys()
             self.ignored = _read(folder, self.shapes.keys() - made.keys())
-            odd = _differing(self.shapes, {**self.ignored, **made}, surplus)
-            if not odd and self.converts:
-                odd = [f"{name} has other numbers" for name in self._changed(made)]
+            bad = _differing(self.shapes, {**self.ignored, **made}, surplus)
+            if not bad and self.converts:
+                bad = [f"{name} has other numbers" for name in self._changed(made)]
         except _LOAD_ERRORS as error:
-            odd = [f"{type(error).__name__}: {error}"]
-        if odd:
+            bad = [f"{type(error).__name__}: {error}"]
+        if bad:
             raise ConfigError(
                 f"transformers converts the tensors of {folder} when it loads them as "
-                f"{self._kind.__name__}, and would not give them back as they were: {_some(odd)}. "
+                f"{self._kind.__name__}, and would not give them back as they were: {_some(bad)}. "
                 "Save the model once with this transformers (save_pretrained with "
                 "save_original_format=False) and use that folder"
             )
 
     def pieces(self, own: Mapping[str, Tensor]) -> list[Piece]:
-        """Divide the tensors of the folder into pieces that can be made one after the other; `own`
-        are the model's, by its own names and with tied tensors once, on the device "meta".
+        """Divide the tensors of the folder into pieces that can be converted one after the other;
+        `own` are the model's tensors by its own names, tied ones once, on the device "meta".
 
         Raises:
-            WeightsError: they do not make the folder's names and shapes.
+            WeightsError: they do not result in the folder's names and shapes.
         """
         ignored = [Piece((), {name: kind}) for name, kind in kinds_of(self.ignored).items()]
         alone = [(name,) for name in own]
-        odd: list[str] = []
-        # From small to large: some tensors of a folder are made of several of the model's.
+        bad: list[str] = []
+        # From small to large: some tensors of a folder are made from several of the model's.
         for groups in (alone, _blocks(own), [tuple(own)]):
             try:
                 pieces = [
@@ -234,24 +239,24 @@ class SourceNames:
                     for group in groups
                 ]
             except _LOAD_ERRORS as error:
-                odd = [f"{type(error).__name__}: {error}"]
+                bad = [f"{type(error).__name__}: {error}"]
                 continue
             found = {name: kind for piece in pieces for name, kind in piece.kinds.items()}
-            odd = _differing(self.shapes, {**kinds_of(self.ignored), **found})
-            if not odd and sum(len(piece.kinds) for piece in pieces) == len(found):
+            bad = _differing(self.shapes, {**kinds_of(self.ignored), **found})
+            if not bad and sum(len(piece.kinds) for piece in pieces) == len(found):
                 return [piece for piece in pieces if piece.kinds] + ignored
         raise WeightsError(
-            f"the weights do not have the names and shapes of {self._folder}: {_some(odd)}"
+            f"the weights do not have the names and shapes of {self._folder}: {_some(bad)}"
         )
 
     def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of the folder, by their names there, that `state` makes: the tensors
-        of a `Piece` by the model's own names."""
+        """Return the tensors of the folder, by their names there, that are made from `state`: the
+        tensors of a `Piece` by the model's own names."""
         return {n: t for n, t in self._made(state).items() if n in self.shapes}
 
     def back(self, tensors: Mapping[str, Tensor], *, source: str) -> Mapping[str, Tensor]:
-        """Undo `of`: return the model's tensors by its own names, which versions of earlier runs
-        already have. `source` describes their origin.
+        """Undo `of`: return the model's tensors by its own names; versions of earlier runs have
+        these names already. `source` describes the origin of the tensors in errors.
 
         Raises:
             WeightsError: a tensor is missing, unknown or of another shape.
@@ -261,10 +266,10 @@ class SourceNames:
         if not self.converts or kept.keys() <= self._own:
             return kept
         whole = dict(kept)
-        if odd := _differing(self.shapes, {**self.ignored, **whole}):
-            raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
-        # The dtype is float32, whatever the engine's: another one would temporarily be torch's
-        # default, also for the thread that decodes.
+        if bad := _differing(self.shapes, {**self.ignored, **whole}):
+            raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(bad)}")
+        # The dtype is float32, whatever the engine's is: another one would temporarily become
+        # torch's default, also for the decoding thread.
         model = self._kind.from_pretrained(
             None, config=self._model.config, state_dict=whole, dtype=torch.float32
         )
@@ -285,7 +290,7 @@ class SourceNames:
         return next((choice for choice in choices if choice in self.shapes), name)
 
     def _changed(self, made: Mapping[str, Tensor]) -> list[str]:
-        """Return the tensors of the folder whose numbers differ in `made`."""
+        """Return the names of the folder's tensors whose values differ in `made`."""
         tensors = {n: t for n, t in made.items() if n in self.shapes and t.device.type != "meta"}
         return [
             name
@@ -296,7 +301,8 @@ class SourceNames:
 
 
 def _blocks(own: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the names by block of the model; one outside of blocks is alone."""
+    """Return the names grouped by block of the model; a name outside of blocks is a group by
+    itself."""
     blocks: dict[str, list[str]] = {}
     for name in own:
         blocks.setdefault(block_of(name) or name, []).append(name)
@@ -308,10 +314,11 @@ def _differing(
     found: Mapping[str, Tensor | Kind],
     surplus: Iterable[str] = (),
 ) -> list[str]:
-    """Return, in words, the tensors that `found` lacks, has in excess, or has in another shape."""
-    odd = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
-    odd += [f"{name} is too much" for name in sorted(surplus)]
-    return odd + [
+    """Return descriptions of the tensors that `found` lacks, has in excess, or has with another
+    shape."""
+    bad = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
+    bad += [f"{name} is too much" for name in sorted(surplus)]
+    return bad + [
         f"{name} has shape {tuple(found[name].shape)}, not {expected[name]}"
         for name in sorted(expected.keys() & found.keys())
         if tuple(found[name].shape) != expected[name]
@@ -339,6 +346,6 @@ def _shown(found: Any) -> str:
     return f"{name} is {tuple(file)}, not {tuple(model)}"
 
 
-def _some(odd: Sequence[str]) -> str:
-    more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-    return "; ".join(odd[:3]) + more
+def _some(bad: Sequence[str]) -> str:
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return "; ".join(bad[:3]) + more

@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 
 Recognize = Callable[[RemoteEngine, float], RemoteEngine]
-"""A function from the client of a new engine, and a deadline, to the client for its kind."""
+"""A function that returns the client for the kind of a new engine, from a client for any kind and a
+deadline."""
 
 
 def as_it_is(engine: RemoteEngine, deadline: float) -> RemoteEngine:
@@ -42,8 +43,8 @@ class Publication:
 
     `engines` are URLs by name, `deadline` its end in seconds of `time.monotonic`. `polls_staging`:
     engines answer /update_weights before they have staged, and are polled. `may_sleep`: some may be
-    asleep, except their weights, and stay asleep. `known` has the engines of earlier publications
-    by name, and gets those of this one: `recognize` returns the client of a new one.
+    asleep, with only their weights awake, and stay asleep. `known` has the clients of engines of
+    earlier publications by name; those of new engines, which `recognize` returns, are added.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Publication:
     def each(
         self, step: Callable[[RemoteEngine], T], *, among: Iterable[RemoteEngine] | None = None
     ) -> dict[str, T]:
-        """Do `step`, which must end by itself, with all engines at once (or those `among` them);
+        """Call `step`, which must end by itself, for all engines at once (or those in `among`);
         return the results by name.
 
         Engines for which it raises WeightsError have failed.
@@ -101,7 +102,7 @@ class Publication:
         self.failed[engine.name] = "; ".join([str(error), *getattr(error, "__notes__", ())])
 
     def fail_all(self, error: WeightsError, *, among: Iterable[RemoteEngine] | None = None) -> None:
-        """Exclude all engines (or those `among` them) for the same reason."""
+        """Exclude all engines (or those in `among`) for the same reason."""
         for engine in list(self.alive.values() if among is None else among):
             self.fail(engine, WeightsError(f"{engine}: {error}"))
 
@@ -111,22 +112,24 @@ class Publication:
 
 
 class Transport(ABC):
-    """A way to bring policy versions to engines: `prepare` once, then `stage` and `swap`."""
+    """A method of transferring policy versions to engines: `prepare` once, then `stage` and
+    `swap`."""
 
     @abstractmethod
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors of a version, which do not change until the next one. They may be a
+        """Prepare the tensors of a version, which do not change until the next one. They may be a
         `StoredVersion`: then none is in memory before it is sent.
 
         Raises:
-            WeightsError: the tensors cannot be made ready (for example, for lack of space).
+            WeightsError: the tensors cannot be prepared (for example, for lack of space).
         """
 
     @abstractmethod
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        """Load the prepared version beside the weights that the engines serve, while they sample.
+        """Load the prepared version into the engines, in addition to the weights that they serve,
+        while they sample.
 
-        Engines that do not complete this by `deadline` fail the publication.
+        Engines that do not complete this by `deadline` are excluded from the publication.
         """
 
     def swap(self, publication: Publication) -> dict[str, Pause]:
@@ -134,8 +137,8 @@ class Transport(ABC):
         pause."""
         pauses: dict[str, Pause] = {}
         engines = list(publication.alive.values())
-        # Each engine gets an equal share of the time: one that hangs takes none from the others,
-        # not even with the time that it gets to resume.
+        # Each engine gets an equal share of the time, which includes the time to resume, so that an
+        # engine that hangs takes none from the others.
         share_s = (publication.deadline - time.monotonic()) / max(1, len(engines))
         for engine in engines:
             try:
@@ -150,7 +153,7 @@ class Transport(ABC):
         return pauses
 
     def tidy(self) -> None:  # noqa: B027 - most leave nothing
-        """Remove what was prepared for earlier versions and is not needed any more."""
+        """Remove data of earlier versions that is no longer needed."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the resources held between publications."""
@@ -243,9 +246,9 @@ class InPauses(Transport):
 def stage_tensors(
     publication: Publication, version: Prepared, *, way: Way, deadline: float
 ) -> None:
-    """Prepare engines that join no group to get the tensors in their pause."""
+    """Prepare engines that join no group to receive the tensors in their pause."""
     engines = [engine for engine in publication.alive.values() if not engine.joins_group]
-    if way != "gloo":  # none of the others can take part
+    if way != "gloo":  # no other engine supports this transport
         engines = list(publication.alive.values())
     if not engines:
         return
@@ -268,7 +271,7 @@ def stage_tensors(
 
 
 def rank_offsets(workers: Mapping[str, int], *, first: int) -> dict[str, int]:
-    """Return the rank of each engine's first worker in one group of all, engine by engine."""
+    """Return the rank of each engine's first worker in a group of all workers, engine by engine."""
     return dict(zip(workers, accumulate(workers.values(), initial=first), strict=False))
 
 

@@ -275,7 +275,7 @@ async def reverify(
         ids = reader.episode_ids(untrained=True)
         if not ids:
             raise ConfigError(f"{run} holds no finished episode yet: nothing to verify")
-        file = stack.enter_context(new_file(write, said=f"--write {write}")) if write else None
+        file = stack.enter_context(new_file(write, argument=f"--write {write}")) if write else None
         async with services(spec, config.sandbox, config.verifier) as given:
             replayer = Replayer(
                 make_env,

@@ -136,7 +136,7 @@ def _write(
     groups: Iterable[Played], out: Path, wanted: Wanted, env_id: str, source: str
 ) -> _Counts:
     counts = _Counts()
-    with new_file(out, said=f"--out {out}") as file:
+    with new_file(out, argument=f"--out {out}") as file:
         for group in groups:
             usable: list[tuple[Trajectory, Task]] = []
             for episode, task in group:

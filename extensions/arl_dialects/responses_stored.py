@@ -39,10 +39,10 @@ class StoredResponses(Resources):
         "/v1/responses/{id}/input_items": ("GET",),
     }
 
-    def serve(self, session: Session, asked: ResourceRequest) -> Any:
-        match asked.method, *asked.path:
+    def serve(self, session: Session, resource: ResourceRequest) -> Any:
+        match resource.method, *resource.path:
             case "GET", id:
-                if asked.query.get("stream", ["false"])[-1].lower() not in ("false", "0"):
+                if resource.query.get("stream", ["false"])[-1].lower() not in ("false", "0"):
                     raise unsupported("stream", "a stored response is complete; allowed: false")
                 return self._found(session, id).body
             case "DELETE", id:
@@ -50,7 +50,7 @@ class StoredResponses(Resources):
                 session.state(Responses).remove(id)
                 return {"id": id, "object": "response", "deleted": True}
             case "GET", id, "input_items":
-                return _page(self._found(session, id).items, asked.query)
+                return _page(self._found(session, id).items, resource.query)
             case "POST", "compact":
                 why = "the history is the client's to keep: let it make summaries of its own"
                 raise unsupported("compact", why)
@@ -85,33 +85,33 @@ class StoredConversations(Resources):
         "/v1/conversations/{id}/items/{item}": ("GET", "DELETE"),
     }
 
-    def serve(self, session: Session, asked: ResourceRequest) -> Any:
-        if not asked.path:
-            return _created(session, asked.body) if asked.method == "POST" else None
-        id, *rest = asked.path
-        if (asked.method, tuple(rest)) == ("DELETE", ()):
+    def serve(self, session: Session, resource: ResourceRequest) -> Any:
+        if not resource.path:
+            return _created(session, resource.body) if resource.method == "POST" else None
+        id, *rest = resource.path
+        if (resource.method, tuple(rest)) == ("DELETE", ()):
             found_conversation(session, id)
             session.state(Conversations).remove(id)
             return {"id": id, "object": "conversation.deleted", "deleted": True}
-        return self._inside(session, found_conversation(session, id), rest, asked)
+        return self._inside(session, found_conversation(session, id), rest, resource)
 
     def _inside(
-        self, session: Session, found: Conversation, rest: Sequence[str], asked: ResourceRequest
+        self, session: Session, found: Conversation, rest: Sequence[str], resource: ResourceRequest
     ) -> Any:
-        match asked.method, *rest:
+        match resource.method, *rest:
             case ("GET",):
                 return found.shown()
             case ("POST",):
-                given = given_fields(asked.body)
+                given = given_fields(resource.body)
                 refuse_unknown(given, {"metadata"}, frozenset())
                 found.metadata = read_metadata(given.get("metadata", {}))
                 return found.shown()
             case "GET", "items":
-                return _page(found.items, asked.query)
+                return _page(found.items, resource.query)
             case "POST", "items":
-                given = given_fields(asked.body)
+                given = given_fields(resource.body)
                 refuse_unknown(given, {"items"}, frozenset())
-                _take_room(session, asked.body)
+                _take_room(session, resource.body)
                 added = _items(session, given.get("items"))
                 found.items += added
                 return _list(added, more=False)

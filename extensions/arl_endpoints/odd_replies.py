@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict, is_list
-from agentgym_rl.gateway.messages import spoken, text_of, thoughts_of
+from agentgym_rl.gateway.messages import text_of, thoughts_of, without_thoughts
 from agentgym_rl.gateway.parsers.calls_in_text import has_call
 from agentgym_rl.runtime.log import Repeated
 
@@ -64,10 +64,10 @@ def oddity(
     if names and (ended in _CALLED or reply.get("function_call")):
         return "text_calls"
     text = text_of(reply.get("content")) or text_of(reply.get("refusal"))
-    said = spoken(text).strip()
+    said = without_thoughts(text).strip()
     if not said or (said.startswith("<think>") and "</think>" not in said):
         return "empty_turns"
-    return "text_calls" if names and has_call(spoken(text), names) else None
+    return "text_calls" if names and has_call(without_thoughts(text), names) else None
 
 
 def withholds(error: Any) -> bool:

@@ -79,7 +79,7 @@ class Relay(SessionServer):
     async def _pass_on(
         self, session: RelaySession, dialect: ChatDialect, body: bytes, exchange: Exchange
     ) -> None:
-        size = exchange.asked.num_new
+        size = exchange.identity.num_new
         sampling = self._config.sampling
         asked, ignored = await dialect.reading(body, size, lambda: _passed_on(body, sampling))
         self.note_ignored(session, ignored)
@@ -93,7 +93,7 @@ class Relay(SessionServer):
     async def _translate(
         self, session: RelaySession, dialect: Dialect, body: bytes, exchange: Exchange
     ) -> None:
-        size = exchange.asked.num_new
+        size = exchange.identity.num_new
         wanted = await dialect.reading(body, size, lambda: dialect.read(session, body))
         asked = _translated(wanted, session.originals.restore(wanted.messages))
         self.note_omissions(session, wanted)

@@ -173,7 +173,7 @@ def write_page(
     data = {"made_s": time.time(), "answers": answers, "left_out": left_out}
     packed = base64.b64encode(gzip.compress(msgspec.json.encode(data), mtime=0)).decode()
     text = inlined(page, data=packed)
-    with new_file(out, said=f"--html {out}") as file:
+    with new_file(out, argument=f"--html {out}") as file:
         file.write(text)
     return {
         "out": str(out),

@@ -188,7 +188,7 @@ def write_timeline(
                     yield found
                 on_progress(1)
 
-    with new_file(out, said=f"--out {out}") as file:
+    with new_file(out, argument=f"--out {out}") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for event in events(steps, played()):
             file.write((",\n" if counts["events"] else "") + json.dumps(event))

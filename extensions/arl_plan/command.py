@@ -392,7 +392,7 @@ def _planned(
     if options.plot is not None:
         plot_plan(options.plot, prediction, tried, best)
     if options.write_rates is not None:
-        with new_file(options.write_rates, said=f"--write-rates {options.write_rates}") as file:
+        with new_file(options.write_rates, argument=f"--write-rates {options.write_rates}") as file:
             file.write(dump_toml(rates))
     return Planned(prediction, tried, best, rates, calibration)
 

@@ -24,7 +24,7 @@ from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.run.opening import training
 from agentgym_rl.run.result import Played, TrainResult
 from agentgym_rl.run.training import TrainingRun
-from agentgym_rl.storage.run_folder import TOLD, shown
+from agentgym_rl.storage.run_folder import SERVE_INFO, shown
 
 from .app import PREFIX, AdminApp
 from .keys import ServeConfig
@@ -100,7 +100,9 @@ class _ServedRun(TrainingRun):
 
     async def play(self) -> Played:
         key = admin_key(
-            self.config.of(ServeConfig), host=self.config.gateway.host, before=self.run_dir / TOLD
+            self.config.of(ServeConfig),
+            host=self.config.gateway.host,
+            before=self.run_dir / SERVE_INFO,
         )
         model_dir = model_folder(self.config.model, self.config.env.id)
         longest = self.config.own_engine.max_model_len
@@ -139,7 +141,7 @@ class _ServedRun(TrainingRun):
     def _tell(self, base_url: str, key: str) -> None:
         admin_url = base_url.removesuffix("/v1") + PREFIX.rstrip("/")
         told = {"base_url": base_url, "admin_url": admin_url, "admin_key": key}
-        file = self.run_dir / TOLD
+        file = self.run_dir / SERVE_INFO
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             out.write(json.dumps(told, indent=2) + "\n")

@@ -181,7 +181,7 @@ class SglangEngine(EngineClient):
         self._asked_before = None
 
     # ------------------------------------------------------------------ sampling
-    async def _asked(
+    async def _request(
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict
-from agentgym_rl.gateway.messages import REASONING, spoken, text_of, thoughts_of
+from agentgym_rl.gateway.messages import REASONING, text_of, thoughts_of, without_thoughts
 from agentgym_rl.gateway.parsers import ParserFactory
 from agentgym_rl.gateway.parsers.calls_in_text import calls_of, has_call, has_tagged_call
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -154,7 +154,7 @@ def _bare(text: str) -> str:
 
 def _pieces(message: Message) -> Iterator[_Piece]:
     """Yield the parts of a reply that are not empty."""
-    text = spoken(text_of(message.get("content"))).strip()
+    text = without_thoughts(text_of(message.get("content"))).strip()
     thoughts = thoughts_of(message)
     if text:
         yield _Piece("text", text, "qxzfwtextjq", (_escaped(text),))
@@ -200,7 +200,7 @@ def _marked(message: Message) -> Message:
     marks = {piece.kind: piece.mark for piece in _pieces(message)}
     marked = dict(message)
     content = text_of(message.get("content"))
-    head = content[: len(content) - len(spoken(content))]
+    head = content[: len(content) - len(without_thoughts(content))]
     named = {name: marks.get("thoughts", "") for name in REASONING if message.get(name)}
     if head and not named and "thoughts" in marks:
         head = head.replace(thoughts_of(message), marks["thoughts"], 1)
@@ -301,7 +301,7 @@ def _note_twice(message: Message, written: _Written, notes: Notes) -> None:
     if tag and written.opened.rstrip().endswith(tag[1]):
         notes.add(f"reply that begins with {tag[1]}, with which its prompt ends already")
     names = {call["function"]["name"] for call in message.get("tool_calls") or ()}
-    if names and has_call(spoken(text_of(message.get("content"))), names):
+    if names and has_call(without_thoughts(text_of(message.get("content"))), names):
         notes.add("reply with a call in its text and the same in `tool_calls`; both are learned")
 
 
@@ -312,7 +312,7 @@ def note_unread_calls(said: Demonstration, parsers: ParserFactory, notes: Notes)
     for message, learned in zip(said.messages, said.learns, strict=True):
         if not learned or message["role"] != "assistant" or message.get("tool_calls"):
             continue
-        text = spoken(text_of(message.get("content")))
+        text = without_thoughts(text_of(message.get("content")))
         if names and not any(name in text for name in names):
             continue
         if any(not call.malformed for call in calls_of(parsers(said.tools or (), ""), text)):

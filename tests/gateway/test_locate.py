@@ -17,7 +17,7 @@ class WatchedTree(Tree):
     def locate(self, messages, *, tools=None, template_kwargs=None):
         given = {"tools": tools, "template_kwargs": template_kwargs}
         walk = self._walks.longest(messages, tools, template_kwargs)
-        self.num_short += len(walk.said) if walk else 0
+        self.num_short += len(walk.sent) if walk else 0
         place = super().locate(messages, **given)
         kept, self._walks = self._walks, Walks()
         anew = super().locate(messages, **given)
@@ -49,8 +49,8 @@ def test_a_second_reply_is_never_walked_past(stage, spell, words):
     session.tree = tree = WatchedTree()
     messages = [{"role": "user", "content": "Is it?"}]
     for _ in range(2):
-        said = asyncio.run(scene.post(session, messages=messages)).message
-        messages = [*messages, said, {"role": "user", "content": "Sure?"}]
+        sent = asyncio.run(scene.post(session, messages=messages)).message
+        messages = [*messages, sent, {"role": "user", "content": "Sure?"}]
     assert tree.num_short == 0
     asyncio.run(scene.post(session, messages=messages))
     assert tree.num_short == 2

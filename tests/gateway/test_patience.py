@@ -15,7 +15,7 @@ from agentgym_rl.engines.client.http import HttpPool, _Channel
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE, AwakeTime
+from agentgym_rl.runtime.pausable_clock import MAX_WAIT_FACTOR, AwakeTime
 from tests.kit.cases import cases
 
 LIMIT_S = 5.0
@@ -81,7 +81,7 @@ def test_a_turn_that_falls_silent_ends(stage, spell, words):
 
 def test_a_turn_may_wait_behind_others_but_not_for_ever(stage, spell, words):
     end = spell.canonical(words.END)
-    most_s = LONGEST_ALONE * LIMIT_S
+    most_s = MAX_WAIT_FACTOR * LIMIT_S
     busy = Say(spell.canonical("one two ") * 100 + end, delay_s=0.5 * LIMIT_S)
     queued, lost = Say(end, delay_s=10 * LIMIT_S), Say(end, delay_s=1e5)
     found = asked(stage, words, routed(busy, queued, lost), requests=3)
@@ -143,7 +143,7 @@ class _Engine(EmbeddedEngine):
         self.loop: Any = SimpleNamespace(counters=Counters())
 
 
-@cases("steps, refused_s", [(0, 1), (12, 13), (1000, LONGEST_ALONE)])
+@cases("steps, refused_s", [(0, 1), (12, 13), (1000, MAX_WAIT_FACTOR)])
 def test_an_engine_keeps_a_queued_request_while_it_decodes(steps, refused_s):
     async def main() -> float:
         engine = _Engine()

@@ -223,10 +223,10 @@ class OneSecondEachLook(Silence):
         self.seconds = 0.0 if alive else self.seconds + 1.0
         return self.seconds
 
-    async def listen(self, heard_s: Callable[[], float], *, for_s: float) -> float:
-        heard = heard_s()
+    async def listen(self, progress_s: Callable[[], float], *, for_s: float) -> float:
+        heard = progress_s()
         await asyncio.sleep(0)
-        return self.look(alive=heard_s() > heard)
+        return self.look(alive=progress_s() > heard)
 
 
 def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ MEASURES: Sequence[Measure] = (
     *get_args(Total),
 )
 Route = tuple[str, dict[str, Any] | None]
-"""A route to be posted to, and the body."""
+"""The path and the body of a POST request."""
 
 _encode = msgspec.json.Encoder().encode
 _POLL_S = 0.02
@@ -134,16 +134,16 @@ class EngineClient(Engine):
         self.has_spans = has_spans
         self.incarnation = incarnation
         self.asleep = False
-        """A flag, true after a sleep call here until all memory has been woken."""
-        self._asking = asyncio.Lock()
+        """Whether `sleep` was called here, and not all memory has been woken since."""
+        self._polling = asyncio.Lock()
         self._ran_s = -math.inf
-        """The last time at which the engine was asked whether it is paused and was not."""
+        """The time of the last query at which the engine was not paused."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
 
     async def move(self, url: str) -> None:
-        """Use this URL for the engine from now on; requests under way to the old one fail."""
+        """Use this URL for the engine from now on; requests in flight to the old one fail."""
         await self._connection.close()
         self._connection = Connection(url, self.words)
         self.url = self._connection.url
@@ -166,7 +166,7 @@ class EngineClient(Engine):
             RequestRefused: the engine does not accept such a request.
             EngineError: any other failure.
         """
-        asked = await self._asked(
+        request = await self._request(
             token_ids, sampling, request_id=request_id, stream=stream, cache_salt=cache_salt
         )
         terms = Terms(
@@ -179,35 +179,35 @@ class EngineClient(Engine):
         deadline, begun = None, False
         while True:
             try:
-                sampled = self._sampled(asked, terms, session_id=session_id, stream=stream)
+                sampled = self._sampled(request, terms, session_id=session_id, stream=stream)
                 async with aclosing(sampled) as deltas:
                     async for delta in deltas:
                         begun = True
                         yield delta
                 return
             except PausedError as refusal:
-                if begun:  # what was sampled cannot be sampled again
+                if begun:  # sampled tokens cannot be sampled again
                     raise
                 deadline = deadline or ENGINE_CLOCK.time() + self._timeout_s
                 await self._resumed(refusal, deadline)
 
     async def _sampled(
-        self, asked: TokenRequest, terms: Terms, *, session_id: str, stream: bool
+        self, request: TokenRequest, terms: Terms, *, session_id: str, stream: bool
     ) -> AsyncGenerator[Delta, None]:
         """Send a request once, and yield its reply."""
-        url = self.url + asked.path
+        url = self.url + request.path
         headers = {"X-Session-ID": session_id}
         async with self._connection.post(
-            asked.path,
-            asked.body,
+            request.path,
+            request.body,
             headers=headers,
             timeout_s=self._timeout_s,
             max_bytes=terms.max_bytes,
         ) as reply:
             if not stream:
-                yield whole(await reply.whole(), url, read=asked.read, terms=terms)
+                yield whole(await reply.whole(), url, read=request.read, terms=terms)
                 return
-            events = EventStream(url, read=asked.read, terms=terms)
+            events = EventStream(url, read=request.read, terms=terms)
             while True:
                 for delta in events.feed(await reply.piece()):
                     if delta.finish_reason is not None:  # only the stream's end follows
@@ -217,12 +217,12 @@ class EngineClient(Engine):
                     yield delta
 
     def _experts_from(self, sampling: SamplingParams) -> int | None:
-        """Return the position from which on the engine is asked for experts; None: it cannot tell
+        """Return the first position whose experts the engine is to report; None: it cannot report
         them."""
         return None
 
     @abstractmethod
-    async def _asked(
+    async def _request(
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,
@@ -234,28 +234,28 @@ class EngineClient(Engine):
         """Return the request for a reply."""
 
     async def _resumed(self, refusal: PausedError, deadline: float) -> None:
-        """Wait until the engine has said, after its refusal, that it is not paused. One of all
-        waiting requests asks it.
+        """Wait until the engine reports, after its refusal, that it is not paused. Only one of all
+        waiting requests queries it.
 
         Raises:
-            EngineError: it could not be asked, or was paused until `deadline` (on the clock
+            EngineError: it could not be queried, or was paused until `deadline` (on the clock
                 `ENGINE_CLOCK`).
         """
         refused_s = time.monotonic()
         try:
-            async with ENGINE_CLOCK.timeout(deadline - ENGINE_CLOCK.time()), self._asking:
+            async with ENGINE_CLOCK.timeout(deadline - ENGINE_CLOCK.time()), self._polling:
                 while self._ran_s < refused_s:
                     await asyncio.sleep(_POLL_S)
-                    asked_s = time.monotonic()
+                    queried_s = time.monotonic()
                     if not (await self._get("/is_paused", protocol.Paused)).is_paused:
-                        self._ran_s = asked_s
+                        self._ran_s = queried_s
         except TimeoutError:
             late = too_slow(f"{refusal} A resume", "engine.request_timeout_s", self._timeout_s)
             raise EngineError(late) from refusal
 
     async def name_version(self, version: int) -> None:
-        """Label the served weights as `version`, from the next token on. An engine without labels
-        is left alone.
+        """Label the served weights as `version`, from the next token on. Do nothing for an engine
+        without labels.
 
         Raises:
             EngineError: the engine could not be reached or failed.
@@ -266,12 +266,12 @@ class EngineClient(Engine):
         await self._call("POST", "/update_weight_version", {"new_version": label} | self._naming)
 
     _naming: ClassVar[dict[str, Any]] = {}
-    """More fields of a request that names the served version."""
+    """The additional fields of a request that labels the served version."""
     _label_path: ClassVar[str] = "/weight_info"
-    """The route that tells the label of the served version."""
+    """The route that returns the label of the served version."""
 
     async def served_version(self) -> int:
-        """Return the version served now; UNKNOWN_VERSION while the engine has no label of ours.
+        """Return the version served now; UNKNOWN_VERSION if no label has been set.
 
         Raises:
             EngineError: the engine could not be reached or failed, or has a foreign label.
@@ -325,7 +325,8 @@ class EngineClient(Engine):
         await self._call("POST", *self._resuming)
 
     async def _resume_after(self, failure: BaseException) -> None:
-        """Resume the engine after a failure; add a failure of this to it as a note."""
+        """Resume the engine after `failure`; if that fails, too, add the reason to `failure` as a
+        note."""
         path, body = self._resuming
         try:
             data = None if body is None else _encode(body)
@@ -334,7 +335,7 @@ class EngineClient(Engine):
             failure.add_note(f"resuming failed too: {error}")
 
     async def _weights(self, path: str, body: Any = None) -> None:
-        """Do one step of an update; a refusal by the engine is a WeightsError."""
+        """Make the request of one step of an update; a refusal by the engine is a WeightsError."""
         try:
             await self._call("POST", path, body)
         except RequestRefused as error:
@@ -354,7 +355,7 @@ class HttpEngine(EngineClient):
     model: str | None = None
     """The name of the model in requests; None: they name none."""
 
-    async def _asked(
+    async def _request(
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,
@@ -397,7 +398,8 @@ class HttpEngine(EngineClient):
 
         Raises:
             WeightsError: the engine refused the weights, or did not load them in time.
-            EngineError: the engine could not be reached or failed, and was asked to resume.
+            EngineError: the engine could not be reached or failed, and was sent a request to
+                resume.
         """
         label = version_label(version, incarnation=self.incarnation)
         await self._weights("/init_weight_transfer_engine", {"init_info": {}})
@@ -408,7 +410,7 @@ class HttpEngine(EngineClient):
         try:
             await self.pause(interrupt="recompute")
             await self._weights("/finish_weight_update", {"weight_version": label})
-        except BaseException as error:  # cancellation too: no other code knows of the pause
+        except BaseException as error:  # cancellation too: no other code would resume the engine
             await self._resume_after(error)
             raise
         await self.resume()
@@ -448,7 +450,7 @@ class HttpEngine(EngineClient):
 
 
 def wired(token_ids: Sequence[int]) -> list[int]:
-    """Return token ids to be encoded. Those of a `Prompt` are JSON already: encoding copies it."""
+    """Return token ids to be encoded. A `Prompt` has its JSON already, which is copied."""
     if isinstance(token_ids, Prompt):
         return cast("list[int]", msgspec.Raw(token_ids.json()))
     return list(token_ids)

@@ -62,7 +62,7 @@ _REASON_CHARS = 2000
 
 
 class PausedError(EngineError):
-    """The refusal of a request by an engine that is paused; nothing of it was sampled."""
+    """The refusal of a request by a paused engine; no token was sampled."""
 
 
 def failure(where: str, status: int, detail: protocol.ErrorDetail, words: Words) -> ArlError:
@@ -126,8 +126,8 @@ def decode(raw: bytes, kind: type[T], url: str) -> T:
 
 
 def _support(choice: protocol.Choice, url: str) -> list[list[int]]:
-    """Return the ids that each token was drawn from, as the engine says, or else by the log-probs
-    of the most likely tokens; nothing if these are too few to tell."""
+    """Return, for each token, the ids from which it was drawn: as the engine reports them, or else
+    from the log-probs of the most likely tokens; empty if these are too few."""
     if choice.sampling_mask is not None:
         return choice.sampling_mask
     support: list[list[int]] = []
@@ -141,35 +141,35 @@ def _support(choice: protocol.Choice, url: str) -> list[list[int]]:
 
 
 Read = Callable[[bytes, str, int], protocol.Choice]
-"""A function that reads a reply, or one chunk of a stream: its JSON, the URL for messages, and the
-number of tokens that came before it. It raises the errors of `EventStream.feed`."""
+"""A function that reads a reply, or one chunk of a stream, from its JSON, the URL for messages, and
+the number of earlier tokens. It raises the errors of `EventStream.feed`."""
 
 
 class Terms(NamedTuple):
-    """The terms of a request and its engine by which the reply is read."""
+    """The properties of a request and its engine on which the reading of the reply depends."""
 
     has_spans: bool = True
-    """Whether the engine reports versions at all."""
+    """Whether the engine reports policy versions."""
     num_prompt: int = 0
     """The number of tokens of the prompt."""
     truncated: bool = False
-    """Whether deltas have their support."""
+    """Whether deltas have the sets from which tokens were drawn."""
     experts_from: int | None = None
-    """The first position whose experts were asked for."""
+    """The first position whose experts were requested; None: none were."""
     max_bytes: int = MAX_ANSWER_BYTES
-    """The longest reply."""
+    """The maximum size of the reply, in bytes."""
 
 
 _PLAIN = Terms()
 _TOKEN_BYTES, _EXPERTS_BYTES, _ID_BYTES = 4096, 8192, 64
-"""The longest parts of a reply: for a token, with the event of a stream that brings it; for the
-experts of one (94 layers of 8 are 1,003 bytes); for one of the tokens that it was drawn from."""
+"""The maximum sizes of parts of a reply, in bytes: a token with its event of the stream; the
+experts of a token (94 layers of 8 are 1,003 bytes); one id of the set from which it was drawn."""
 _MOST_IDS = 1 << 18
-"""The largest vocabulary."""
+"""The size of the largest vocabulary."""
 
 
 def longest_reply(num_prompt: int, sampling: SamplingParams) -> int:
-    """Return the longest reply that is read, in bytes, far above what engines send."""
+    """Return the maximum size of a reply, in bytes, far above what engines send."""
     ids = (sampling.top_k or _MOST_IDS) if sampling.truncated_by else 1
     found = MAX_ANSWER_BYTES + sampling.max_tokens * (_TOKEN_BYTES + ids * _ID_BYTES)
     if sampling.experts_from is not None:
@@ -257,7 +257,7 @@ class _Output:
         token_ids = choice.token_ids or []
         logprobs = [item.logprob for item in choice.logprobs.content] if choice.logprobs else []
         times = choice.decode_times
-        if times is None:  # not reported: use the time of arrival
+        if times is None:  # not reported: the time of arrival is used
             times = [time.monotonic()] * len(token_ids)
         start, self.num_tokens = self.num_tokens, self.num_tokens + len(token_ids)
         if not len(token_ids) == len(logprobs) == len(times):
@@ -290,7 +290,7 @@ class _Output:
         )
 
     def _routed(self, choice: protocol.Choice) -> list[RoutedTokens]:
-        """Return the experts that came with the end of the reply, if any were asked for."""
+        """Return the experts in the end of the reply, if they were requested."""
         start = self._terms.experts_from
         if start is None or choice.routed_experts is None:
             return []
@@ -307,7 +307,7 @@ class _Output:
         return [RoutedTokens(start, experts)]
 
     def _stamped(self, choice: protocol.Choice) -> list[int]:
-        """Return the versions of tokens that had none; spans may repeat earlier reports."""
+        """Return the versions of tokens that had none yet; spans may repeat earlier reports."""
         known = len(self._versions)
         for span in choice.weight_versions or ():
             version = self._version(span)

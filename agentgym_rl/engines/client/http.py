@@ -1,4 +1,5 @@
-"""The HTTP/1.1 connection to one engine, with limits of its silence, and errors that name the URL.
+"""The HTTP/1.1 connection to one engine, with limits on the time without data, and errors that name
+the URL.
 
 A general client (aiohttp, `runtime/http_client.py`, for all calls but those of turns) spends more
 on a request than a gateway does on a turn. The one here has only what a turn needs: one POST, on a
@@ -35,7 +36,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class ServerDisconnectedError(ConnectionError):
-    """An end of the connection before the end of the reply."""
+    """The error that the connection ended before the reply."""
 
 
 class BadReply(ConnectionError):
@@ -61,7 +62,7 @@ class HttpReply:
     ) -> None:
         self.status = 0
         self.answered = False
-        """A flag, true once any byte of the reply has arrived."""
+        """Whether any byte of the reply has arrived."""
         self._channel = channel
         self._pieces: list[bytes] = []
         self._size = 0
@@ -80,7 +81,7 @@ class HttpReply:
         )
 
     async def opened(self) -> None:
-        """Return when the status is known."""
+        """Wait until the status is known."""
         while not self.status:
             await self._news()
 
@@ -104,7 +105,8 @@ class HttpReply:
         return b"".join(pieces)
 
     async def drain(self, *, timeout_s: float) -> None:
-        """Drop the rest, so that the connection can be reused, unless that takes longer."""
+        """Read and drop the rest, so that the connection can be reused, unless that takes longer
+        than `timeout_s`."""
         if self._over:
             return
         with suppress(OSError):  # a TimeoutError is included: then `close` hangs up
@@ -113,12 +115,12 @@ class HttpReply:
                     pass
 
     def close(self) -> None:
-        """Give the connection back, or hang up if more was to come. Idempotent."""
+        """Return the connection to the pool, or hang up if the reply is incomplete. Idempotent."""
         self._timer.cancel()
         self._channel.release(self)
 
     def add(self, piece: bytes) -> None:
-        """Add a received piece of the body, or hang up if it is too much."""
+        """Add a received piece of the body, or hang up if the body is too large."""
         self._left -= len(piece)
         if self._left < 0:
             self.end(AnswerTooLarge.of(max_bytes=self._max_bytes))
@@ -131,7 +133,7 @@ class HttpReply:
         self.wake()
 
     def end(self, error: OSError | None = None) -> None:
-        """Record that nothing more will come."""
+        """Record the end of the reply, or the error that ended it."""
         if not self._over:
             self._over, self._error = True, error
             self._timer.cancel()
@@ -144,7 +146,7 @@ class HttpReply:
 
     @property
     def ended_well(self) -> bool:
-        """Return whether the complete reply has come."""
+        """Return whether the complete reply has arrived."""
         return self._over and self._error is None
 
     async def _news(self) -> None:
@@ -197,7 +199,7 @@ class HttpPool:
         head = self._head(path, headers, len(body))
         kept = self._kept()
         if kept is not None:
-            reply = kept.ask(head, body, timeout_s, max_bytes)
+            reply = kept.send(head, body, timeout_s, max_bytes)
             try:
                 return await _opened(reply)
             except ServerDisconnectedError:
@@ -205,10 +207,10 @@ class HttpPool:
                     raise
         async with ENGINE_CLOCK.timeout(timeout_s):
             channel = await self._connect()
-        return await _opened(channel.ask(head, body, timeout_s, max_bytes))
+        return await _opened(channel.send(head, body, timeout_s, max_bytes))
 
     async def close(self) -> None:
-        """Hang up on all; replies that are being read fail."""
+        """Close all connections; replies that are being read fail."""
         for channel in tuple(self._all):
             channel.hang_up()
         await asyncio.sleep(0)  # the event loop closes them in its next round
@@ -269,10 +271,10 @@ class _Channel(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._head_size = 0
         self._framed = False
-        """A flag, true if the reply defines its own end; else the connection's end is its end."""
+        """Whether the reply has a length or chunks; else the end of the connection ends it."""
         self._reusable = False
 
-    def ask(self, head: bytes, body: bytes, timeout_s: float, max_bytes: int) -> HttpReply:
+    def send(self, head: bytes, body: bytes, timeout_s: float, max_bytes: int) -> HttpReply:
         """Send a request and return its reply."""
         self._head_size, self._framed, self._reusable = 0, False, False
         self._reply = reply = HttpReply(self, timeout_s, max_bytes, lambda: self._pool.progress_s)
@@ -283,7 +285,7 @@ class _Channel(asyncio.Protocol):
         return reply
 
     def hold(self, held: bool) -> None:
-        """Stop reading so that the server waits, or read on."""
+        """Stop reading (`held`), so that the server waits, or continue."""
         if held is not self._held and self._transport is not None:
             self._held = held
             self._transport.pause_reading() if held else self._transport.resume_reading()
@@ -301,7 +303,7 @@ class _Channel(asyncio.Protocol):
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Close the connection, whatever is under way."""
+        """Close the connection, even during a request."""
         self._reusable = False
         if self._transport is not None:
             self._transport.abort()
@@ -377,7 +379,7 @@ class Connection:
     async def call(
         self, method: str, path: str, body: bytes | None = None, *, timeout_s: float
     ) -> bytes:
-        """Make one call on a connection of its own, so that a stale pool cannot lose it."""
+        """Make one call on a new connection, so that a stale pooled connection cannot lose it."""
         url = self.url + path
         headers = {} if body is None else _JSON
         try:
@@ -402,9 +404,10 @@ class Connection:
         timeout_s: float,
         max_bytes: int = MAX_ANSWER_BYTES,
     ) -> AsyncIterator[HttpReply]:
-        """Yield a reply once its status is known to be good; leaving it early hangs up. A request
-        that a pooled connection lost before any reply is sent once more, on a fresh connection.
-        `timeout_s` bounds the silence of the engine, without the time that engines sleep."""
+        """Yield a reply once its status is known to be 2xx; leaving the context early hangs up. A
+        request that a pooled connection lost before any reply is sent once more, on a fresh
+        connection. `timeout_s` bounds the silence of the engine, without the time that engines
+        sleep."""
         url = self.url + path
         if self._pool is None:
             self._pool = HttpPool(self.url)

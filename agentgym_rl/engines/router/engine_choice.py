@@ -1,7 +1,7 @@
 """The choice of an engine for a request, and the segments of turns that are sent to engines.
 
-A replica has a version, and sessions stay on one. A segment is one request to one replica, with the
-versions known for its tokens.
+A replica has a version, and a session stays on one replica. A segment is one request to one
+replica, with the versions known for its tokens.
 """
 
 from __future__ import annotations
@@ -28,34 +28,35 @@ has no load, so it would otherwise attract every new session until it is removed
 _HOMES = 10_000
 """The number of sessions whose replica is remembered; the least recently seen are dropped."""
 _PATIENCE_S = 5.0
-"""The age below which a request that is given up is no sign of a hanging replica."""
+"""The age below which a request that is given up does not indicate a hanging replica."""
 _SLACK = 4
 """The extra requests, beyond twice the least load, that a replica may have in flight."""
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """An engine in service. `version` is the last one confirmed by the code that added it."""
+    """An engine in service. `version` is the last version that the owner of the replica
+    confirmed."""
 
     name: str
     engine: Engine
     version: int
     has_spans: bool
-    """The flag of an engine that reports which version sampled each token."""
+    """Whether the engine reports which version sampled each token."""
     load: int = 0
     """The number of requests in flight."""
     num_sent: int = 0
     gone: bool = False
     shunned_until_s: float = 0.0
     unanswered_since_s: float | None = None
-    """The time of the first request sent since the last token came; None if there is none."""
+    """The time of the first request sent since the last token arrived; None if there is none."""
     progress_s: float = -math.inf
     """The time of the last token, on the clock `ENGINE_CLOCK`."""
     waits: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The timeouts of the requests that wait for their next tokens."""
 
     def leave(self) -> None:
-        """Leave service: requests stop waiting for tokens of this replica."""
+        """Leave service: requests stop waiting for tokens from this replica."""
         self.gone = True
         for wait in self.waits:
             wait.reschedule(asyncio.get_running_loop().time())
@@ -67,22 +68,23 @@ class Replica:
             self.unanswered_since_s = time.monotonic()
 
     def answered(self) -> None:
-        """Record that a token came."""
+        """Record that a token arrived."""
         self.unanswered_since_s = None
         self.progress_s = ENGINE_CLOCK.time()
 
     def woke(self) -> None:
-        """Restart the clock after a sleep, during which no token could come."""
+        """Restart the clock after a sleep, during which no token could arrive."""
         self.unanswered_since_s = time.monotonic() if self.load else None
 
     def left(self, *, after_s: float) -> None:
-        """Record that a request is over. One given up at once says nothing about the replica."""
+        """Record that a request ended, after `after_s` seconds. A request given up early does not
+        count against the replica."""
         self.load -= 1
         if not self.load and after_s < _PATIENCE_S:
             self.unanswered_since_s = None
 
     def shun(self) -> None:
-        """Prefer other replicas for a moment."""
+        """Prefer other replicas for `SHUNNED_S` seconds."""
         self.shunned_until_s = time.monotonic() + SHUNNED_S
 
 
@@ -113,8 +115,8 @@ class Replicas:
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """Return, by name, the seconds since a replica with requests last sent a token; 0 if one
-        came since. Replicas without requests are not included."""
+        """Return, by name, the seconds for which each replica with requests has sent no token; 0 if
+        it has sent one since the last request. Replicas without requests are not included."""
         now = time.monotonic()
         return {
             replica.name: now - (replica.unanswered_since_s or now)
@@ -158,8 +160,8 @@ class Replicas:
         self.changes.notify()
 
     def end_update(self, version: int, names: Iterable[str]) -> None:
-        """End an update: no replica changes its version any more; `names` that are still in service
-        changed to `version`."""
+        """End an update: no replica changes its version any more; those of `names` that are still
+        in service changed to `version`."""
         for name in names:
             if name in self._serving:
                 self._serving[name].version = version
@@ -263,9 +265,9 @@ class Segment:
         self.replica.asked()
 
     async def next(self) -> Delta | None:
-        """Return the next delta that counts, as it arrives; None after the last. The last one has a
-        finish_reason, unless the turn must go on: after an abort, a failure, or the replica's
-        departure.
+        """Return the next delta whose tokens are kept, as it arrives; None after the last. The last
+        one has a finish_reason, unless the turn must continue elsewhere: after an abort, a failure,
+        or the replica's departure.
 
         Raises:
             RequestRefused, ContextLengthError: the request is at fault.
@@ -284,7 +286,7 @@ class Segment:
         return next(self._rest, None)
 
     async def close(self) -> None:
-        """Close the stream, if more was to come. Idempotent."""
+        """Close the stream, if it has not ended. Idempotent."""
         stream, self._stream = self._stream, None
         if stream is not None:
             try:
@@ -355,7 +357,8 @@ class Segment:
         )
 
     def _settle(self) -> Iterator[Delta]:
-        """Yield the deltas held back, if they count, and the versions the engine did not report."""
+        """Yield the deltas held back, if they are kept, and the versions that the engine did not
+        report."""
         held = sum(len(delta.token_ids) for delta in self._held)
         ran_before = self._num_sure > 0 and self.replica.version == self.version
         if held and not ran_before:
@@ -388,7 +391,7 @@ class PendingTurn:
     sampled: list[int] = field(default_factory=list[int])
 
     def next_prompt(self) -> Sequence[int]:
-        """Return the prompt of the next segment, which continues the one before."""
+        """Return the prompt of the next segment: the turn's prompt and the tokens so far."""
         return [*self.prompt, *self.sampled] if self.sampled else self.prompt
 
     def restart(self) -> int:
@@ -406,10 +409,10 @@ class PendingTurn:
     def next_sampling(self) -> SamplingParams:
         """Return the parameters of the segment with the last id: the tokens left, and its own seed.
 
-        A segment that starts at the prompt has the seed of the first one. Long replies are cut off
-        more often than short ones: with other draws, they would become rarer. A later segment does
-        not tell the experts of tokens before its own: those of the engine that computed them first
-        count, and are unknown if it has died.
+        A segment that starts at the prompt has the seed of the first one: long replies are
+        interrupted more often than short ones, and other draws would make them rarer. A later
+        segment does not report the experts of earlier tokens: only those of the engine that
+        computed a token first count, and they are unknown if it has died.
         """
         sampling, number = self.sampling, self.num_segments - 1
         if not self.sampled:

@@ -18,18 +18,20 @@ from .engine_choice import SHUNNED_S, PendingTurn, Replica, Replicas, Segment, j
 
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",
-    "resubmissions": "times a turn went on after an abort, or without tokens left in doubt",
-    "turn_restarts": "times a turn began again: one held to a grammar, or of whole turns",
-    "discarded_tokens": "tokens sampled again: of restarts, and of updates that left their version "
-    "in doubt (no spans)",
-    "unknown_version_tokens": "tokens kept, but not to be trained: their version died untold",
-    "affinity_misses": "requests sent elsewhere than the session's last one",
-    "waits": "requests that found no replica to go to, and waited",
+    "resubmissions": "times a turn went on after an abort, or without uncertain tokens",
+    "turn_restarts": "times a turn restarted: one with a grammar, or with `whole_turns`",
+    "discarded_tokens": "tokens sampled again: after restarts, and after updates that left their "
+    "version uncertain (no spans)",
+    "unknown_version_tokens": "tokens kept, but not trained: their engine died without reporting "
+    "their version",
+    "affinity_misses": "requests sent to another replica than the session's last one",
+    "waits": "requests that waited because no replica was open",
 }
 """The counters of a router with their descriptions; a router always has all of them."""
 
 _LOOK_S = 1.0
-"""The time between two looks at sleeping engines, which is not counted in any wait for one."""
+"""The time between two checks of sleeping engines, which does not count in any wait for an
+engine."""
 _MAX_FAILURES = 5
 """The number of engine failures that a turn survives. Replicas that leave are not counted, because
 they are removed on purpose."""
@@ -39,18 +41,19 @@ engine that aborts everything reaches this."""
 
 
 class Router(Sampler):
-    """A sampler on the best replica; a turn goes on elsewhere if its replica fails or leaves.
+    """A sampler that uses several replicas; a turn continues on another replica if its own fails or
+    leaves.
 
-    The caller sees one stream: tokens as they come, one finish_reason at the end. The tokens of a
-    turn so far are the prompt of its next segment, which has its own seed. Stop strings are found
-    only within a segment. A router belongs to one event loop.
+    The caller gets one stream: tokens as they arrive, and one finish_reason at the end. The tokens
+    of a turn so far are the prompt of its next segment, which has its own seed. Stop strings are
+    found only within a segment. A router belongs to one event loop.
 
     `interrupt`: the effect of an update on requests in flight. `salt`: "by_version" separates the
     KV caches of different policy versions, "none" does not. `wait_s` limits every wait for a
     replica. `on_failure(name, error)` is called whenever a replica in service has failed a request.
-    `whole_turns`: a turn that does not reach its end begins again, with the same seed, and is
-    returned only when it is complete. A deterministic engine then gives the same result as without
-    an interruption.
+    `whole_turns`: an interrupted turn restarts from its prompt, with the same seed, and is returned
+    only when it is complete. A deterministic engine then gives the same result as without an
+    interruption.
     """
 
     def __init__(
@@ -66,7 +69,8 @@ class Router(Sampler):
         self._interrupt: Interrupt = interrupt
         self._salted = salt == "by_version"
         self._run = secrets.token_hex(4)
-        """A random id: a server may still have KV of another run's versions of the same number."""
+        """A random id of this run: a server may still have KV of another run's versions with the
+        same numbers."""
         self._wait_s = wait_s
         self._on_failure = on_failure
         self._whole_turns = whole_turns
@@ -77,7 +81,7 @@ class Router(Sampler):
         self.updating_to: int | None = None
         """The version that replicas may begin to serve; None if no update is in progress."""
         self.asleep = False
-        """The flag that all live replicas sleep: their requests wait."""
+        """Whether all live replicas sleep, so that their requests wait."""
         self._progress_s: dict[str, float] = {}
         """The time of the last token of each session with a turn in progress."""
         self.num_salts = 0
@@ -101,13 +105,13 @@ class Router(Sampler):
 
     @property
     def silent_s(self) -> dict[str, float]:
-        """Return, by name, the seconds since a replica with requests last sent a token; 0 if one
-        came since. Only replicas with requests are included."""
+        """Return, by name, the seconds for which each replica with requests has sent no token; 0 if
+        it has sent one since the last request. Only replicas with requests are included."""
         silent_s = self._replicas.silent_s
         return dict.fromkeys(silent_s, 0.0) if self.asleep else silent_s
 
     def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
-        """Put an engine in service, which serves `version` now.
+        """Put an engine in service that serves `version` now.
 
         `has_spans` False: the engine does not report which version sampled each token. Such an
         engine gets no requests during updates, and an update must end its requests in flight.
@@ -125,21 +129,22 @@ class Router(Sampler):
         self._replicas.add(Replica(name, engine, version, has_spans))
 
     def remove(self, name: str) -> None:
-        """Take a replica out of service; its turns go on elsewhere at once. Idempotent.
+        """Take a replica out of service; its turns continue on others at once. Idempotent.
 
         Call this method from the event loop.
         """
         self._replicas.remove(name)
 
     def begin_update(self, version: int) -> None:
-        """Begin an update before any replica may serve `version`; call again if it was given up."""
+        """Begin an update; call this before any replica may serve `version`, and again if the
+        update was given up."""
         self.updating_to = version
         self._replicas.begin_update()
 
     def end_update(self, version: int, names: Iterable[str]) -> None:
         """End an update: the replicas `names` now serve `version`, the others their old version.
 
-        Names that have left service since are ignored.
+        Names of replicas that have left service are ignored.
 
         Raises:
             ValueError: no update to `version` has begun.
@@ -160,8 +165,8 @@ class Router(Sampler):
         self._replicas.changes.notify()
 
     def set_asleep(self, asleep: bool) -> None:
-        """Record that all replicas fall asleep, or are awake again. Deadlines of this process stand
-        still during sleep (`ENGINE_CLOCK`), and no replica counts as silent. Idempotent."""
+        """Record that all replicas fall asleep, or are awake again. Deadlines of this process stop
+        during sleep (`ENGINE_CLOCK`), and no replica counts as silent. Idempotent."""
         if asleep is self.asleep:
             return
         self.asleep = asleep
@@ -191,7 +196,7 @@ class Router(Sampler):
         )
 
     async def close(self) -> None:
-        """Take no more requests, and fail those in flight.
+        """Accept no more requests, and fail those in flight.
 
         The engines stay open: they belong to the code that added them.
         """
@@ -211,8 +216,9 @@ class Router(Sampler):
         stream: bool = False,
         cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
-        """Sample, see `Sampler.generate`. With `stream` False everything comes at the end, in one
-        delta for each admitted version: one, unless an update made the turn go on elsewhere.
+        """Sample; see `Sampler.generate`. With `stream` False all tokens come at the end, in one
+        delta for each admitted version: usually one, or more if an update made the turn continue
+        elsewhere.
 
         Raises:
             RequestRefused, ContextLengthError: unchanged from the engine.
@@ -267,8 +273,8 @@ class Router(Sampler):
     def _take_whole(
         self, turn: PendingTurn, segment: Segment, got: list[Delta], *, finished: bool
     ) -> None:
-        """Take all of a segment, or nothing, and then restart the turn: no other engine could go on
-        in the middle of its grammar, or with the same draws."""
+        """Take all tokens of a segment, or none and restart the turn: no other engine could
+        continue in the middle of its grammar, or with the same draws."""
         for delta in got:
             turn.sampled.extend(delta.token_ids)
         if not finished and turn.end(segment) is None:
@@ -277,16 +283,17 @@ class Router(Sampler):
             got.clear()
 
     def _salt(self, segment: Segment, request_id: str) -> str:
-        """Return the salt, which decides the requests that share cached KV: those of the same
-        version, known for certain.
+        """Return the salt. Requests with the same salt share cached KV: those whose version is
+        certain and the same.
 
         During an update a request may reach the engine on either side of the swap, and the router
         cannot tell on which. The request must then neither read KV of one version as if it were of
         the other, nor leave its own KV for others to read: its salt is unique. Everything cached
         under "v7" was therefore requested when 7 was the version. A token *sampled* by 7 in a
         request sent at 7 uses only KV of 7: this is why policy version == admitted version means
-        clean KV. (A request that left before the update and arrived after it may leave KV of 8
-        under "v7", but only for others as late, whose tokens are of 8 too.)
+        clean KV. (A request that was sent before the update and arrives after it may leave KV of 8
+        under "v7", but only other requests that are as late can read it, and their tokens are of 8,
+        too.)
         """
         if not self._salted:
             return ""
@@ -322,7 +329,8 @@ class Router(Sampler):
                     raise EngineError(str(error)) from error
 
     def _account(self, segment: Segment) -> None:
-        """Count how an unfinished segment ended; report a failure to the owner of the replica."""
+        """Count the end of an unfinished segment by its cause; report a failure to the owner of the
+        replica."""
         replica = segment.replica
         self.counters["discarded_tokens"] += segment.num_discarded
         self.counters["unknown_version_tokens"] += segment.num_unknown
@@ -332,7 +340,7 @@ class Router(Sampler):
                 self._on_failure(replica.name, segment.error)
 
     async def _recover(self, turn: PendingTurn, segment: Segment) -> None:
-        """Wait until the turn may go on.
+        """Wait until the turn may continue.
 
         Raises:
             EngineError: the turn has been interrupted too often.
@@ -350,8 +358,8 @@ class Router(Sampler):
         if error is not None and turn.num_failures > _MAX_FAILURES:
             raise error
         self.counters["failovers"] += 1
-        # If all have just failed, one is used again, but not at once: the owner may be about to
-        # remove it.
+        # If all have just failed, one of them is used again, but not at once: its owner may be
+        # about to remove it.
         with suppress(TimeoutError):
             await self._replicas.changes.wait_for(
                 lambda: bool(self._replicas.healthy or not self._replicas.open),

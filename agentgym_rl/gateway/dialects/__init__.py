@@ -84,9 +84,9 @@ class Reply(ABC):
 
     def spelled(self, content: str, thoughts: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
         """Return the chat message with this content."""
-        spoken = reasoning_keys(thoughts)
+        reasoning = reasoning_keys(thoughts)
         if not calls:
-            return {"role": "assistant", "content": content, **spoken}
+            return {"role": "assistant", "content": content, **reasoning}
         called = [
             {
                 "id": self.call_id(position, call),
@@ -95,7 +95,7 @@ class Reply(ABC):
             }
             for position, call in enumerate(calls)
         ]
-        return {"role": "assistant", "content": content or None, **spoken, "tool_calls": called}
+        return {"role": "assistant", "content": content or None, **reasoning, "tool_calls": called}
 
 
 OnEvents = Callable[[Reply, Sequence[Event]], Awaitable[None]]
@@ -135,8 +135,8 @@ class Writer(ABC):
         """Return the body of a reply that is not streamed; all turns are committed."""
 
     def take(self, turn: Reply, events: Sequence[Event]) -> None:  # noqa: B027 (most need none)
-        """Take in a delta of a reply that is not streamed. Only writers that need the order of text
-        and calls implement it."""
+        """Add a delta of a reply that is not streamed. Only writers that need the order of text and
+        calls implement it."""
 
     @abstractmethod
     def begin(self) -> bytes:
@@ -183,7 +183,7 @@ class Route(ABC):
 
 
 class Question(Route):
-    """A path that is answered at once: nothing is sampled or recorded."""
+    """A path whose requests are answered at once: nothing is sampled or recorded."""
 
     @abstractmethod
     async def answer(self, session: Session, body: bytes) -> bytes:
@@ -211,14 +211,14 @@ class ResourceRequest:
 
 
 class Resources(Route):
-    """Things of a session with paths of their own, below `path`: read, changed and deleted at
-    once."""
+    """The resources of a session, with paths of their own below `path`: they are read, changed and
+    deleted without sampling."""
 
     operations: ClassVar[Mapping[str, tuple[str, ...]]]
-    """The methods that a path answers, by the path with braces around its variable parts."""
+    """The methods that a path accepts, by the path with braces around its variable parts."""
 
     @abstractmethod
-    def serve(self, session: Session, asked: ResourceRequest) -> Any:
+    def serve(self, session: Session, resource: ResourceRequest) -> Any:
         """Return the JSON object of the reply; None: there is no such path or method.
 
         Raises:
@@ -227,7 +227,7 @@ class Resources(Route):
 
 
 class Dialect(Route):
-    """A path that is answered with samples."""
+    """A path whose requests are answered with samples."""
 
     @abstractmethod
     def read(self, session: Session, body: bytes) -> ChatRequest:
@@ -260,8 +260,8 @@ async def deliver(
     stream: bool,
     keep_alive_s: float,
 ) -> None:
-    """Answer with the reply that `produce` reports in events, at least once. `produce` records the
-    reply before it returns how many tokens were sampled."""
+    """Send the reply that `produce` generates. `produce` calls its argument with events, at least
+    once, and records the reply before it returns the number of sampled tokens."""
     exchange.error_event = writer.error_event
     begun = False
 
@@ -286,7 +286,8 @@ async def deliver(
 
 @asynccontextmanager
 async def kept_alive(exchange: Exchange, *, every_s: float) -> AsyncIterator[None]:
-    """Keep a stream from being silent for long while the body runs: proxies would cut it."""
+    """Send comments into a stream that has been silent for `every_s` seconds while the body runs:
+    proxies would cut it."""
     async with together() as tasks:
         keeper = tasks.create_task(_keep_alive(exchange, every_s), name="keep alive")
         yield

@@ -108,9 +108,9 @@ class ChatWriter(_ChoicesWriter):
         return b"".join(self._piece(turn, self._delta(turn, event)) for event in events)
 
     def choice(self, turn: Reply, *, whole: bool) -> dict[str, Any]:
-        said = {"message": self._shown(turn.message)} if whole else {"delta": {}}
+        shown = {"message": self._shown(turn.message)} if whole else {"delta": {}}
         ending = {"logprobs": turn.logprobs(), "finish_reason": turn.finish_reason}
-        return {"index": turn.index, **said, **ending}
+        return {"index": turn.index, **shown, **ending}
 
     def _delta(self, turn: Reply, event: Event) -> dict[str, Any]:
         """Return the delta: a piece of content or reasoning, or a complete tool call."""
@@ -176,7 +176,8 @@ class CompletionsRequest(SamplingFields, kw_only=True, forbid_unknown_fields=Tru
     """A text or token ids, possibly in an array with one element."""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
-    """The choice of log-probs: 0 and 1 return those of the sampled tokens, the only recorded."""
+    """The request for log-probs: 0 and 1 both return those of the sampled tokens; no others are
+    recorded."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -204,26 +205,26 @@ class CompletionsDialect(Dialect):
 
     def read(self, session: Session, body: bytes) -> ChatRequest:
         body, ignored = body_left_to_session(body, session.config.sampling)
-        asked = decode(body, CompletionsRequest, refusal=_unsupported)
-        prompt = _prompt(asked.prompt)
+        request = decode(body, CompletionsRequest, refusal=_unsupported)
+        prompt = _prompt(request.prompt)
         if not isinstance(prompt, str) and len(prompt) >= self._max_model_len:
             raise context_overflow(self._max_model_len, len(prompt), param="prompt")
         shown = prompt if isinstance(prompt, str) else self._chat.text(self._known(prompt))
         return ChatRequest(
             messages=[{"role": "user", "content": shown}],
-            n=asked.n or 1,
-            stream=bool(asked.stream),
-            include_usage=_includes_usage(asked),
-            logprobs=asked.logprobs is not None,
-            max_tokens=asked.max_tokens or _MAX_TOKENS,
-            temperature=asked.temperature,
-            top_p=1.0 if asked.top_p is None else asked.top_p,
-            top_k=max(asked.top_k or 0, 0),
-            min_p=asked.min_p or 0.0,
-            seed=asked.seed,
-            stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
+            n=request.n or 1,
+            stream=bool(request.stream),
+            include_usage=_includes_usage(request),
+            logprobs=request.logprobs is not None,
+            max_tokens=request.max_tokens or _MAX_TOKENS,
+            temperature=request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            top_k=max(request.top_k or 0, 0),
+            min_p=request.min_p or 0.0,
+            seed=request.seed,
+            stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
             prompt=prompt,
-            return_token_ids=bool(asked.return_token_ids),
+            return_token_ids=bool(request.return_token_ids),
             ignored=ignored,
         )
 
@@ -278,15 +279,15 @@ def _logprobs(turn: Turn) -> dict[str, Any] | None:
     }
 
 
-def _includes_usage(asked: CompletionsRequest) -> bool:
-    options = asked.stream_options
-    if options is not None and not asked.stream:
+def _includes_usage(request: CompletionsRequest) -> bool:
+    options = request.stream_options
+    if options is not None and not request.stream:
         raise bad_request("stream_options needs stream.", param="stream_options")
     return options is not None and bool(options.include_usage)
 
 
 def _prompt(given: str | Sequence[Any]) -> str | list[int]:
-    """Return the only prompt."""
+    """Return the prompt; a request has exactly one."""
     if not isinstance(given, str) and len(given) == 1 and not isinstance(given[0], int):
         given = given[0]
     if not given:

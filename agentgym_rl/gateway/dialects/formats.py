@@ -20,7 +20,7 @@ GROUP = "dialects"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The things of a server that its routes may use."""
+    """The parts of a server that its routes may use."""
 
     count: Count
     """The count of a request's prompt tokens."""
@@ -31,16 +31,16 @@ class Served:
 
 
 class WireFormat(ABC):
-    """An API that clients speak: its routes, and the headers that its clients send."""
+    """A wire format of an API: its routes, and the headers that its clients send."""
 
     order: ClassVar[int] = 100
-    """The place among all formats; those of one number stand by name."""
+    """The place among all formats; formats with the same number are sorted by name."""
     key_headers: ClassVar[tuple[str, ...]] = ()
-    """The headers in which the API key may come, beside `Authorization: Bearer KEY`. With any
-    installed format they are read on every path."""
+    """The headers that may have the API key instead of `Authorization: Bearer KEY`. Those of all
+    installed formats are read on every path."""
     client_header: ClassVar[str] = ""
-    """A header by which its clients are recognized on every path: they get errors as the first of
-    its routes writes them."""
+    """A header that identifies its clients on every path: their errors have the format of the first
+    of its routes."""
 
     @abstractmethod
     def routes(self, served: Served) -> Sequence[Route]:
@@ -73,8 +73,7 @@ def routes_of(formats: Mapping[str, WireFormat], served: Served) -> dict[str, Se
 
 
 def missing_formats() -> str:
-    """Return the sentence that names the formats of ours that were not installed along; "": all
-    were."""
+    """Return a sentence with the first-party formats that are not installed; "" if all are."""
     points = absent(GROUP)
     if not points:
         return ""

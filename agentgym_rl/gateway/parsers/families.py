@@ -115,7 +115,7 @@ def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
         if chat.omits_tools:
             _log.warning(
                 "tools are offered, but the chat template does not write them into the prompt "
-                "(gateway.hidden_tools is 'omit'): the model is told of them only if the agent "
+                "(gateway.hidden_tools is 'omit'): the model learns of them only if the agent "
                 "describes them, and how to call them, in its messages"
             )
 
@@ -139,7 +139,7 @@ def detect(chat: ChatFormat) -> str:
     """Return the family in which the chat template writes calls: `hermes` if they are text
     because it has none (`template.fitting`), else the first that reads a call back.
 
-    If the template writes no call into a conversation but mentions a family's tag, return that
+    If the template writes no call into a conversation but contains a family's tag, return that
     family; else the tokenizer's response template; else "none".
     """
     if chat.calls_as_text:
@@ -164,7 +164,7 @@ def _reads(parser: Parser, text: str) -> bool:
 
 _NAME = "probe_call"
 _ARGUMENTS = {"text": "\u00e9 <b>", "count": 3}
-_SAID = "\ue004said\ue005"
+_REPLY_TEXT = "\ue004said\ue005"
 _TOOLS = [
     {
         "type": "function",
@@ -188,10 +188,10 @@ def _written_call(chat: ChatFormat) -> str:
     """Return the template's text of a reply that is one call; "" if it refuses or ignores calls."""
     function = {"name": _NAME, "arguments": msgspec.json.encode(_ARGUMENTS).decode()}
     call = {"type": "function", "id": f"call_0_0:functions.{_NAME}:0", "function": function}
-    said = {"role": "assistant", "content": _SAID}
+    reply = {"role": "assistant", "content": _REPLY_TEXT}
     calls = {"role": "assistant", "content": "", "tool_calls": [call]}
     try:
-        head, found, _ = chat.render([OPENING, said], _TOOLS).partition(_SAID)
+        head, found, _ = chat.render([OPENING, reply], _TOOLS).partition(_REPLY_TEXT)
         whole = chat.render([OPENING, calls], _TOOLS)
     except ValueError:
         return ""

@@ -49,8 +49,8 @@ class Grammars:
             raise _refused(form, str(error)) from error
 
     def choices(self, grammar: str, tokens: Sequence[int]) -> Choices | None:
-        """Return what each token of a reply was chosen from under `grammar`, from `of`. None: the
-        engine did not follow the same grammar, which is logged once."""
+        """Return the tokens among which `grammar` (a result of `of`) let each token of a reply be
+        chosen. None: the engine did not follow the same grammar, which is logged once."""
         try:
             found = self._compiler.begin(grammar).choices(tokens)
             why = "it sampled a token that the grammar, as read here, does not allow"

@@ -44,7 +44,7 @@ class HarmonyParser(Parser):
         self._kind: type[str] | type[Reasoning] | type[ToolCall] = str
         self._name = ""
         self._body: list[str] = []  # the arguments of an open call
-        self._said: set[type] = set()  # the kinds that have text
+        self._with_text: set[type] = set()  # the kinds that have text
         self._new = False  # the message has no text yet
         _, opened, begun = prompt_end.rpartition(START)
         if opened:
@@ -73,7 +73,7 @@ class HarmonyParser(Parser):
                 self._close(events)
             else:
                 self._kind = str
-                self._say("".join((*self._header, *self._body)), events)
+                self._add_text("".join((*self._header, *self._body)), events)
         self._state, self._header, self._body = "header", [], []
         return events
 
@@ -87,11 +87,11 @@ class HarmonyParser(Parser):
             self._size += len(text[:room])
             if len(text) > room:
                 self._give_up(events)
-                self._say(text[room:], events)
+                self._add_text(text[room:], events)
         elif self._kind is ToolCall:
             self._body.append(text)
         else:
-            self._say(text, events)
+            self._add_text(text, events)
 
     def _mark(self, mark: str, events: list[Event]) -> None:
         """Take a mark."""
@@ -135,12 +135,12 @@ class HarmonyParser(Parser):
         header = "".join(self._header)
         self._kind, self._new, self._state = str, True, "body"
         self._header, self._size = [], 0
-        self._say(header.removeprefix(_ROLE) if self._started else header, events)
+        self._add_text(header.removeprefix(_ROLE) if self._started else header, events)
 
-    def _say(self, text: str, events: list[Event]) -> None:
-        if self._new and self._kind in self._said and text:
+    def _add_text(self, text: str, events: list[Event]) -> None:
+        if self._new and self._kind in self._with_text and text:
             text = "\n" + text
         if text:
             self._new = False
-            self._said.add(self._kind)
+            self._with_text.add(self._kind)
             events.append(Reasoning(text) if self._kind is Reasoning else text)

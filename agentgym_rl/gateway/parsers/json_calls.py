@@ -38,8 +38,8 @@ _raw = msgspec.json.Decoder(msgspec.Raw)
 
 
 def parse_object(text: str, *, keys: int = 2, has_id: bool = False) -> ToolCall | None:
-    """Return the call that an object spells; None if it is malformed. `keys`: 1 if the arguments
-    must be called "arguments", 2 if "parameters" will do; `has_id`: whether "id" counts."""
+    """Return the call in a JSON object; None if it is malformed. `keys`: 1 if the arguments must be
+    called "arguments", 2 if "parameters" will do; `has_id`: whether "id" counts."""
     try:
         call = _decoder.decode(text)
         found = call.arguments or (call.parameters if keys > 1 else b"")
@@ -51,7 +51,7 @@ def parse_object(text: str, *, keys: int = 2, has_id: bool = False) -> ToolCall 
 
 
 def _own(id: Any) -> str:
-    """Return an id that the model wrote; "" if it is too odd to be one."""
+    """Return an id that the model wrote; "" if it is not valid as one."""
     return id if isinstance(id, str) and _ID.fullmatch(id) else ""
 
 

@@ -34,8 +34,8 @@ _COMPOSES = frozenset({"anyOf", "oneOf", "$ref", "if"})
 
 def prepared(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without notes and, where possible, with closed objects: objects that list
-    their properties and do not mention others get no others, because a model would make some up.
-    The schema stays open if its parts see each other's properties as additional ones.
+    their properties and do not declare additional ones get no others, because a model would invent
+    some. The schema stays open if its parts see each other's properties as additional ones.
 
     Raises:
         ValueError: the schema is too deep, or would take too long to compile.

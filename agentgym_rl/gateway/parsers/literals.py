@@ -103,7 +103,7 @@ class Tokens:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as JSON, with surrogates joined, or replaced where they stand alone."""
+    """Return a text as JSON, with surrogate pairs joined and unpaired surrogates replaced."""
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return json.dumps(whole, ensure_ascii=False)
 

@@ -85,11 +85,10 @@ class Frame:
     """The text around a family's calls.
 
     `pairs`: the tags that open a block, and the tag that closes it; "" if the block ends with the
-    JSON value that it holds. (The value may have begun in an opening tag with a bracket.)
-    `quote`, `unquote`: the marks of a value in which a closing tag is text: JSON strings, or tags;
-    "" if there is none.
-    `before`, `after`: the tags around several blocks; they belong to the format only beside one.
-    `marks`: tags inside a block whose brackets do not count.
+    JSON value that it holds. (The value may have begun in an opening tag with a bracket.) `quote`,
+    `unquote`: the marks of a value in which a closing tag is text: JSON strings, or tags; "" if
+    there is none. `before`, `after`: the tags around several blocks; they belong to the format only
+    next to a block. `marks`: tags inside a block whose brackets do not count.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ class ResponseTemplateParser(Parser):
         self._num_waiting = self._num_fed = 0
         self._spaces = LongSpaces()
         self._gap = ""
-        self._said: set[str] = set()  # the fields that have text
+        self._with_text: set[str] = set()  # the fields that have text
         self._region = ""
         self._new = False  # the region has no text yet
         for event in self._stream.initial_events:
@@ -189,20 +189,20 @@ class ResponseTemplateParser(Parser):
                     body = self._spaces.show(body)
                     events += self._template.read(body, captures, self._tools or ())
             elif name != _CALLS:
-                events += self._said_in(name, self._spaces.show(region["text"]))
+                events += self._text_in(name, self._spaces.show(region["text"]))
         return events
 
-    def _said_in(self, name: str, text: str) -> list[Event]:
+    def _text_in(self, name: str, text: str) -> list[Event]:
         """Return a piece of a text field; whitespace at a region's ends belongs to the format."""
         text = self._gap + (text.lstrip() if self._new else text)
         shown = text.rstrip()
         self._gap = text[len(shown) :]
         if not shown:
             return []
-        if self._new and name in self._said:
+        if self._new and name in self._with_text:
             shown = self._template.joins[name] + shown
         self._new = False
-        self._said.add(name)
+        self._with_text.add(name)
         return [shown if name == "content" else Reasoning(shown)]
 
 

@@ -140,8 +140,8 @@ def call_grammar(tags: Tags, lark: Lark, name: str, parameters: Mapping[str, Any
     """
     if name != name.strip() or not name or set('<>"\n') & set(name):
         raise tags.refused(f"a function named {name!r}")
-    if odd := sorted(parameters.keys() - _FRAME - NOTES):
-        raise tags.refused(f"{odd[0]!r} in the parameters of {name!r}")
+    if unsupported := sorted(parameters.keys() - _FRAME - NOTES):
+        raise tags.refused(f"{unsupported[0]!r} in the parameters of {name!r}")
     required = listed(parameters, "required")
     properties = parameters.get("properties") or {}
     if not isinstance(properties, dict) or not all(isinstance(key, str) for key in required):
@@ -181,10 +181,13 @@ def _value(
 
 
 def _text(tags: Tags, lark: Lark, key: str, schema: Mapping[str, Any]) -> str:
-    """Return the expression of any text, if the schema accepts all types it may be read as."""
+    """Return the expression of any text, if the schema accepts every type that such a text may
+    have."""
     for branch in [schema, *_branches(schema)]:
-        if odd := sorted(branch.keys() - NOTES - {"type", "nullable", "anyOf", "oneOf"}):
-            raise tags.refused(f"{odd[0]!r} in the schema of {key!r}, which may be a string")
+        if unsupported := sorted(branch.keys() - NOTES - {"type", "nullable", "anyOf", "oneOf"}):
+            raise tags.refused(
+                f"{unsupported[0]!r} in the schema of {key!r}, which may be a string"
+            )
         if not set(types_of(branch)) <= _PLAIN:
             raise tags.refused(f"{key!r}, which may be a string or an object or array")
     # the model writes the line break before the close tag; it is not part of the value

@@ -1,7 +1,7 @@
 """The bodies of requests: their size, their JSON and their parameters, for all dialects.
 
-Large bodies are read in threads, so that no request blocks the others. A parameter has the right
-type, or is refused: all readers raise ApiError, a 400 that names the parameter.
+Large bodies are read in threads, so that no request blocks the others. A parameter of the wrong
+type is refused: all readers raise ApiError, a 400 that names the parameter.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ _READ_TIMEOUT_S = 30.0
 _NOT_KNOWN = "this endpoint does not know it"
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
-"""The first half of a character in two parts, alone: of a text that was cut inside it."""
+"""The first half of a surrogate pair without the second: the text was cut inside a character."""
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
-"""The executor, with few threads: each takes a share of the interpreter from the event loop."""
+"""The executor for large work. It has few threads, since each takes interpreter time from the event
+loop."""
 
 
 async def in_thread_if_large(
     size: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
-    """Call `function`, whose work grows with `size`: inline if that is small, else in a thread
+    """Call `function`, whose work grows with `size`: inline if `size` is small, else in a thread,
     while the event loop serves other requests."""
     if size < INLINE_SIZE:
         return function(*args, **kwargs)
@@ -140,15 +141,15 @@ def given_fields(body: bytes) -> dict[str, Any]:
 
 
 def refuse_unknown(given: Mapping[str, Any], read: Set[str], ignored: Set[str]) -> None:
-    """Refuse a parameter that is neither read nor ignored, and would change something."""
+    """Refuse a parameter that is neither read nor ignored, and would have an effect."""
     for name, value in given.items():
         if name not in read and name not in ignored and not is_neutral(name, value):
             raise refused(name, _NOT_KNOWN)
 
 
 def _without_neutral(body: bytes, raw: Mapping[str, Any], *, known: Sequence[str]) -> bytes:
-    """Return the body without its unknown fields that change nothing, the others byte for byte;
-    empty if there are none."""
+    """Return the body without its unknown fields that have no effect, the others byte for byte;
+    empty if there are no such fields."""
     neutral = {name for name in raw if name not in known and is_neutral(name, raw[name])}
     if not neutral:
         return b""
@@ -209,8 +210,8 @@ def decode(
 ) -> _S:
     """Return the request in `body`.
 
-    `refusal`: for a body that is JSON but not such a request, it returns the error for the first
-    feature that clients may expect and this gateway does not have.
+    `refusal` gets a body that is JSON but not such a request. It returns the error for the first
+    feature that clients may expect and this gateway does not have, or None.
     """
     try:
         return msgspec.json.decode(body, type=kind)

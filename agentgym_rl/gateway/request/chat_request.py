@@ -3,8 +3,8 @@
 Parameters that are ignored, because they cannot change a reply here: user, metadata, store,
 service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, prompt_cache_options,
 verbosity, prediction (of a reply, for speed), `strict` of a tool. So are unknown parameters with a
-value that changes nothing (`min_tokens` 0, empty lists). Every other parameter is honoured or
-refused by name: an agent must not rely on an option without effect.
+value that has no effect (`min_tokens` 0, empty lists). Every other parameter is honoured or refused
+by name: an agent must not rely on an option without effect.
 
 A request may demand a form of its reply: JSON of a schema, or calls of some of the tools. Three
 APIs express this in three ways; here they become one `ReplyForm`. Its grammar depends on the
@@ -94,8 +94,7 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     """The arguments of the chat template: `chat_template_kwargs`, `enable_thinking`,
     `reasoning_effort`."""
     prompt: str | Sequence[int] | None = None
-    """The text or token ids to continue without a template; `messages` then only shows the prompt
-    to people."""
+    """The text or token ids to continue without a template; `messages` is then only for display."""
     form: ReplyForm | None = None
     """The form demanded of the reply, if there is one."""
     continues: bool = False
@@ -107,7 +106,8 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     return_token_ids: bool = False
     """Whether choices carry the ids of prompt and reply."""
     ignored: frozenset[str] = frozenset()
-    """The sampling parameters that were left to the session, though they would change something."""
+    """The sampling parameters that the session decides, although they would have an effect
+    (`client_sampling`)."""
 
 
 def parse_request(
@@ -184,8 +184,8 @@ def _json(value: bool) -> str:
 def continues(
     messages: Sequence[Mapping[str, Any]], form: ReplyForm | None, *, asked: bool
 ) -> bool:
-    """Return whether the reply continues the last message: if this was `asked` for, and the message
-    is the assistant's."""
+    """Return whether the reply continues the last message: the client `requested` it, and the
+    message is the assistant's."""
     last = messages[-1]
     if not asked or last["role"] != "assistant":
         return False
@@ -347,7 +347,7 @@ def _offer(given: Mapping[str, Any]) -> Offer:
 
 
 def _add_function(offer: Offer, tool: Mapping[str, Any]) -> None:
-    """Add a function, without `strict`, which means nothing to a model."""
+    """Add a function, without `strict`, which has no meaning for a model."""
     function = tool["function"]
     if tool.get("defer_loading") or function.get("defer_loading"):
         return offer.omit(function["name"])

@@ -1,4 +1,5 @@
-"""The sampling parameters that clients set, often by themselves: honoured, or left to the session.
+"""The sampling parameters that clients set, often without the agent's doing: they are honoured, or
+left to the session.
 
 With `gateway.sampling` "request" (the default) a request gets the sampling that it sets, or is
 refused: a turn that trains must know the distribution that its tokens were drawn from. With
@@ -30,7 +31,7 @@ SAMPLING = frozenset(
         "dry_sequence_breakers",
     }
 )
-"""The parameters, of any server, that only change what a token is drawn from."""
+"""The parameters of all known servers that only change the distribution of a token."""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("min_p", "top_a", "min_tokens", "mirostat", "mirostat_mode"), (0,)),
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "no_repeat_ngram_size"), (0,)),
@@ -48,15 +49,15 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "suffix": ("",),
 }
-"""The values with which parameters that an endpoint does not have change nothing; an empty list or
-object never does."""
+"""The values at which a parameter that an endpoint lacks has no effect; an empty list or object
+never has one."""
 _BIASES = "no engine reports what it leaves of the distribution, so the turn could not be trained"
 BIASED: Mapping[str, str] = {
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), f"{_BIASES}; allowed: 0"),
     "logit_bias": f"{_BIASES}; allowed: an empty object",
 }
-"""The parameters of OpenAI that change the distribution otherwise than by a set, and the reason why
-they are refused."""
+"""The parameters of OpenAI that change the distribution other than by restricting it to a set of
+tokens, and the reason why they are refused."""
 _HINT = 'set gateway.sampling = "session" to ignore it. Here '
 
 
@@ -74,21 +75,21 @@ def is_neutral(name: str, value: Any) -> bool:
 
 
 def is_off(name: str, value: Mapping[str, Any]) -> bool:
-    """Return whether these are the parameters of xAI for a search that is not made."""
+    """Return whether these are xAI's search parameters, with the search switched off."""
     return name == "search_parameters" and value.get("mode") == "off"
 
 
 def refused(name: str, why: str) -> ApiError:
-    """Return the error for a parameter that cannot be honoured; for one of sampling, it names the
-    option that ignores it."""
+    """Return the error for a parameter that cannot be honoured; for a sampling parameter, it names
+    the option with which the gateway ignores it."""
     return unsupported(name, _HINT + why if name in SAMPLING else why)
 
 
 def left_to_session(
     given: Mapping[str, Any], sampling: Sampling
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the parameters without those that the session decides, and the names of these that
-    would have changed something."""
+    """Return the parameters without those that the session decides, and the names of the latter
+    that would have had an effect."""
     if sampling == "request":
         return dict(given), frozenset()
     own = SAMPLING & given.keys()
@@ -98,7 +99,7 @@ def left_to_session(
 
 def body_left_to_session(body: bytes, sampling: Sampling) -> tuple[bytes, frozenset[str]]:
     """Return a JSON body without the parameters that the session decides, all others byte for byte,
-    and the names of these that would have changed something. Other documents stay as they are."""
+    and the names of the former that would have had an effect. Other documents stay as they are."""
     if sampling == "request":
         return body, frozenset()
     try:

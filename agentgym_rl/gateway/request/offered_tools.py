@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 _INPUT = "input"
 """The argument of a function that stands for a tool whose call is a text."""
 _MOST_NAMED = 20
-"""The maximum number of tools that are warned of."""
+"""The maximum number of tools that warnings name."""
 BUILT_IN = "is built into a service that is not here"
 _DEFERRED = "is to be loaded only when a search finds it (defer_loading), and there is no search"
 _SCHEMAS = ("function", "parameters", "input_schema")
-"""The fields of functions: an entry with one of them is no tool of the service."""
+"""The fields of functions: an entry with one of them is not a tool of the service."""
 _WITH_SCHEMAS = ("builtin_function", "tool_search")
 """The types of tools to leave out that may have such a field: a client's own search (Codex) finds
 only tools with `defer_loading`, which are left out, too."""
@@ -86,15 +86,15 @@ class Offer:
 
     def add_text(self, name: str, description: str | None, form: Any, where: str) -> None:
         """Add a tool whose call is a text, by `form` (a grammar is shown, and not enforced)."""
-        said = {"type": "string", "description": f"The text.{_syntax(form, where)}"}
-        parameters = {"type": "object", "properties": {_INPUT: said}, "required": [_INPUT]}
+        schema = {"type": "string", "description": f"The text.{_syntax(form, where)}"}
+        parameters = {"type": "object", "properties": {_INPUT: schema}, "required": [_INPUT]}
         closed = {**parameters, "additionalProperties": False}
         self.add({"name": name, "description": description, "parameters": closed})
         self.texts.add(name)
 
     def add_other(self, item: Mapping[str, Any], where: str, *, allowed: str) -> None:
-        """Add a tool that is neither a function nor a text: one that the client runs in a way that
-        is known, or one to leave out."""
+        """Add a tool that is neither a function nor a custom tool: a client's tool of a known type,
+        or a tool to leave out."""
         kind, name = item.get("type"), item.get("name")
         schema = next((name for name in _SCHEMAS if name in item), None)
         if not isinstance(kind, str) or (schema and kind not in _WITH_SCHEMAS):
@@ -207,7 +207,7 @@ class ToolChoice:
 
 
 def _name_of(given: Any) -> str:
-    """Return the name, which stands in `function` or `custom` (chat completions) or beside the
+    """Return the name, which is in `function` or `custom` (chat completions) or next to the
     type."""
     holder = given.get("function", given.get("custom", given)) if isinstance(given, dict) else None
     name = holder.get("name") if isinstance(holder, dict) else None

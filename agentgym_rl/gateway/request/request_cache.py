@@ -28,7 +28,7 @@ _SPACE = b" \t\r\n"
 _PREFILL = b"continue_final_message"
 """A parameter whose meaning depends on the last message."""
 _HERE = secrets.randbits(62)
-"""A number put in place of the messages. No client can know it: each process draws it anew."""
+"""A number put in place of the messages. No client can know it: each process draws its own."""
 
 
 class _Reading(TypedDict):
@@ -121,13 +121,13 @@ def _first(body: bytes, request: ChatRequest) -> _Body | None:
 def _continued(known: _Body, body: bytes, reading: _Reading) -> _Body | None:
     """Return a body that begins as `known`; None if it has to be parsed completely."""
     rest = body[len(known.head) :].lstrip(_SPACE)
-    says_more = rest.startswith(b",")
-    document = known.opening + rest[says_more:]
+    has_more = rest.startswith(b",")
+    document = known.opening + rest[has_more:]
     raw, at = _raw_messages(document), len(known.opening) - 1
     if raw is None or not document.startswith(raw, at):
         return None
     new, closing = _decoded(raw), document[at + len(raw) :]
-    if not isinstance(new, list) or says_more != bool(new):
+    if not isinstance(new, list) or has_more != bool(new):
         return None
     before = known.request.messages
     if closing == known.closing and _PREFILL not in known.opening + closing:

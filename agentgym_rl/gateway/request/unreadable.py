@@ -4,8 +4,8 @@
     a document      [document report.pdf], or [document]
     audio, video    [audio], [video]
 
-The text is the same each time a client sends the part, so a conversation goes on. Beside the text
-the message keeps, for people, a hash and the size of what was left out (`LEFT_OUT`). Documents that
+The text is the same each time a client sends the part, so a conversation goes on. The message also
+keeps a hash and the size of what was left out (`LEFT_OUT`), for readers of the log. Documents that
 are text are read.
 
 All readers raise ApiError, a 400 that names the parameter.
@@ -48,7 +48,7 @@ thumbnails and profiles."""
 _LONGEST_NAME = 100
 _LONGEST_PLACE = 500
 _LARGEST = 1_000_000
-"""The largest width or height that is believed."""
+"""The largest width or height that is accepted."""
 
 LeftOut = dict[str, Any]
 Part = Mapping[str, Any]
@@ -106,8 +106,8 @@ class PartReader:
             parts, heads = source.get(held), (part.get("title"), part.get("context"))
         else:
             return None
-        said = [head for head in heads if isinstance(head, str) and head]
-        return "\n".join([*said, *self._texts(parts, where)])
+        titles = [head for head in heads if isinstance(head, str) and head]
+        return "\n".join([*titles, *self._texts(parts, where)])
 
     def _texts(self, parts: Any, where: str) -> Iterable[str]:
         if isinstance(parts, str):
@@ -152,7 +152,7 @@ def _left_out(part: Part, shown: str) -> LeftOut:
 
 
 def _short(name: Any) -> str:
-    """Return a name on one line, cut to a length at which it is still a name."""
+    """Return a name on one line, cut to a short length."""
     line = " ".join(str(name).replace("[", "(").replace("]", ")").split())
     return line if len(line) <= _LONGEST_NAME else f"{line[:_LONGEST_NAME]}…"
 

@@ -1,4 +1,4 @@
-"""The cause of a failed turn: recorded in its session, and told to the client."""
+"""The cause of a failed turn: it is recorded in the session and sent to the client."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def blamed(session: Session) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        said = _said(session, error)
-        if said is None:
+        failure = _recorded(session, error)
+        if failure is None:
             raise
-        raise said from error
+        raise failure from error
 
 
-def _said(session: Session, error: BaseException) -> ApiError | None:
-    """Record an error, and return the client's error; None: `error` itself needs no other."""
+def _recorded(session: Session, error: BaseException) -> ApiError | None:
+    """Record an error, and return the error for the client; None: raise `error` itself."""
     if isinstance(error, ClientGone | asyncio.CancelledError):
         session.counters["undelivered_turns"] += 1
         return None

@@ -12,10 +12,10 @@ Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
 
 A turn is recorded before the last bytes of its reply are sent, so all complete replies are in the
 record. If a client hangs up first, its turn goes on for `gateway.disconnect_grace_s`, because the
-client may ask again. Then the turn is aborted and leaves only a count.
+client may send the request again. After that time the turn is aborted and only counted.
 
-Routing is by hand, not by `runtime.http_server.Api`: every turn passes here, and the path of an
-error's API, or a key in the path, is no route of Starlette's.
+Routing is by hand, not by `runtime.http_server.Api`: it must be fast, and Starlette has no routes
+for a key in the path, or for the format of errors on an unknown path.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SessionServer(ABC):
         about_model: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.app: App = self
-        """The app that is served; others may wrap it."""
+        """The app that is served; other code may replace it by a wrapper."""
         self.model_name = model_name
         """The name in `/v1/models`."""
         self._sessions = SessionTable()
@@ -108,13 +108,14 @@ class SessionServer(ABC):
             for name, one in formats.items()
             if one.client_header
         }
-        """The path whose errors clients read, by the header that they send on every path."""
+        """The path whose error format a client expects, by the header that identifies the
+        client."""
         self._config = config
         self._about_model = about_model
         self._num_requests = 0
         self._omitted = OmittedNames()
         self._ignored = set[str]()
-        """The sampling parameters that were named in the log."""
+        """The sampling parameters that the log has named."""
 
     @property
     def num_sessions(self) -> int:
@@ -126,8 +127,8 @@ class SessionServer(ABC):
     ) -> Session:
         """Open a new session; `session.key` is the API key of its agent.
 
-        `turn_timeout_s` limits the silence of each reply (see `Patience`); a more silent turn fails
-        as infrastructure.
+        `turn_timeout_s` limits the time without a new token (see `Patience`); a turn that exceeds
+        it is a failure of the infrastructure.
         """
         session = self.session_type(
             session_id, sampling=sampling, turn_timeout_s=turn_timeout_s, config=self._config
@@ -138,7 +139,7 @@ class SessionServer(ABC):
     def close_session(self, session: Session) -> SessionRecord:
         """Close the session to its key (410 from now on) and return its record. Idempotent.
 
-        Turns still in flight are aborted and not recorded.
+        Turns in flight are aborted and not recorded.
         """
         session.abort()
         self._sessions.remove(session)
@@ -188,7 +189,8 @@ class SessionServer(ABC):
             _log.debug("a client hung up before its reply was complete")
 
     def _api(self, path: str, scope: Scope) -> Route | None:
-        """Return the route of a path, or the one of the same API, which determines the errors."""
+        """Return the route of a path, or else a route of the same API, which determines the format
+        of errors."""
         if path not in self._routes:
             theirs = (first for name, first in self._by_header.items() if header(scope, name))
             path = next(theirs, path)
@@ -197,7 +199,7 @@ class SessionServer(ABC):
         return self._routes.get(path)
 
     def _resources_of(self, path: str) -> Resources | None:
-        """Return the resources to which a path belongs, below a route or without one."""
+        """Return the resources to which a path belongs, even if it is not one of their routes."""
         found = (one for base, one in self._resources.items() if path.startswith(f"{base}/"))
         return next(found, None if path in self._routes else self._resources.get(path))
 
@@ -210,9 +212,9 @@ class SessionServer(ABC):
         parts = tuple(path.removeprefix(resources.path).strip("/").split("/"))
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        asked = ResourceRequest(method, () if parts == ("",) else parts, query, body)
+        resource = ResourceRequest(method, () if parts == ("",) else parts, query, body)
         with blamed(session):
-            found = await in_thread_if_large(len(body), resources.serve, session, asked)
+            found = await in_thread_if_large(len(body), resources.serve, session, resource)
         if found is None:
             there = ", ".join(f"{' '.join(v)} {p}" for p, v in resources.operations.items())
             why = f"No route {method} {path}; there are {there}."
@@ -279,13 +281,13 @@ class SessionServer(ABC):
     ) -> None:
         num_new = session.bodies.num_new(body)
         digest = await in_thread_if_large(num_new, session.bodies.digest, body)
-        asked = RequestIdentity.of(scope, dialect.path, digest, num_new)
-        earlier = session.exchanges.earlier(asked)
+        identity = RequestIdentity.of(scope, dialect.path, digest, num_new)
+        earlier = session.exchanges.earlier(identity)
         if earlier is not None:
             session.counters["joined_retries"] += 1
             return await earlier.follow(receive, send, timeout_s=session.longest_turn_s)
         self._admit(session)
-        exchange = session.exchanges.open(asked, send)
+        exchange = session.exchanges.open(identity, send)
         try:
             await self._attend(session, dialect, body, exchange, receive)
         except ApiError as error:
@@ -298,13 +300,13 @@ class SessionServer(ABC):
     async def _attend(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange, receive: Receive
     ) -> None:
-        """Answer under the session's turn deadline, as long as a client may want the answer.
+        """Answer within the session's turn deadline, as long as a client may want the answer.
 
         Raises:
             ApiError: the error to send instead.
             ClientGone: the client hung up, and did not come back.
         """
-        grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
+        grace_s = self._config.disconnect_grace_s if exchange.identity.may_come_again else 0.0
         with blamed(session):
             async with ENGINE_CLOCK.timeout(
                 session.turn_timeout_s,
@@ -322,7 +324,7 @@ class SessionServer(ABC):
                     session.progress_s = ENGINE_CLOCK.time()
 
     def note_omissions(self, session: Session, request: ChatRequest) -> None:
-        """Count and name what the model does not see of an accepted request."""
+        """Count and log the parts of an accepted request that the model does not see."""
         session.note_omissions(request)
         self._omitted.warn(request.omitted_tools)
         self.note_ignored(session, request.ignored)
@@ -343,7 +345,7 @@ class SessionServer(ABC):
         return -math.inf, -math.inf
 
     def _admit(self, session: Session) -> None:
-        """Count a request in; the caller must count it out.
+        """Count a request as open; the caller must decrement the count.
 
         Raises:
             ApiError: 429, too many requests at once; 403, the session has had all its turns.
@@ -364,7 +366,7 @@ class SessionServer(ABC):
 
 
 def _named(send: Send, header_name: str) -> Send:
-    """Add an id of the request to replies, for people who compare logs."""
+    """Add an id of the request to replies, for the comparison of logs."""
 
     def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
         if message["type"] == "http.response.start":
@@ -395,7 +397,8 @@ def _address(scope: Scope, key_headers: Sequence[str]) -> tuple[str, str]:
 
 
 class Gateway(SessionServer):
-    """A gateway between agents, which speak OpenAI's API, and a sampler, which speaks tokens.
+    """A gateway between agents, which use OpenAI's API, and a sampler, which takes and returns
+    tokens.
 
     Messages are rendered to tokens, and samples are recorded. `max_model_len`: context length in
     tokens, prompt and reply together.
@@ -431,7 +434,7 @@ class Gateway(SessionServer):
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
     ) -> None:
-        size = exchange.asked.num_new
+        size = exchange.identity.num_new
         request = await dialect.reading(body, size, lambda: dialect.read(session, body))
         turns = await open_turns(
             session,
@@ -443,13 +446,13 @@ class Gateway(SessionServer):
             size=size,
             sampler=self._sampler,
         )
-        session.tree.name(turns[0].root, exchange.asked.lineage)
+        session.tree.name(turns[0].root, exchange.identity.lineage)
         request = turns[0].request
         self.note_omissions(session, request)
 
         async def produce(on_events: OnEvents) -> int:
             await sample(turns, self._sampler, on_events)
-            nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
+            nodes = [turn.commit(is_retry=exchange.identity.is_retry) for turn in turns]
             exchange.on_delivery += [node.note_delivery for node in nodes]
             return sum(turn.num_sampled_tokens for turn in turns)
 

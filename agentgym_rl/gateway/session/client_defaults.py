@@ -16,9 +16,9 @@ from agentgym_rl.gateway.messages import MessageKey, parsed_arguments, request_o
 from agentgym_rl.gateway.request.offered_tools import is_text_schema, text_of_call
 
 _MOST_REFERENCES = 16
-"""The limit of a chain of references, which may be a circle."""
+"""The limit of a chain of references, which may be circular."""
 _LATEST = 8
-"""The number of turns, from the last one back, that may be quoted."""
+"""The number of latest turns that a message is compared with."""
 _LEAST_LINE, _LEAST = 12, 32
 """The fewest characters of a line that is looked for, and of all such lines of a turn together:
 shorter ones occur by chance."""
@@ -103,9 +103,9 @@ def restored(ours: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, A
 
 
 def same_calls(ours: Message, theirs: Message, tools: Sequence[Message] | None) -> bool:
-    """Return whether two messages have the same calls once absent properties have the defaults of
-    their tool's schema. In objects of a schema, null counts as absent, and so do properties that
-    the schema rules out."""
+    """Return whether two messages have the same calls, with absent properties replaced by the
+    defaults of the tool's schema. In objects of a schema, null counts as absent, and so do
+    properties that the schema excludes."""
     mine, others = (message.get("tool_calls") or () for message in (ours, theirs))
     if len(mine) != len(others):
         return False
@@ -129,8 +129,8 @@ def _same_call(ours: Message, theirs: Message, schemas: Mapping[Any, Any]) -> bo
 
 
 def _text(function: Message) -> str:
-    """Return a call as the client of a tool that takes a text knows it: any malformed call is a
-    text, too."""
+    """Return the text of a call for the client of a tool that takes a text: the complete call if it
+    is malformed."""
     given = function.get("arguments") or ""
     return text_of_call(given) if isinstance(given, str) else json.dumps(given)
 
@@ -181,7 +181,8 @@ def _resolved(schema: Any, root: Message, value: Any = None) -> Message:
 
 
 def _referred(reference: Any, root: Message) -> Message:
-    """Return what a reference such as `#/$defs/Range` names; empty if that is nothing."""
+    """Return the schema to which a reference such as `#/$defs/Range` points; empty if there is
+    none."""
     found: Any = root
     for name in str(reference).removeprefix("#/").split("/"):
         found = found.get(name) if is_dict(found) else None
@@ -200,20 +201,20 @@ def _fits(part: Message, value: Any) -> bool:
 
 
 def quoted(turns: Sequence[_Turn], messages: Messages) -> _Turn | None:
-    """Return the latest turn whose text is in messages of others than the assistant, in place of
-    its own message, as a summary is; None if there is none."""
-    told: list[str] = []
-    said = {""}
+    """Return the latest turn whose text the messages of other roles contain, instead of its own
+    message, as is the case with a summary; None if there is none."""
+    texts: list[str] = []
+    replies_sent = {""}
     for message in messages:
         text = text_of(message.get("content"))
         if message.get("role") == "assistant":
-            said.add(text.strip())
+            replies_sent.add(text.strip())
         else:
-            told.append(text)
-    text = "\n".join(told)
+            texts.append(text)
+    text = "\n".join(texts)
     for turn in reversed(turns[-_LATEST:]):
         own = text_of(turn.message.get("content")).strip()
-        if own in said:
+        if own in replies_sent:
             continue
         lines = [line.strip() for line in own.splitlines()]
         lines = [line for line in lines if len(line) >= _LEAST_LINE][:_MOST_LINES]

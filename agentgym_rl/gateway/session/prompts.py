@@ -39,9 +39,9 @@ _PLACE_SIZE = 20
 async def prepare_context(
     session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
 ) -> tuple[ChatRequest, Context]:
-    """Return the node of a reply to `request`, whose `path` is the engine's input, and the request
-    as it is answered: perhaps without its oldest messages. `size`: the number of bytes of the
-    request that were read for the first time.
+    """Return the request as it is answered, perhaps without its oldest messages, and the node of a
+    reply to it, whose `path` is the engine's input. `size`: the number of bytes of the request that
+    were read for the first time.
 
     Raises:
         ApiError: 400, the template refuses the messages or no room is left to sample.
@@ -49,22 +49,22 @@ async def prepare_context(
     if request.prompt is not None:
         prompt = request.prompt
         return request, await _raw_context(session, chat, prompt, max_model_len=max_model_len)
-    asking = _Asking(session, chat, max_model_len)
+    preparation = _Preparation(session, chat, max_model_len)
     request = await _apart(session, _understood(chat, request), size)
     try:
-        return await _chat_context(asking, request, size)
+        return await _chat_context(preparation, request, size)
     except ApiError as error:
         if not request.truncates or error.code != _OVERFLOW:
             raise
-        cut = await _truncated(asking, request)
+        cut = await _truncated(preparation, request)
         if cut is None:
             raise
-        return await _chat_context(asking, cut, INLINE_SIZE)
+        return await _chat_context(preparation, cut, INLINE_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """The parties of a request."""
+class _Preparation:
+    """A request in preparation: its session, chat format and limit of tokens."""
 
     session: Session
     chat: ChatFormat
@@ -72,14 +72,14 @@ class _Asking:
 
 
 async def _chat_context(
-    asking: _Asking, request: ChatRequest, size: int
+    preparation: _Preparation, request: ChatRequest, size: int
 ) -> tuple[ChatRequest, Context]:
-    session, chat, max_model_len = asking.session, asking.chat, asking.max_model_len
-    place, begun = await _begun(asking, request, size)
+    session, chat, max_model_len = preparation.session, preparation.chat, preparation.max_model_len
+    place, begun = await _begun(preparation, request, size)
     session.take(place)
     context = place.known
     if context is None:
-        new = await _tokenised(asking, request, place, begun, size)
+        new = await _tokenised(preparation, request, place, begun, size)
         context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
     if len(context.path) >= max_model_len:
         raise context_overflow(max_model_len, len(context.path))
@@ -111,8 +111,8 @@ async def _raw_context(
 
 
 def _understood(chat: ChatFormat, request: ChatRequest) -> ChatRequest:
-    """Return a request with the template arguments that have an effect. Tools that this model
-    cannot have are a 400."""
+    """Return a request with only those template arguments that have an effect. Tools that this
+    model cannot use are a 400."""
     try:
         chat.check_tools(request.tools)
         kwargs = chat.arguments.of(request.template_kwargs)
@@ -125,13 +125,13 @@ def _understood(chat: ChatFormat, request: ChatRequest) -> ChatRequest:
 
 
 async def _apart(session: Session, request: ChatRequest, size: int) -> ChatRequest:
-    """Return a request in which turns that the client has joined are apart again."""
+    """Return a request in which turns that the client has joined are split again."""
     looks = size + _PLACE_SIZE * len(request.messages)
     return await in_thread_if_large(looks, session.taken_apart, request)
 
 
 async def _located(session: Session, request: ChatRequest, size: int) -> Location:
-    """Return the place of the conversation. Tools and arguments that are nested too deeply for a
+    """Return the location of the conversation. Tools and arguments that are nested too deeply for a
     JSON writer are a 400."""
     try:
         looks = size + _PLACE_SIZE * len(request.messages)
@@ -142,29 +142,29 @@ async def _located(session: Session, request: ChatRequest, size: int) -> Locatio
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """The beginning of a reply, which the client wrote; `cut`: the reply that it is, if it was cut
-    here at the maximum length, so that it goes on with its exact tokens."""
+    """The beginning of a reply, as the client sent it. `cut`: the recorded reply that it repeats,
+    if that was cut at the maximum length; then the exact tokens are continued."""
 
     message: Mapping[str, Any]
     cut: Sampled | None
 
 
 async def _begun(
-    asking: _Asking, request: ChatRequest, size: int
+    preparation: _Preparation, request: ChatRequest, size: int
 ) -> tuple[Location, _Begun | None]:
-    """Return the place of a reply, and its beginning if the request has one."""
+    """Return the location of a reply, and the beginning of the reply if the request has one."""
     if not request.continues:
-        return await _located(asking.session, request, size), None
+        return await _located(preparation.session, request, size), None
     *before, message = request.messages
-    place = await _located(asking.session, replace(request, messages=before), size)
-    cut = asking.session.tree.continued(place, message)
-    if cut is None or not _was_cut(asking.chat, cut):
+    place = await _located(preparation.session, replace(request, messages=before), size)
+    cut = preparation.session.tree.continued(place, message)
+    if cut is None or not _was_cut(preparation.chat, cut):
         return place.beginning(message, None), _Begun(message, None)
     return place.beginning(message, cut), _Begun(cut.message, cut)
 
 
 def _was_cut(chat: ChatFormat, node: Sampled) -> bool:
-    """Return whether a reply ended in its text, at a length."""
+    """Return whether a reply was cut within its text, at a limit of length."""
     text, own = text_of(node.message.get("content")).rstrip(), chat.text(node.ids).rstrip()
     ended = not node.ids or node.ids[-1] in chat.stop_token_ids
     if ended or not text or not own or node.message.get("tool_calls"):
@@ -180,38 +180,41 @@ async def count_prompt(
     Raises:
         ApiError: 400, the template refuses the messages, or they are too long to be counted.
     """
-    asking = _Asking(session, chat, max_model_len)
+    preparation = _Preparation(session, chat, max_model_len)
     request = await _apart(session, _understood(chat, request), size)
-    return await _counted(asking, request, size)
+    return await _counted(preparation, request, size)
 
 
-async def _counted(asking: _Asking, request: ChatRequest, size: int) -> int:
-    place, begun = await _begun(asking, request, size)
+async def _counted(preparation: _Preparation, request: ChatRequest, size: int) -> int:
+    place, begun = await _begun(preparation, request, size)
     if place.known is not None:
         return len(place.known.path)
-    new = await _tokenised(asking, request, place, begun, size)
+    new = await _tokenised(preparation, request, place, begun, size)
     return len(new.ids) + (0 if new.base is None else len(new.base.path))
 
 
-async def _truncated(asking: _Asking, request: ChatRequest) -> ChatRequest | None:
+async def _truncated(preparation: _Preparation, request: ChatRequest) -> ChatRequest | None:
     """Return the request without its oldest messages; None if even the last one is too long.
 
     System messages stay, and no result of a tool loses its call. A quarter of the context becomes
-    free, or more if the reply may be longer, and what was left out the last time is tried first: so
-    a conversation goes on for some turns, instead of forking at each.
+    free, or more if the reply may be longer. The last choice of messages to leave out is tried
+    first, so that a conversation continues for some turns instead of forking at each.
     """
-    session, messages = asking.session, request.messages
+    session, messages = preparation.session, request.messages
     first = num_leading(messages)
     last = len(messages) - request.continues
     starts = [at for at in range(first + 1, last) if messages[at]["role"] != "tool"]
     wanted = min(request.max_tokens or math.inf, session.sampling.max_tokens)
-    room = int(max(asking.max_model_len // 4, min(wanted, asking.max_model_len // 2)))
+    room = int(max(preparation.max_model_len // 4, min(wanted, preparation.max_model_len // 2)))
 
     async def cut(start: int, room: int) -> ChatRequest | None:
         kept = [*messages[:first], *messages[start:]]
         shorter = replace(request, messages=kept, truncated=True)
         try:
-            fits = await _counted(asking, shorter, INLINE_SIZE) + room <= asking.max_model_len
+            fits = (
+                await _counted(preparation, shorter, INLINE_SIZE) + room
+                <= preparation.max_model_len
+            )
         except ApiError:  # too long, or not what the template takes
             return None
         return shorter if fits else None
@@ -234,8 +237,8 @@ async def _truncated(asking: _Asking, request: ChatRequest) -> ChatRequest | Non
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A run of tokens to add behind `base` or as a complete prompt. `cause`: the reason why they do
-    not follow the last turn."""
+    """The tokens to add behind `base`, or as a complete prompt. `cause`: the reason why they do not
+    follow the last turn."""
 
     ids: list[int]
     base: Sampled | None = None
@@ -244,7 +247,7 @@ class _New:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """A writer of the tokens that a request adds to a place of the tree."""
+    """A writer of the tokens that a request adds at a location of the tree."""
 
     chat: ChatFormat
     place: Location
@@ -317,10 +320,10 @@ class _Writer:
         for rung in chat.shape(self.kwargs).rungs:
             try:
                 if rung == "sentinel":
-                    said, new = base.message, place.tail
-                    return chat.suffix(said, new, self.tools, self.kwargs, **options)
-                said, count = place.messages, len(place.tail)
-                return chat.counted_suffix(said, count, self.tools, self.kwargs, **options)
+                    messages, new = base.message, place.tail
+                    return chat.suffix(messages, new, self.tools, self.kwargs, **options)
+                messages, count = place.messages, len(place.tail)
+                return chat.counted_suffix(messages, count, self.tools, self.kwargs, **options)
             except ValueError:  # a role order, for example; the complete conversation may work
                 continue
         return None
@@ -341,8 +344,8 @@ class _Writer:
         return tail[1:] if tail[:1] == [last] else None
 
     def _without_thoughts(self, base: Sampled) -> list[int] | None:
-        """Return the complete prompt if a user speaks and the template then drops the thoughts of
-        the turns to be continued, empty ones too; else None."""
+        """Return the complete prompt if there is a new user message and the template then drops the
+        thoughts of the turns to be continued, including empty ones; else None."""
         if not any(message["role"] == "user" for message in self.place.tail):
             return None
         kept = {node.key for node in base.chain() if thoughts_of(node.message)}
@@ -350,13 +353,15 @@ class _Writer:
         if not kept and not drops:
             return None
         mark = secrets.token_hex(8)  # a thought's own words may occur elsewhere
-        said = self.place.messages[: len(self.place.messages) - len(self.place.tail)]
+        messages = self.place.messages[: len(self.place.messages) - len(self.place.tail)]
         marked = [
             with_thoughts(message, f"{mark}{index}") if message_key(message) in kept else message
-            for index, message in enumerate(said)
+            for index, message in enumerate(messages)
         ]
         shown = self._rendered([*marked, *self.place.tail])
-        thoughts = [mine for mine, message in zip(marked, said, strict=True) if mine is not message]
+        thoughts = [
+            mine for mine, message in zip(marked, messages, strict=True) if mine is not message
+        ]
         if not drops and all(thoughts_of(message) in shown for message in thoughts):
             return None
         return self.chat.encode(self._rendered(self.place.messages), most=self.most)
@@ -377,10 +382,14 @@ def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
 
 
 async def _tokenised(
-    asking: _Asking, request: ChatRequest, place: Location, begun: _Begun | None, size: int
+    preparation: _Preparation,
+    request: ChatRequest,
+    place: Location,
+    begun: _Begun | None,
+    size: int,
 ) -> _New:
-    """Return the tokens that a request adds to its place."""
-    session, chat, most = asking.session, asking.chat, asking.max_model_len
+    """Return the tokens that a request adds at its location."""
+    session, chat, most = preparation.session, preparation.chat, preparation.max_model_len
     kwargs, thinking = session.template_kwargs(request), session.config.thinking_history
     writer = _Writer(chat, place, request.tools, kwargs, thinking, most, begun)
     try:
@@ -401,5 +410,5 @@ def _num_chars(message: Mapping[str, Any]) -> int:
     """Return the number of characters in a message, including the arguments of its calls."""
     calls = message.get("tool_calls") or ()
     arguments = (call["function"].get("arguments") for call in calls)
-    said = sum(len(text) for text in arguments if isinstance(text, str))
-    return _MESSAGE_SIZE + said + len(text_of(message.get("content")))
+    messages = sum(len(text) for text in arguments if isinstance(text, str))
+    return _MESSAGE_SIZE + messages + len(text_of(message.get("content")))

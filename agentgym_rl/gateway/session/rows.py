@@ -30,13 +30,13 @@ def export_rows(
 
     A sampled turn shared by several paths trains in the longest one; the others carry it as
     context. A conversation that was only continued is one row; replies that never reached their
-    client are on no path. A row's lineage is the index of its root in `roots`, its parent the row
-    of the turn before its own ones.
+    client are on no path. A row's lineage is the index of its root in `roots`; its parent is the
+    row of the turn before its own turns.
 
-    Nothing trains with `train` False, in greedy turns, and in constrained ones whose choices are
-    not known; nor do tokens without a real log-prob, a known version or an alternative. Without
-    `train_side_lineages`, only the first lineage trains; and none that a client has named as
-    untrained.
+    Nothing trains if `train` is False, in greedy turns, and in constrained turns whose allowed
+    tokens are not known; nor do tokens without a real log-prob, a known version or an alternative.
+    Without `train_side_lineages`, only the first lineage trains. A lineage that a client has named
+    as untrained never trains.
     """
     counted, extended = _on_paths(tree)
     ends = counted - extended
@@ -66,7 +66,7 @@ def num_lost(tree: Tree) -> int:
 def _on_paths(tree: Tree) -> tuple[set[int], set[int]]:
     """Return the turns that are on a path, and those of them that another turn follows.
 
-    A reply that no client got, and that no turn continues, is not part of the episode.
+    A reply that reached no client and that no turn continues is not part of the episode.
     """
     counted: set[int] = set()
     extended: set[int] = set()
@@ -119,7 +119,9 @@ def _row(path: list[Sampled], trained: Set[int]) -> Row:
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
         times_s=np.fromiter(times_s, np.float64),
         choices=choices,
-        experts=experts_of((told for node in path for told in node.sample.experts), len(tokens)),
+        experts=experts_of(
+            (report for node in path for report in node.sample.experts), len(tokens)
+        ),
     )
 
 
@@ -129,8 +131,8 @@ def _spread(sampled: Sequence[float], fed: float, lengths: Sequence[int]) -> NDA
 
 
 def _is_policy(sample: Sample) -> bool:
-    """Return whether the turn was drawn from a policy that the trainer can compute. It computes the
-    policy restricted by a grammar only if it knows the tokens that the grammar allowed."""
+    """Return whether the turn was drawn from a distribution that the trainer can compute. For a
+    turn under a grammar, it needs the tokens that the grammar allowed."""
     return sample.temperature > 0 and (not sample.constrained or sample.choices is not None)
 
 

@@ -32,7 +32,7 @@ from agentgym_rl.gateway.request.unreadable import left_out_of
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
 from agentgym_rl.gateway.template.sandbox import dates_of
 from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE
+from agentgym_rl.runtime.pausable_clock import MAX_WAIT_FACTOR
 
 from .rows import Credits, export_rows, num_lost
 from .tree import Context, Location, Sample, Sampled, SiblingOf, Tree
@@ -43,15 +43,16 @@ if TYPE_CHECKING:
 
 
 _LEAST_TOP_P = 1e-6
-"""The `top_p` of engines for one of 0, which they refuse: it leaves the most likely token."""
+"""The `top_p` sent to engines in place of 0, which they refuse: only the most likely token
+remains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSampling:
     """The session's sampling policy, which takes precedence over the client's request.
 
-    `temperature` None lets the client decide (default 1). `max_tokens` limits every turn. `seed`
-    gives each turn its own seed.
+    `temperature` None: the client decides (default 1). `max_tokens` limits every turn. The seed of
+    each turn is derived from `seed`.
     """
 
     max_tokens: int
@@ -75,7 +76,7 @@ class SessionSampling:
         experts_from: int = 0,
     ) -> SamplingParams:
         """Return the parameters of sample `index` of request `number`; `room` is the context left,
-        `experts_from` the number of first tokens whose experts are known.
+        `experts_from` the number of leading tokens whose experts are known.
 
         The samples of one request never share a seed.
         """
@@ -106,13 +107,13 @@ COUNTERS: Mapping[str, str] = {
     "forks_history_edit": "an earlier message was rewritten, or cut",
     "forks_summary": "a text that the model had sampled took the place of earlier messages",
     "forks_args_edit": "a sampled tool call was rewritten",
-    "forks_think_drop": "a user spoke, and the template drops thoughts (`thinking_history`)",
+    "forks_think_drop": "after a user message, the template drops thoughts (`thinking_history`)",
     "forks_template": "the chat template has no local turns, or no place for a message",
     "forks_seam": "the turn ended with a token that the new messages do not begin with",
-    "forks_sibling": "the same messages were asked again",
+    "forks_sibling": "the same messages were sent again",
     "forks_n_sibling": "another of the n choices of one request",
     "forks_retry_sibling": "a request was sent again, and sampled again",
-    "ambiguous_echoes": "turns that continue one of several that say the same, by a guess",
+    "ambiguous_echoes": "turns that continue one of several equal turns, by a guess",
     "trusted_edits": "turns that continue one whose call the client rewrote (`edited_calls`)",
     "side_turns": "answered turns outside the main lineage",
     "canary_turns": "continued turns that were compared with a rendering of the whole",
@@ -121,7 +122,7 @@ COUNTERS: Mapping[str, str] = {
     "canary_arguments": "the arguments of a call",
     "canary_spelling": "the same text in other tokens",
     "canary_other": "anything else",
-    "tool_calls": "calls handed to the client",
+    "tool_calls": "calls sent to the client",
     "malformed_calls": "of these: not a JSON object with a name and an object of arguments",
     "length_turns": "turns cut by max_tokens or the context length",
     "greedy_turns": "turns sampled at temperature 0, which do not train",
@@ -138,13 +139,13 @@ COUNTERS: Mapping[str, str] = {
     "single_choice_tokens": "of these: no other token was allowed, so that none could be learned",
     "trained_tokens": "of these: with loss_mask True",
     "omitted_tools": "offered tools that were left out of the prompt, each name once",
-    "placeholders": "images, documents and the like that a text stood for, each once",
+    "placeholders": "images, documents and the like replaced by a text, each once",
     "ignored_sampling": "requests whose sampling parameters were ignored (`gateway.sampling`)",
     "truncated_turns": "turns whose oldest messages were left out (`truncation` auto)",
     "uncounted_turns": "turns whose tokens the foreign endpoint did not count",
     "filtered_turns": "turns whose reply the foreign endpoint withheld (content filter)",
     "empty_turns": "turns of a foreign endpoint with neither text nor calls",
-    "text_calls": "turns of a foreign endpoint with a call in the text, which nobody reads",
+    "text_calls": "turns of a foreign endpoint with a call in the text, which it did not parse",
 }
 """The counters of a session with their descriptions; a session always has all of them."""
 
@@ -159,7 +160,7 @@ class SessionRecord:
     rows: list[Row]
     num_turns: int
     messages: Sequence[Mapping[str, Any]]
-    """The conversation of the last turn, including its reply, for people to read."""
+    """The conversation of the last turn, including its reply, for display."""
     counters: Mapping[str, int]
     infra_error: str
     """The engine's failure, or "". Such an episode must not count as a reward of 0."""
@@ -187,8 +188,8 @@ class SessionRecord:
         return f"the first prompt leaves no room for a reply: {self.overflow}"
 
     def missed_form(self) -> str:
-        """Return how the last reply failed the form that its request demanded; "" if it did not.
-        An agent that fails after such a reply fails by the model's fault."""
+        """Return how the last reply violates the form that its request demanded; "" if it does not.
+        If the agent fails after such a reply, the model is the cause."""
         if self.form is None:
             return ""
         why = unmet(self.form, self.messages[-1])
@@ -231,7 +232,7 @@ class Session:
         self.exchanges = Exchanges()
         self._states: dict[type, Any] = {}
         self.kept_from: tuple[int, MessageKey] | None = None
-        """The place and the key of the first message that stayed, when the oldest were left out
+        """The index and the key of the first message that stayed when the oldest were left out
         (`truncation` auto)."""
         self._omitted = set[str]()
         self._left_out = set[tuple[str, str]]()
@@ -251,8 +252,9 @@ class Session:
 
     @property
     def longest_turn_s(self) -> float:
-        """Return the longest time of a turn that gets no token, while its engine serves others."""
-        return LONGEST_ALONE * self.turn_timeout_s
+        """Return the longest time, in seconds, that a turn may get no token while its engine serves
+        others."""
+        return MAX_WAIT_FACTOR * self.turn_timeout_s
 
     def next_request(self) -> int:
         """Return the number of a new request."""
@@ -269,19 +271,19 @@ class Session:
         return int(number) if found and number.isdecimal() and len(number) < 16 else None
 
     def locate(self, request: ChatRequest) -> Location:
-        """Return the place of a request's conversation in the tree; a thread may call this."""
+        """Return the location of a request's conversation in the tree; a thread may call this."""
         return self.tree.locate(
             request.messages, tools=request.tools, template_kwargs=request.template_kwargs
         )
 
     def taken_apart(self, request: ChatRequest) -> ChatRequest:
-        """Return a request in which turns that the client has joined are apart again."""
-        said, kwargs = request.messages, request.template_kwargs
-        apart = self.tree.taken_apart(said, tools=request.tools, template_kwargs=kwargs)
-        return request if apart is said else replace(request, messages=apart)
+        """Return a request in which turns that the client has joined are split again."""
+        messages, kwargs = request.messages, request.template_kwargs
+        apart = self.tree.taken_apart(messages, tools=request.tools, template_kwargs=kwargs)
+        return request if apart is messages else replace(request, messages=apart)
 
     def take(self, place: Location) -> None:
-        """Count a request answered from `place`, and remember the place for a faster search."""
+        """Count a request answered from `place`, and keep the location for a faster search."""
         self.tree.remember(place)
         self.counters["ambiguous_echoes"] += place.guessed
         self.counters["trusted_edits"] += place.trusted
@@ -308,8 +310,8 @@ class Session:
         return found
 
     def state(self, kind: type[_S]) -> _S:
-        """Return what a dialect keeps between requests of this session: the object of a class,
-        which is made at the first use, without arguments. A thread may call this."""
+        """Return the state that a dialect keeps between requests of this session: the object of the
+        class `kind`, made without arguments at the first use. A thread may call this."""
         if kind not in self._states:
             self._states.setdefault(kind, kind())  # another thread may be first
         return self._states[kind]
@@ -325,7 +327,7 @@ class Session:
         return drawn < self.config.canary_fraction * 2**32
 
     def abort(self) -> None:
-        """Refuse further turns and end those in flight, which leave only a count."""
+        """Refuse further turns, and end those in flight, which are only counted."""
         self.closed = True
         now = asyncio.get_running_loop().time() if self.in_flight else 0.0
         for deadline in self.in_flight:
@@ -351,15 +353,16 @@ class Session:
         number: int,
         sibling_of: SiblingOf | None,
     ) -> Sampled:
-        """Record an answered turn before its reply is sent; the caller notes its delivery (node).
+        """Record an answered turn before its reply is sent; return its node, on which the caller
+        notes the delivery.
 
         `sibling_of`: see `Tree.commit`.
         """
         node, cause = self.tree.commit(
             context, sample, reply, request=number, sibling_of=sibling_of
         )
-        said = request.messages[:-1] if request.continues else request.messages
-        self._messages, self._tools = [*said, reply], request.tools or ()
+        messages = request.messages[:-1] if request.continues else request.messages
+        self._messages, self._tools = [*messages, reply], request.tools or ()
         self._form = request.form
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
@@ -375,13 +378,13 @@ class Session:
         return node
 
     def trains(self, sample: Sample) -> bool:
-        """Return whether the session trains turns sampled like this one."""
+        """Return whether turns that were sampled like this one train."""
         return self.sampling.train and sample.temperature > 0
 
     def reward(
         self, value: float, *, turn: int | str | None = None, lineage: int | None = None
     ) -> None:
-        """Pay the episode; or one turn (its number or the id of its reply) and, with
+        """Reward the episode; or one turn (its number or the id of its reply) and, with
         `algo.turn_discount`, the turns before it; or all turns of a lineage (0 is the main one).
 
         Rewards add up.
@@ -395,7 +398,7 @@ class Session:
         self._credits.pay(value, turn=turn, lineage=lineage, turns=self.tree.turns, roots=roots)
 
     def reward_action(self, value: float, action: Mapping[str, Any]) -> bool:
-        """Pay the turn that became the agent's message `action`; return whether there is one.
+        """Reward the turn that became the agent's message `action`; return whether there is one.
 
         It is the newest turn with this reply: an agent may have made other requests since its last
         step (a plan, several candidates, a summary). An agent that changed the reply gets the

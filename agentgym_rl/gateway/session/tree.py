@@ -12,8 +12,8 @@ never change once added, so concurrent turns of a session need no lock.
 The search for the sampled turn that a client's assistant message echoes is remembered for a
 session's last conversations, to continue there. A cached result stays valid: each reply on the way
 was the only one with its content, and turns are never removed. Only a second reply to the same
-messages could change that. `Walks` therefore drops everything when there is one, and rejects
-searches that began before it.
+messages can invalidate it. `Walks` therefore drops all results when there is one, and rejects
+results of searches that began before it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ ForkCause = _Fork | _Sibling
 """The reason why a turn does not continue the path before it (see `session.COUNTERS`)."""
 EditedCalls = Literal["fork", "trust"]
 Lineage = Literal["", "main", "untrained"]
-"""The name that a client gives to a lineage: none, or the main one, or one that does not train."""
+"""The name that a client gives to a lineage: "" is none, "main" the main one, "untrained" one that
+does not train."""
 _WALKS_KEPT = 4
 """The number of conversations that go on at the same time."""
 _OF_IDS = "ids"
@@ -79,7 +80,7 @@ class Root:
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """A run of tokens fed to the engine, after those of `base`, or at a prompt's start (None)."""
+    """The tokens fed to the engine after those of `base`, or at a prompt's start (None)."""
 
     root: Root
     base: Sampled | None
@@ -89,7 +90,7 @@ class Context:
     `base` is the last node whose tokens the new ones repeat."""
     cause: ForkCause | None
     quoted: Sampled | None = None
-    """The turn whose text the client put in the place of earlier messages: a summary."""
+    """The turn whose text the client put in place of earlier messages, as a summary."""
     replies: list[Sampled] = field(default_factory=list)
     path: Prompt = field(init=False)
     """The exact engine input: every token from the root down to this node."""
@@ -117,7 +118,7 @@ class Sample:
     choices: Choices | None = None
     """The tokens that the grammar allowed at each token; None: not restricted, or not known."""
     experts: list[RoutedTokens] = field(default_factory=list[RoutedTokens])
-    """The experts that the engine has reported, of tokens of the complete path down to the turn's
+    """The experts that the engine has reported, for tokens of the complete path down to the turn's
     end."""
 
 
@@ -132,7 +133,7 @@ class Sampled:
     """The number in the ids of its tool calls."""
     sample: Sample
     message: Mapping[str, Any]
-    """The assistant message that the client got."""
+    """The assistant message that was sent to the client."""
     key: MessageKey
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     delivered: bool = False
@@ -149,15 +150,17 @@ class Sampled:
 
     @property
     def parent(self) -> Sampled | None:
-        """Return the turn before it in the conversation, whether or not it shares its tokens; of a
-        conversation that begins with a summary, the turn that wrote it."""
+        """Return the previous turn of the conversation, even if this turn does not build on its
+        tokens. For a conversation that begins with a summary, this is the turn that wrote the
+        summary."""
         if self.context.quoted is not None:
             return self.context.quoted
         anchor = self.context.anchor
         return anchor if isinstance(anchor, Sampled) else None
 
     def chain(self) -> list[Sampled]:
-        """Return the turns on whose tokens it builds, from the root, itself last."""
+        """Return the turns whose tokens precede this one's, from the root on, and this turn
+        last."""
         found, node = list[Sampled](), self
         while node is not None:
             found.append(node)
@@ -166,48 +169,48 @@ class Sampled:
 
     @property
     def num_routed(self) -> int:
-        """Return the number of first tokens of its path whose experts are known: all but the last,
-        or none. A turn that continues it requests the missing ones from the engine."""
+        """Return the number of leading tokens of the path whose experts are known: all but the
+        last, or none. The next turn requests the missing ones from the engine."""
         return len(self.path) - 1 if self.sample.experts else 0
 
     def note_delivery(self) -> None:
-        """Record that a client got the complete reply."""
+        """Record that the complete reply reached a client."""
         self.delivered = True
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The beginning of a conversation, up to the reply `anchor`."""
+    """The result of a search: the beginning of a conversation, up to the reply `anchor`."""
 
     tools: Messages | None
     template_kwargs: Mapping[str, Any]
-    said: Messages
+    sent: Messages
     """The messages as the client sent them."""
-    whole: Messages
-    """The same messages, where the turns found are as sampled."""
+    recorded: Messages
+    """The same messages, with the turns found as they were sampled."""
     root: Root
     anchor: Root | Sampled
     num_cleared: int
-    """The value of `Walks.num_cleared` before the search."""
+    """The value of `Walks.num_cleared` when the search began."""
     trusted: bool = False
     """Whether the client rewrote the anchor, and the edit was accepted."""
 
     def to(
-        self, said: Messages, whole: Messages, count: int, anchor: Sampled, trusted: bool
+        self, sent: Messages, recorded: Messages, count: int, anchor: Sampled, trusted: bool
     ) -> Walk:
         """Return the walk extended to `anchor`, by the first `count` messages of `said`."""
-        said, whole = [*self.said, *said[:count]], [*self.whole, *whole[:count]]
-        return replace(self, said=said, whole=whole, anchor=anchor, trusted=trusted)
+        sent, recorded = [*self.sent, *sent[:count]], [*self.recorded, *recorded[:count]]
+        return replace(self, sent=sent, recorded=recorded, anchor=anchor, trusted=trusted)
 
     def begins(
-        self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
+        self, sent: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
     ) -> bool:
         """Return whether a conversation begins with this walk, compared by object identity."""
         return (
             tools is self.tools
             and template_kwargs is self.template_kwargs
-            and len(said) >= len(self.said)
-            and all(map(is_, self.said, said))
+            and len(sent) >= len(self.sent)
+            and all(map(is_, self.sent, sent))
         )
 
 
@@ -217,7 +220,8 @@ class Walks:
     def __init__(self) -> None:
         self._last: list[Walk] = []
         self.num_cleared = 0
-        """The number of second replies; a walk that began before the last is not kept."""
+        """The number of second replies so far; a search that began before the last one is not
+        kept."""
 
     def clear(self) -> None:
         """Drop all walks, because the same messages got a second reply."""
@@ -225,11 +229,11 @@ class Walks:
         self.num_cleared += 1
 
     def longest(
-        self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
+        self, sent: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
     ) -> Walk | None:
         """Return the longest walk with which a conversation begins."""
-        found = (walk for walk in self._last if walk.begins(said, tools, template_kwargs))
-        return max(found, key=lambda walk: len(walk.said), default=None)
+        found = (walk for walk in self._last if walk.begins(sent, tools, template_kwargs))
+        return max(found, key=lambda walk: len(walk.sent), default=None)
 
     def keep(self, walk: Walk, longer: Walk) -> None:
         """Remember the extension of a walk, unless a second reply was given meanwhile."""
@@ -240,7 +244,8 @@ class Walks:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The place of a conversation: `tail` are the messages after the last sampled turn found."""
+    """The location of a conversation: the last sampled turn found (`anchor`), and the messages
+    after it (`tail`)."""
 
     root: Root
     anchor: Root | Sampled
@@ -258,16 +263,19 @@ class Location:
     """A walk and its extension, which `Tree.remember` keeps for a faster search the next time."""
 
     def beginning(self, begun: Mapping[str, Any], cut: Sampled | None) -> Location:
-        """Return the place of a reply that goes on after `begun`: exactly, if that is a reply that
-        was `cut`."""
+        """Return the location of a reply that continues `begun`; if this repeats the reply `cut`,
+        its exact tokens are continued."""
         if cut is None:
             return replace(self, tail_keys=(*self.tail_keys, (_BEGUN, *message_key(begun))))
-        whole = [*self.messages, cut.message]
-        return replace(self, anchor=cut, messages=whole, tail=(), tail_keys=_CONTINUED, edited=None)
+        recorded = [*self.messages, cut.message]
+        return replace(
+            self, anchor=cut, messages=recorded, tail=(), tail_keys=_CONTINUED, edited=None
+        )
 
     @property
     def known(self) -> Context | None:
-        """Return the context, if exactly these messages were in a request before."""
+        """Return the context of an earlier request with exactly these messages; None if there is
+        none."""
         return self.anchor.next.get(self.tail_keys)
 
 
@@ -281,7 +289,7 @@ class Tree:
         self._roots: dict[str, Root] = {}
         self._trusts = edited_calls == "trust"
         self.named_main: Root | None = None
-        """The root that a client has named as the main one."""
+        """The root of the lineage that a client has named as the main one."""
         self._walks = Walks()
         self.turns: list[Sampled] = []
         self._by_request: dict[int, Sampled] = {}
@@ -303,10 +311,10 @@ class Tree:
             leading = messages[: num_leading(messages)]
             root = self._root(leading, tools, template_kwargs)
             walk = Walk(tools, template_kwargs, leading, leading, root, root, num_cleared)
-        return self._go_on(walk, messages[len(walk.said) :])
+        return self._go_on(walk, messages[len(walk.sent) :])
 
     def remember(self, place: Location) -> None:
-        """Keep how far a conversation was found; do not call this from a thread."""
+        """Keep the result of a search for the next request; do not call this from a thread."""
         if place.step is not None:
             self._walks.keep(*place.step)
 
@@ -317,15 +325,15 @@ class Tree:
         tools: Messages | None = None,
         template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> Messages:
-        """Return a conversation in which turns that a client has joined are apart again."""
+        """Return a conversation in which turns that a client has joined are split again."""
         walk = self._walks.longest(messages, tools, template_kwargs)
-        start = 0 if walk is None else len(walk.said)
+        start = 0 if walk is None else len(walk.sent)
         return taken_apart(messages, start, tools, of_request=self.of_request, following=_replies)
 
     def _go_on(self, walk: Walk, new: Messages) -> Location:
         """Follow `new` messages from the end of a walk."""
         keys = [message_key(message) for message in new]
-        whole, start = list(new), 0
+        recorded, start = list(new), 0
         anchor, trusted = walk.anchor, walk.trusted
         edited: ForkCause | None = None
         guessed, certain = False, True
@@ -335,8 +343,8 @@ class Tree:
             if message["role"] != "assistant":
                 continue
             # no key is made if no request ended here: there may be thousands of messages
-            asked = index - start in lengths
-            replies = _replies(anchor, tuple(keys[start:index])) if asked else []
+            found_context = index - start in lengths
+            replies = _replies(anchor, tuple(keys[start:index])) if found_context else []
             same = [node for node in replies if node.key == keys[index]]
             other = None if same else rewritten(replies, message)
             edit: ForkCause | None = "history_edit"
@@ -351,25 +359,27 @@ class Tree:
             behind = until_next_reply(new, keys, index) if len(same) > 1 else None
             anchor, guessed = echoed(same, message, behind)
             lengths = _lengths(anchor)
-            whole[index] = restored(anchor.message, message)
+            recorded[index] = restored(anchor.message, message)
             trusted = other is not None and edit is not None
             edited, start = None, index + 1
             if certain:
                 sure = start, anchor, trusted
-        step = None if sure is None else (walk, walk.to(new, whole, *sure))
-        whole = [*walk.whole, *whole]
-        tail, tail_keys = whole[len(walk.said) + start :], tuple(keys[start:])
-        return Location(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
+        step = None if sure is None else (walk, walk.to(new, recorded, *sure))
+        recorded = [*walk.recorded, *recorded]
+        tail, tail_keys = recorded[len(walk.sent) + start :], tuple(keys[start:])
+        return Location(
+            walk.root, anchor, recorded, tail, tail_keys, edited, guessed, trusted, step
+        )
 
     def continued(self, place: Location, begun: Mapping[str, Any]) -> Sampled | None:
-        """Return the reply to the messages at `place` that has the text of `begun`; None if there
+        """Return the reply to the messages at `place` whose text is that of `begun`; None if there
         is none."""
         key = message_key(begun)
         same = [node for node in _replies(place.anchor, place.tail_keys) if node.key == key]
         return echoed(same, begun, None)[0] if same else None
 
     def longest_beginning(self, ids: list[int]) -> tuple[Sampled | None, int]:
-        """Return the turn with the longest path that `ids` begin with, and the path's length; None
+        """Return the turn with the longest path with which `ids` begin, and the path's length; None
         and 0 if there is none. A thread may do this while turns are committed."""
         ends: dict[int, int] = {}
         found: tuple[Sampled | None, int] = (None, 0)
@@ -412,7 +422,8 @@ class Tree:
         return place.anchor.next.setdefault(place.tail_keys, context)
 
     def _quoted(self, place: Location, base: Sampled | None) -> Sampled | None:
-        """Return the turn that messages quote which do not continue the path before them."""
+        """Return the turn whose text the new messages contain, if they do not continue the path
+        before them."""
         if not self.turns or (base is not None and base is place.anchor):
             return None
         return quoted(self.turns, place.messages)
@@ -451,11 +462,12 @@ class Tree:
         return self._by_request.get(request)
 
     def lineages(self, main_tools: Sequence[str] = ()) -> list[Root]:
-        """Return the roots with turns in the order of their first ones, but the main one first.
+        """Return the roots that have turns, the main one first, the others in the order of their
+        first turns.
 
-        The main one is the one that a client has named; else, of those that train, the one that
-        offers all of `main_tools`, or if several or none do, the one of these with the most turns.
-        Of equals it is one that offers tools, and then the first.
+        The main root is the one that a client has named. Else it is chosen among those that train:
+        it offers all of `main_tools`, if any does; then the most turns decide, then whether it
+        offers tools, then the order.
         """
         roots = sorted((r for r in self._roots.values() if r.turns), key=lambda r: r.turns[0].turn)
 
@@ -499,7 +511,7 @@ class Tree:
 
 
 def _lengths(anchor: Root | Sampled) -> set[int]:
-    """Return after how many messages replies follow an anchor."""
+    """Return the numbers of messages after which replies follow an anchor."""
     return {len(keys) - _is_begun(keys) for keys in list(anchor.next)}
 
 
@@ -508,10 +520,10 @@ def _is_begun(keys: tuple[MessageKey, ...]) -> bool:
 
 
 def _replies(anchor: Root | Sampled, keys: tuple[MessageKey, ...]) -> list[Sampled]:
-    """Return the replies to messages, those included whose beginning the client wrote, or that
-    continue a reply that was cut."""
-    asked = anchor.next.get(keys)
-    found = list(asked.replies) if asked else []
+    """Return the replies to messages, including replies whose beginning the client wrote, and
+    continuations of replies that were cut."""
+    found_context = anchor.next.get(keys)
+    found = list(found_context.replies) if found_context else []
     for other, context in list(anchor.next.items()):
         if _is_begun(other) and other[:-1] == keys and other != _CONTINUED:
             found += context.replies
@@ -521,5 +533,5 @@ def _replies(anchor: Root | Sampled, keys: tuple[MessageKey, ...]) -> list[Sampl
 
 
 def _offers(offered: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Return whether all `wanted` tools are offered, maybe with a prefix (`mcp__env__look`)."""
+    """Return whether all `wanted` tools are offered, perhaps with a prefix (`mcp__env__look`)."""
     return all(any(o == w or o.endswith(f"_{w}") for o in offered) for w in wanted)

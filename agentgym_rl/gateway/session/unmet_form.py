@@ -19,16 +19,16 @@ def _nothing_wrong(*_: Any) -> tuple[()]:
 
 
 _Validator: Any = extend(
-    # A regular expression may take forever. What is not checked counts as right.
+    # A regular expression may take forever. A value that is not checked counts as valid.
     Draft202012Validator,
     {"pattern": _nothing_wrong, "patternProperties": _nothing_wrong},
 )
 _UNCHECKED = (SchemaError, Unresolvable, RecursionError, TypeError)
-"""The errors of a schema that cannot be applied: references to elsewhere, or no schema at all."""
+"""The errors of a schema that cannot be applied: it has external references, or is not a schema."""
 
 
 def unmet(form: ReplyForm, reply: Mapping[str, Any]) -> str:
-    """Return how a message, as its client got it, fails the form; "" if it does not."""
+    """Return how a message, as sent to the client, violates the form; "" if it does not."""
     calls = reply.get("tool_calls") or ()
     if not calls or not form.tools:
         if form.schema is None:

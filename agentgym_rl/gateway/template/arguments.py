@@ -4,8 +4,8 @@ Templates call the switch `enable_thinking` or `thinking`; clients send `enable_
 effort, of which "none" switches thoughts off and all others switch them on. A key of
 the configuration takes precedence over requests.
 
-An argument that the template does not read has no effect: it is left out, so that it parts no
-conversations, and is warned of once.
+An argument that the template does not read has no effect: it is left out, so that conversations
+with and without it are the same, and a warning names it once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 _SWITCH, _EFFORT = "enable_thinking", "reasoning_effort"
 _SWITCHES = (_SWITCH, "thinking")
-"""The names that templates have for the switch."""
+"""The names of the switch in templates."""
 _MOST_NAMED = 20
-"""The maximum number of arguments without effect that are warned of."""
+"""The maximum number of arguments without effect that warnings name."""
 _KEPT = 64
 """The number of sets of arguments that are kept as objects."""
 
@@ -42,7 +42,7 @@ class Arguments:
 
     def __init__(self, variables: Set[str], *, thinks: bool | None) -> None:
         self.read = variables - RESERVED
-        """The names that have an effect."""
+        """The names of arguments that have an effect."""
         self._switches = [name for name in _SWITCHES if name in self.read]
         if thinks is not None and not self._switches:
             raise ConfigError(
@@ -55,13 +55,13 @@ class Arguments:
         self._known: LruDict[str, Mapping[str, Any]] = LruDict(_KEPT)
         self._named = set[str]()
 
-    def of(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of a request that have an effect, beside those imposed; equal ones
-        are usually the same object."""
-        if not asked:
+    def of(self, requested: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments of a request that have an effect, and the imposed ones; equal
+        results are usually the same object."""
+        if not requested:
             return NO_KWARGS
-        self._warn(asked)
-        wanted = dict(asked)
+        self._warn(requested)
+        wanted = dict(requested)
         if _EFFORT in wanted:
             wanted.setdefault(_SWITCH, wanted[_EFFORT] != "none")
         if _SWITCH in wanted:
@@ -76,8 +76,8 @@ class Arguments:
             self._known[key] = known = found
         return known
 
-    def _warn(self, asked: Mapping[str, Any]) -> None:
-        for name in asked:
+    def _warn(self, requested: Mapping[str, Any]) -> None:
+        for name in requested:
             known = name in self.read or name in self._named
             switches = name in (_SWITCH, _EFFORT) and self._switches
             if known or switches or len(self._named) == _MOST_NAMED:

@@ -48,14 +48,16 @@ _log = logging.getLogger(__name__)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one at a time
 
 _LONG_IDS = 1_000
-"""The number of ids above which decoding takes longer than the detour that lets threads run."""
+"""The number of ids above which decoding is done in a way that lets other threads run, which costs
+time itself."""
 _DENSE = 4
 """The number of characters per allowed token up to which a text is tokenised at once. A longer text
 is counted first, to see whether it can fit."""
 _PIECE = 32_768
 """The number of characters that are counted at once."""
 _PARTS = 2_000
-"""The parts of a text tokenised at once: other threads wait while the results are freed."""
+"""The number of parts of a text that are tokenised at once: other threads wait while the results
+are freed."""
 _SHAPES_KEPT = 64
 """The number of sets of template arguments whose shapes are kept; a probe takes milliseconds."""
 _ASKING = ("user", "system", "developer")
@@ -73,10 +75,10 @@ class TooLong(Exception):
 class ChatFormat:
     """The chat format of one model folder.
 
-    `rung` names the way in which a turn is continued on the exact tokens sampled before (see
-    `shape`); `why` is the reason against the rungs above it. On the last rung, `full`, every turn
-    renders the complete conversation anew and is a row of its own. `close_id` ends an assistant
-    turn in the template (None: no token does, or the next turn's first token does, one of
+    `rung` names the method by which a turn is continued on the exact tokens sampled before (see
+    `shape`); `why` is the reason why the better rungs cannot be used. On the last rung, `full`,
+    every turn renders the complete conversation anew and is a row of its own. `close_id` ends an
+    assistant turn in the template (None: no token does, or the next turn's first token does, one of
     `opener_ids`); `stop_token_ids` end a reply.
 
     Raises:
@@ -96,9 +98,10 @@ class ChatFormat:
         added = tokenizer.get_added_tokens_decoder()
         self._special = Literals(token.content for token in added.values() if token.special)
         self.added_tokens = {token.content: id for id, token in added.items()}
-        """The tokens that stand for a text of their own, whatever is around it."""
+        """The ids of added tokens by their text, which is always one token, whatever is around
+        it."""
         self._opening = opening_of(template, self._special.pattern)
-        self._says_rendered = False
+        self._warned_rendered = False
         self._shapes: LruDict[str, Shape] = LruDict(_SHAPES_KEPT)
         self._probing = threading.Lock()
         self._config = config
@@ -179,12 +182,12 @@ class ChatFormat:
             return shape
 
     def is_probed(self, kwargs: Mapping[str, Any]) -> bool:
-        """Return whether `shape` is known for these arguments, and so takes no time."""
+        """Return whether `shape` is already known for these arguments."""
         return self._shape_key(kwargs) in self._shapes
 
     def _shape_key(self, kwargs: Mapping[str, Any]) -> str:
-        asked = {name: kwargs[name] for name in kwargs if name in self.arguments.read}
-        return json.dumps(asked, sort_keys=True) if asked else ""
+        effective = {name: kwargs[name] for name in kwargs if name in self.arguments.read}
+        return json.dumps(effective, sort_keys=True) if effective else ""
 
     def prompt(
         self,
@@ -219,8 +222,8 @@ class ChatFormat:
         begun: Mapping[str, Any] | None = None,
         most: int | None = None,
     ) -> list[int]:
-        """Return the ids after the end of the turn `reply`: `messages`, then the next opening, and
-        what has `begun` of the next reply.
+        """Return the ids after the end of the turn `reply`: those of `messages`, of the opening of
+        the next reply, and of its beginning `begun`.
 
         Only the names and ids of the tool calls of `reply` matter. For templates whose turns end
         where the next one opens, that opening is the first token.
@@ -266,12 +269,13 @@ class ChatFormat:
 
     @property
     def calls_as_text(self) -> bool:
-        """Return whether calls are written in the form of the parser hermes, not the template's."""
+        """Return whether calls are written in the form of the parser hermes, not in the
+        template's."""
         return self._with_tools[1].calls_as_text
 
     @property
     def omits_tools(self) -> bool:
-        """Return whether offered tools are in no prompt."""
+        """Return whether prompts do not contain the offered tools."""
         fitting = self._with_tools[1]
         return fitting.hides_tools and not fitting.tools_as_text
 
@@ -279,8 +283,8 @@ class ChatFormat:
         """Refuse tools that the configuration and the chat template do not allow.
 
         Raises:
-            ConfigError: the template hides them, and they must not be written into the system
-                message, or not in the form that replies are parsed for.
+            ConfigError: the template hides them, and the configuration forbids to write them into
+                the system message, or has a parser of another form of calls.
         """
         fitting, config = self._with_tools[1], self._config
         if not tools or not fitting.hides_tools:
@@ -299,7 +303,7 @@ class ChatFormat:
             )
 
     def say_tools(self) -> None:
-        """Warn if the chat template hides tools, and they become text of the system message."""
+        """Log that tools become text of the system message, if the chat template hides them."""
         fitting = self._with_tools[1]
         if fitting.tools_as_text:
             _log.warning(
@@ -391,12 +395,12 @@ class ChatFormat:
         return rendered + fitting.header if add_generation_prompt else rendered
 
     def unmarked(self, rendered: str) -> str:
-        """Return a rendered conversation without the marks, as users of the model would see it."""
+        """Return a rendered conversation without the marks, as other software would render it."""
         return rendered.replace(BREAK, "")
 
     def holds_rendered(self, messages: Messages) -> bool:
-        """Return whether a user's or system message is a text that a chat template has written:
-        any, or this one."""
+        """Return whether a user's or system message is a text that a chat template has rendered:
+        this one, or any other."""
         texts = [message.get("content") for message in messages if message["role"] in _ASKING]
         return any(self._is_rendered(text) for text in texts if isinstance(text, str))
 
@@ -425,7 +429,7 @@ class ChatFormat:
         broken = self._special.broken(text)
         if broken is text:
             return message
-        if not self._says_rendered and message["role"] == "user" and self._is_rendered(text):
-            self._says_rendered = True
+        if not self._warned_rendered and message["role"] == "user" and self._is_rendered(text):
+            self._warned_rendered = True
             _log.warning("a user's message looks like %s", RENDERED)
         return {**message, "content": broken}

@@ -101,8 +101,8 @@ def by_count(render: Render, end: TurnEnd, messages: Messages, num_new: int, too
 
 
 def up_to(begun: Mapping[str, Any], render: Render) -> Render:
-    """Return a function that renders a conversation up to the end of its next message's beginning,
-    in place of the opening of that message."""
+    """Return a function that renders a conversation and the beginning `begun` of its next message,
+    where `render` would end with the opening of that message."""
     marked = {**begun, "content": text_of(begun.get("content")) + _BEGUN}
 
     def rendered(messages: Messages, tools: Tools, add_generation_prompt: bool = True) -> str:
@@ -133,13 +133,13 @@ class Shape:
     rungs: tuple[Rung, ...] = ()
     """The rungs that all probes confirm, best first; `full` is always possible."""
     why: str = ""
-    """The reason against the rungs above the first of `rungs`; empty if that is the top one."""
+    """The reason why the rungs above the first of `rungs` fail; empty if that is the top one."""
     edits: bool = False
     """Whether a continuation may also hold assistant messages that a client rewrote."""
     tools_in_tail: bool = True
     """Whether the text after a reply depends on the offered tools; else they are omitted."""
     drops_opening: bool = False
-    """Whether a turn's opening changes once a user speaks again: an empty thought vanishes, for
+    """Whether a turn's opening changes after another user message: an empty thought vanishes, for
     example."""
 
     @property
@@ -175,13 +175,13 @@ class Probe:
 
 
 def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shape:
-    """Probe a template. `added`: the tokenizer's added tokens, whose texts no others spell.
+    """Probe a template. `added`: the tokenizer's added tokens, text to id.
 
-    A conversation that the template refuses (tools, for a template without them) proves nothing; a
+    A conversation that the template refuses (with tools, for a template without them) is skipped; a
     plain one must work.
 
     Raises:
-        EndlessTemplate: it does not end with one of the probes.
+        EndlessTemplate: the rendering of a probe does not end.
     """
     with _ending(render) as ending:
         return _shape(ending, encode, added)
@@ -212,7 +212,7 @@ def _ending(render: Render) -> Generator[Render]:
     """Yield a function that renders probes, for which errors mean a refusal.
 
     Raises:
-        EndlessTemplate: a probe did not end.
+        EndlessTemplate: the rendering of a probe did not end.
     """
     endless: list[EndlessTemplate] = []
 
@@ -281,7 +281,8 @@ def _tools_in_tail(render: Render, end: TurnEnd) -> bool:
 
 
 def _is_tail(encode: Encode, end: TurnEnd, whole: str, tail: str) -> bool:
-    """Return whether `tail` is all text after the reply, and its tokens stand by themselves."""
+    """Return whether `tail` is all text after the reply, and its tokens do not depend on the text
+    before."""
     head = whole.removesuffix(tail)
     said = head[head.rfind(SENTINEL) :]
     ends = len(end.pattern.findall(said))
@@ -322,7 +323,7 @@ def _find_end(render: Render, added: Mapping[str, int]) -> TurnEnd | None:
 
 def _with_calls(render: Render, any_added: re.Pattern[str], close: str) -> TurnEnd:
     """Return the ends of turns: `close`, and another token if that ends turns with calls."""
-    said = _say("assistant", "", tool_calls=[_call(0, f'{{"said": "{SENTINEL}"}}')])
+    said = _message("assistant", "", tool_calls=[_call(0, f'{{"said": "{SENTINEL}"}}')])
     try:
         rendered = render([OPENING, said], None, add_generation_prompt=False)
     except ValueError:
@@ -342,15 +343,15 @@ def _closes(render: Render, texts: tuple[str, ...]) -> bool:
 
 
 def _drops_opening(render: Render) -> bool:
-    asked, said = {**OPENING, "content": SENTINEL}, {"role": "assistant", "content": "Yes."}
+    question, said = {**OPENING, "content": SENTINEL}, {"role": "assistant", "content": "Yes."}
     try:
-        opening, whole = render([asked], None), render([asked, said, OPENING], None)
+        opening, whole = render([question], None), render([question, said, OPENING], None)
     except ValueError:
         return False
     return not whole.partition(SENTINEL)[2].startswith(opening.partition(SENTINEL)[2])
 
 
-def _say(role: str, content: str, **more: Any) -> dict[str, Any]:
+def _message(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -369,16 +370,16 @@ def _probes() -> tuple[list[Probe], list[Probe]]:
         }
     ]
     marked = f'{{"q": "\u00e9{SENTINEL}"}}'
-    earlier = [_say("user", "Go on: h\u00e9llo"), _say("assistant", "Well."), dict(OPENING)]
-    system = [_say("system", "Be brief."), *earlier]
-    plain, user = _say("assistant", SENTINEL), _say("user", " more?")
-    calls = _say("assistant", SENTINEL, tool_calls=[_call(0, marked)])
-    empty = _say("assistant", "", tool_calls=[_call(0, "{}"), _call(1, marked)])
+    earlier = [_message("user", "Go on: h\u00e9llo"), _message("assistant", "Well."), dict(OPENING)]
+    system = [_message("system", "Be brief."), *earlier]
+    plain, user = _message("assistant", SENTINEL), _message("user", " more?")
+    calls = _message("assistant", SENTINEL, tool_calls=[_call(0, marked)])
+    empty = _message("assistant", "", tool_calls=[_call(0, "{}"), _call(1, marked)])
     thinks = {"reasoning_content": "Hm\u2026\n"}
-    answer = _say("tool", "12 \u2713\n", tool_call_id="call_0_0", name="f")
+    answer = _message("tool", "12 \u2713\n", tool_call_id="call_0_0", name="f")
     other = {**answer, "tool_call_id": "call_0_1", "content": "error: x"}
     cycle = [*earlier, {**calls, "content": "", "tool_calls": [_call(0, "{}")], **thinks}, answer]
-    said = _say("assistant", "No.")
+    said = _message("assistant", "No.")
     probes = [
         Probe("a plain turn", earlier, plain, [user]),
         Probe("a first turn", earlier[:1], plain, [user]),
@@ -391,7 +392,7 @@ def _probes() -> tuple[list[Probe], list[Probe]]:
         Probe("a user after a tool cycle", cycle, {**plain, **thinks}, [user], tools),
         Probe("a user after an answered call", earlier, calls, [answer, user], tools),
     ]
-    called = _say("assistant", "", tool_calls=[_call(0, "{}")], **thinks)
+    called = _message("assistant", "", tool_calls=[_call(0, "{}")], **thinks)
     edits = [
         Probe("an edited turn", earlier, plain, [user, said, user]),
         Probe("an edited thought", earlier, calls, [answer, {**said, **thinks}, user], tools),

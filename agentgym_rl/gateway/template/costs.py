@@ -1,7 +1,8 @@
-"""The costs of operations in chat templates, in bytes that are read and made, slow ones in more.
+"""The costs of operations in chat templates, in bytes that are read and made; slow operations cost
+more.
 
-The tables name what templates use. A filter or method that is in no table is taken for the worst
-one: it may repeat all that it gets as many times as its largest number.
+The tables have the filters and methods that templates use. One that is in no table is assumed to be
+the worst: it may repeat all of its arguments as many times as the largest number among them.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from typing import Any, cast
 from jinja2.utils import Namespace
 
 PER_STEP = 128
-"""The bytes for which one step is paid."""
+"""The number of bytes that count as one step."""
 PER_ITEM = 64
-"""The bytes of an item in a new list, and of a look at one."""
+"""The bytes of an item in a new list, and the cost of reading an item."""
 VIEWS = (ItemsView, KeysView, ValuesView)
 _NODE = 16
-"""The fewest bytes of a value in another one."""
+"""The least number of bytes of a value inside another one."""
 _USUAL_INDENT = 16
 _ENCODINGS = frozenset({"utf-8", "utf8", "ascii", "latin-1", "strict", "ignore", "replace"})
 _REPR = 4
-"""The largest growth of a value that is written as Python does."""
+"""The largest factor by which a value grows when it is written as Python source."""
 _DIGITS = re.compile(r"\d+")
 _NESTED = re.compile(r"\{[^{}]*\{")
 _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
@@ -40,12 +41,13 @@ _LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 Args = Sequence[Any]
 Named = Mapping[str, Any]
 Cost = Callable[[Args, Named, bool], int]
-"""A function of the arguments, and whether the template has made lists of its own."""
+"""A function of the positional and named arguments, and of whether the template has made lists
+itself."""
 
 
 def deep_size(value: Any, known: dict[int, int] | None = None) -> int:
-    """Return the size of a value as if every part of it were written out; parts that stand in it
-    many times are visited once."""
+    """Return the size of a value as if every part of it were written out; parts that it contains
+    several times are visited once."""
     if isinstance(value, str | bytes):
         return len(value) + _NODE
     if isinstance(value, int):
@@ -69,8 +71,8 @@ def deep_size(value: Any, known: dict[int, int] | None = None) -> int:
 def weight(value: Any, made: bool) -> int:
     """Return the size of a value that is read completely.
 
-    An object of the input is no larger than the request, and what is made of it is paid. A
-    template's own lists (`made`) may hold one object any number of times, at no cost.
+    An object of the input is no larger than the request, and the cost of objects made from it is
+    counted. A template's own lists (`made`) may hold one object any number of times, at no cost.
     """
     if isinstance(value, str | bytes):
         return len(value)
@@ -123,7 +125,7 @@ def of_method(method: Any, args: Args, named: Named, made: bool) -> int:
 
 
 def worst(args: Args, named: Named, made: bool) -> int:
-    """Return the cost of an operation of which nothing is known."""
+    """Return the cost of an unknown operation."""
     values = [*args, *named.values()]
     size = sum(written(value, made) + _length(value) for value in values) + _sum_of_ints(values)
     return size + size * size // 256
@@ -315,7 +317,7 @@ _READING = frozenset(
 )
 """The methods of texts whose result is about as long as the text, or shorter."""
 TEXT_METHODS = _READING | {"endswith", "join", "replace", "split", "splitlines", "startswith"}
-"""The methods of texts that do no harm but by their size."""
+"""The methods of texts whose only cost is the size of their results."""
 _METHODS: Mapping[str, Cost] = {
     **dict.fromkeys(("ljust", "rjust", "center", "zfill"), _padded),
     **dict.fromkeys(("split", "rsplit"), _split),

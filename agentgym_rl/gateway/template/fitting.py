@@ -1,8 +1,8 @@
-"""The messages that one chat template takes, made of those that clients send.
+"""The conversion of clients' messages into messages that a chat template accepts.
 
 Clients send messages in OpenAI's form, and templates differ. Some have no place for tools, or for a
-system message; some demand that users and assistants alternate. Nothing is known by name: a few
-conversations are rendered, and the text shows what the template takes (`Fitting.of`).
+system message; some demand that users and assistants alternate. No template is known by name: a few
+conversations are rendered, and the text shows what the template accepts (`Fitting.of`).
 
 A template without tools gets them as text, in the form of Hermes models, with the fewest tokens:
 
@@ -74,8 +74,8 @@ class Fitting:
     def of(cls, template: ChatTemplate, *, may_fold: bool = True) -> Fitting:
         """Probe a template. `may_fold`: tools that it hides may become text."""
         strings, short = _takes_strings(template), _wants_short_ids(template)
-        asked = {"q": SENTINEL}
-        call = _calling(_short_id("c"), json.dumps(asked) if strings else asked, name=_NAME)
+        arguments = {"q": SENTINEL}
+        call = _calling(_short_id("c"), json.dumps(arguments) if strings else arguments, name=_NAME)
         tools = _shown_tools(template)
         hides = tools is None
         folds = may_fold and hides
@@ -134,7 +134,7 @@ def textual(message: Message) -> Message:
 
 
 def with_texts(messages: Sequence[Message]) -> list[Message]:
-    """Return messages of which none is without content."""
+    """Return messages that all have content."""
     return [{**one, "content": ""} if one.get("content") is None else one for one in messages]
 
 
@@ -167,7 +167,7 @@ def _is_object(text: str) -> bool:
 
 
 def _results_folded(messages: Sequence[Message]) -> Iterator[Message]:
-    """Yield the messages, those of tools as users', with neighbors joined."""
+    """Yield the messages, with tool messages as user messages, neighbors joined."""
     lines: list[str] = []
     for message in messages:
         if message["role"] == "tool":
@@ -184,8 +184,8 @@ def _results_folded(messages: Sequence[Message]) -> Iterator[Message]:
 def _with_tools(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, how: bool
 ) -> list[Message]:
-    """Return messages whose first one is a system message that ends with the tools. `how`: the
-    message also explains how to call a tool."""
+    """Return messages whose first one is a system message that ends with the tools. `how`: whether
+    the message also explains how to call a tool."""
     schemas = (
         json.dumps(tool["function"], ensure_ascii=False, separators=(",", ":")) for tool in tools
     )
@@ -265,7 +265,7 @@ def _short_id(id: Any) -> str:
     return hashlib.blake2b(str(id).encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]
 
 
-# The probes: what a template writes, or that it refuses.
+# The probes: conversations that show what a template writes, or refuses.
 
 _SHOWN = SENTINEL[::-1]
 _NAME = f"f_{SENTINEL}"
@@ -301,8 +301,8 @@ _TOOLS = (
         **{"return": {"type": "string", "description": "The value."}},
     ),
 )
-"""The tools of which a template must show one: complete ones, and plain ones, since templates may
-refuse a schema for a key that it has or lacks."""
+"""The sets of tools, of which a template must show one: templates may refuse a schema for a key
+that it has or lacks."""
 _RESULT = {
     **{"role": "tool", "tool_call_id": _short_id("c"), "name": _NAME},
     "content": _SHOWN,
@@ -320,7 +320,7 @@ def _shown(
     """Return the rendered messages; None if the template refuses them.
 
     Raises:
-        EndlessTemplate: it does not end.
+        EndlessTemplate: the rendering does not end.
     """
     try:
         return template.render(messages, tools, **options)
@@ -351,7 +351,7 @@ def _wants_short_ids(template: ChatTemplate) -> bool:
 
 
 def _places(template: ChatTemplate) -> Systems:
-    """Return where system messages appear: a second one, one behind a reply, or only the first."""
+    """Return the places where the template shows system messages."""
     first, late = ({"role": "system", "content": text} for text in (".", SENTINEL))
     second = _text(template, [first, late, OPENING])
     behind = _text(template, [OPENING, _SAID, late, OPENING])
@@ -371,13 +371,14 @@ def _shown_tools(template: ChatTemplate) -> Tools:
 
 
 def _alternates(template: ChatTemplate) -> bool:
-    """Return whether a second user's message is refused unless an assistant speaks between."""
+    """Return whether a second user message is refused unless an assistant message is between."""
     between = _shown(template, [OPENING, _SAID, OPENING])
     return between is not None and _shown(template, [OPENING, OPENING]) is None
 
 
 def _needs_text(template: ChatTemplate, call: Message, tools: Tools) -> bool:
-    """Return whether a call without content is refused in a place where one with "" is not."""
+    """Return whether a message with a call is refused without content, but not with the content
+    ""."""
     bare = {**call, "content": None}
     places: Sequence[tuple[Sequence[Message], Sequence[Message]]] = (
         ([OPENING], []),

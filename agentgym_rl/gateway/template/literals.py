@@ -1,6 +1,6 @@
-"""The literal special tokens in the texts of users and tools, which marks make ordinary text.
+"""The literal special tokens in texts of users and tools: marks turn them into ordinary text.
 
-Anybody writes these texts, and a search keeps all other threads from running. So a text is searched
+These texts are untrusted, and a search keeps all other threads from running. So a text is searched
 a piece at a time, and the time for a character does not grow with the number of special tokens:
 with a thousand of them, a search for one after the other took half a minute for 4 MB of "<|<|<|".
 """
@@ -22,7 +22,7 @@ _DEEPEST = 32
 
 
 class Literals:
-    """The special tokens of one tokenizer, of which earlier ones take precedence."""
+    """The special tokens of one tokenizer; earlier ones take precedence."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         texts = [text for text in dict.fromkeys(tokens) if text]

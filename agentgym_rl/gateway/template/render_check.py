@@ -1,7 +1,7 @@
 """The canary: a comparison of the engine's input with a new rendering by the chat template.
 
-Conversations are continued on the exact tokens sampled, so the two may differ, but only in intended
-ways: thoughts that were kept, arguments as the model spelled them.
+Conversations are continued on the exact sampled tokens, so the two may differ, but only in intended
+ways: thoughts that were kept, and arguments with the model's own spelling.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _listed(context: Context, value: Any) -> Any:
 
 
 def _weighed(test: Callable[..., bool]) -> Callable[..., bool]:
-    """Return a test that pays for what it reads."""
+    """Return a test whose cost is counted by the size of what it reads."""
 
     @pass_context
     def weighed(context: Context, *args: Any) -> bool:
@@ -175,7 +175,7 @@ def _weighed(test: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _paid(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose cost is paid before it runs."""
+    """Return a filter whose cost is counted before it runs."""
     cost = costs.FILTERS.get(name, costs.worst)
     kind = PassArg.from_obj(function)
     is_lazy, repeats = name in costs.LAZY, name in costs.REPEATING

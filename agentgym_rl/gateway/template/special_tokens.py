@@ -1,6 +1,6 @@
 """The special tokens of a model folder, by the names that chat templates have for them.
 
-They stand in several files, of which later versions of transformers ignore some, and tokenizer
+They are in several files, some of which later versions of transformers ignore, and tokenizer
 classes have defaults. The rules are those of `PreTrainedTokenizerBase.from_pretrained` of
 transformers 5 (https://github.com/huggingface/transformers).
 """
@@ -41,7 +41,7 @@ _LONGEST_S = 180.0
 """The time for an import of transformers on a busy machine."""
 _SHOWN = 300
 _asked: dict[tuple[str, str], dict[str, str]] = {}
-"""The answers of transformers, by folder and the texts of its files."""
+"""The results of transformers, by folder and the texts of its files."""
 
 
 def special_tokens(folder: Path, wanted: Set[str]) -> dict[str, str]:
@@ -49,7 +49,7 @@ def special_tokens(folder: Path, wanted: Set[str]) -> dict[str, str]:
     templates use.
 
     transformers is imported, in a process of its own, only if a template uses a name that no file
-        mentions: it may be a default of the tokenizer's class.
+    has: it may be a default of the tokenizer's class.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -65,8 +65,8 @@ def special_tokens(folder: Path, wanted: Set[str]) -> dict[str, str]:
 
 
 def add_special_tokens(tokenizer: Tokenizer, folder: Path) -> None:
-    """Add the tokens that other files of a folder name beside tokenizer.json, so that a text is
-    never split inside one of them.
+    """Add the tokens that other files of a folder name in addition to tokenizer.json, so that a
+    text is never split inside one of them.
 
     A token without an id gets the next one, as in transformers, if the model has one more.
 

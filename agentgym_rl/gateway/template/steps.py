@@ -1,14 +1,15 @@
-"""The steps of a rendering, which bound its time and memory, and the checks that take them.
+"""The steps of a rendering, which bound its time and memory, and the checks that count them.
 
-A template comes with a model folder, from anybody. Jinja's sandbox keeps it from Python, but not
-from `'a' | center(10**9)`. So a rendering has a number of steps. A turn of a loop and a call take
-one each, and a large text or list takes more, by its size: what is made, and what is read to make
-it. The steps are paid before the work is done, where its size is known. A function without an entry
-in the tables of `costs` is paid as the worst one. Processor time is limited besides.
+A template comes with a model folder, which may be from anyone. Jinja's sandbox keeps it from
+Python, but not from `'a' | center(10**9)`. So a rendering may take a limited number of steps. An
+iteration of a loop and a call take one each. A large text or list takes more, by the size of what
+is made and of what is read to make it. The steps are counted before the work is done, where its
+size is known. A function without an entry in the tables of `costs` costs as much as the worst one.
+Processor time is limited, too.
 
 Templates are rewritten once, when they are compiled: operations that may grow a value (`+`, `~`,
-slices, loops, output) get a check. An ordinary rendering meets only short values, and pays next to
-nothing for these checks.
+slices, loops, output) get a check. An ordinary rendering has only short values, for which these
+checks cost almost no time.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ thousand messages takes about ten thousand."""
 _MAX_CPU_S = 3.0
 """The limit of processor time in one rendering; ordinary ones take milliseconds."""
 _GRANT = 1_000
-"""The number of steps after which the processor time is looked at."""
+"""The number of steps between two checks of the processor time."""
 _FEW = 100
 """The size up to which a loop's items are counted at once: a longer loop may be left early."""
 SHORT = 4_096
-"""The size in bytes below which values cost nothing by themselves."""
+"""The size in bytes below which a value costs no steps."""
 MAX_DIGITS = 100_000
 """The maximum number of binary digits of a product or power."""
 _MAX_LENGTH = 16_000_000
 """The maximum length of one text."""
 _LEAVES = 6
-"""The number of operands of `+` after which the sum is looked at."""
+"""The number of operands of `+` after which the size of the sum is checked."""
 
 
 class EndlessTemplate(ConfigError):
-    """An error for a template that does not end with the given messages, or not within its limits
+    """The error of a template whose rendering of the given messages does not end within its limits
     of time and memory."""
 
 
@@ -79,7 +80,7 @@ class Steps:
         """Grant more steps.
 
         Raises:
-            EndlessTemplate: there are none left, or the processor time is over.
+            EndlessTemplate: no steps are left, or the processor time is used up.
         """
         now = time.thread_time()
         self._ends = self._ends or now + _MAX_CPU_S
@@ -102,7 +103,7 @@ def spend(context: Context, steps: int) -> None:
     """Take steps of a rendering.
 
     Raises:
-        EndlessTemplate: it has no more.
+        EndlessTemplate: too few are left.
     """
     left = cast(Steps, context.parent[STEPS])
     left.left -= steps
@@ -111,7 +112,7 @@ def spend(context: Context, steps: int) -> None:
 
 
 def pay(context: Context, size: int) -> None:
-    """Take the steps of reading or making so many bytes."""
+    """Take the steps for reading or making `size` bytes."""
     if size > SHORT:
         spend(context, size // PER_STEP)
 
@@ -122,7 +123,7 @@ def made(context: Context) -> bool:
 
 
 def kept(context: Context, value: Any) -> Any:
-    """Return a value that was made, and pay for it."""
+    """Return a value that was made, and take the steps for its size."""
     if type(value) is str:
         if (size := len(value)) > SHORT:
             check_length(size)
@@ -141,14 +142,14 @@ def check_length(size: int) -> None:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Return the text of an output."""
+    """Return the text of an output, from its pieces."""
     pieces = pieces if isinstance(pieces, list) else list(pieces)
     check_length(sum(map(len, pieces)))
     return "".join(pieces)
 
 
 class TemplateNamespace(Namespace):
-    """The function `namespace` of templates, without names of Python's own."""
+    """The function `namespace` of templates, which refuses names that begin with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # pyright: ignore[reportSelfClsParameterName]
         self, *given = args
@@ -167,12 +168,13 @@ def _check_name(name: Any) -> None:
         raise SecurityError(f"a namespace cannot have {name!r}: it begins with an underscore")
 
 
-# The checks that templates get when they are compiled, as filters that no template can name.
+# The checks that are inserted into templates when they are compiled, as filters whose names no
+# template can write.
 
 
 @pass_context
 def _counted(context: Context, items: Any) -> Any:
-    """Return the items of a loop, with its turns counted."""
+    """Return the items of a loop, with its iterations counted."""
     if isinstance(items, list | tuple | str | dict) and len(items) <= _FEW:  # pyright: ignore
         spend(context, len(items))  # pyright: ignore
         return items  # pyright: ignore
@@ -187,7 +189,8 @@ def counting(context: Context, items: Any) -> Iterator[Any]:
 
 @pass_context
 def sized(context: Context, value: Any) -> Any:
-    """Return the value of an expression that may be larger than its parts."""
+    """Return the value of an expression that may be larger than its parts, with its size
+    counted."""
     if type(value) is str and len(value) <= SHORT:
         return value
     if isinstance(value, list | tuple):
@@ -197,13 +200,13 @@ def sized(context: Context, value: Any) -> Any:
 
 @pass_context
 def _sliced(context: Context, value: Any) -> Any:
-    """Return a part of a text or list."""
+    """Return a part of a text or list, with its size counted."""
     return kept(context, value)
 
 
 @pass_context
 def own(context: Context, value: Any) -> Any:
-    """Return a list or dict that the template has made."""
+    """Return a list or dict that the template has made, with its size counted."""
     cast(Steps, context.parent[STEPS]).made = True
     if type(value) is tuple and any(type(part) is tuple for part in cast(Args, value)):
         pay(context, costs.PER_ITEM * costs.deep_size(value))  # a hash reads all of it
@@ -212,7 +215,8 @@ def own(context: Context, value: Any) -> Any:
 
 @pass_context
 def _shown(context: Context, value: Any) -> Any:
-    """Return a value that is to be written; objects of a template's own are written here."""
+    """Return a value that is to be written, with its size counted; a template's own objects are
+    converted to text here."""
     kind = type(value)
     if kind is str or kind is int or value is None:
         return value
@@ -237,7 +241,7 @@ _PLAIN = (str, int, float, Undefined)
 
 @pass_context
 def scanned(context: Context, value: Any) -> Any:
-    """Return a value that is searched, or compared with another."""
+    """Return a value that is searched or compared, with its size counted."""
     kind = type(value)
     if kind is str:
         if len(value) > SHORT:

@@ -33,7 +33,8 @@ RESERVED = frozenset(
 """The names that a client's template arguments may not have."""
 NO_KWARGS: Mapping[str, Any] = {}
 SENTINEL = f"said{secrets.token_hex(8)}"
-"""A stand-in for the sampled text. No text can contain it: each process draws it anew."""
+"""A stand-in for the sampled text. No text can contain it, since each process draws it at
+random."""
 OPENING: Mapping[str, Any] = {"role": "user", "content": "."}
 _REFUSALS = (
     *(TemplateError, TypeError, LookupError, AttributeError, ArithmeticError),
@@ -181,12 +182,13 @@ class ChatTemplate:
 
     @functools.cached_property
     def _takes_parts(self) -> bool:
-        """Return whether contents must be lists of parts, since texts are not written."""
-        asked = {**OPENING, "content": SENTINEL}
+        """Return whether contents must be lists of parts, since the template does not write
+        texts."""
+        question = {**OPENING, "content": SENTINEL}
         try:
-            if SENTINEL in self._rendered([asked]):
+            if SENTINEL in self._rendered([question]):
                 return False
-            return SENTINEL in self._rendered([_in_parts(asked)])
+            return SENTINEL in self._rendered([_in_parts(question)])
         except ValueError:
             return False
 

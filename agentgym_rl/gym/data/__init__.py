@@ -3,10 +3,10 @@
     rows.py       the choice of rows: a path or a data set, the held-out part, the digest of all
     readers.py    rows of JSON and parquet files, and of a data set on the Hugging Face hub
     fields.py     the checked fields of a row, or the reason why it is refused
-    index.py      the index of all tasks and their places, and `row_tasks`, which makes them
+    index.py      the index of all tasks and their positions, and `row_tasks`, which makes them
     epochs.py     an endless, reshuffled repetition of a source, and resumable iteration
 
-An environment turns a row into a `RowTask`; everything else is here. No part of a row is ever
+An environment turns a row into a `RowTask`; this package does the rest. No part of a row is ever
 executed.
 """
 

@@ -1,4 +1,4 @@
-"""An endless source made of a finite one, epoch after epoch, each in its own order; and a resumable
+"""An endless source that repeats a finite one, each epoch in an order of its own; and a resumable
 iterator over tasks, with torchdata's `Stateful` protocol."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LEAST_HALF_BITS = 3
 class Epochs(TaskSource):
     """An endless repetition of `tasks`: index i is task i mod length of epoch i // length.
 
-    Each epoch has every task once, in an order that is a function of (seed, epoch) alone; with
-    `shuffle=False` it is always the source's own. So a cursor is one integer, and nothing is held
-    in memory. The ids of the tasks do not change.
+    Each epoch has every task once, in an order that depends only on (seed, epoch); with
+    `shuffle=False` it is always the source's order. So a cursor is one integer, and no order is
+    kept in memory. The ids of the tasks do not change.
 
     Raises:
         ConfigError: there are no tasks.
@@ -45,11 +45,11 @@ class Epochs(TaskSource):
         return self._tasks[place]
 
     def describe(self) -> dict[str, Any]:
-        told = self._tasks.describe()
-        if CONTENT not in told:
-            return told
+        described = self._tasks.describe()
+        if CONTENT not in described:
+            return described
         order = self._seed if self._shuffle else None
-        return told | {CONTENT: content_of(told[CONTENT], "epochs", order)}
+        return described | {CONTENT: content_of(described[CONTENT], "epochs", order)}
 
 
 def without_end(tasks: TaskSource, *, seed: int, shuffle: bool) -> TaskSource:

@@ -13,7 +13,8 @@ from typing import Any
 
 
 class RowRefused(ValueError):
-    """The refusal of one row, with the reason; other rows are not affected."""
+    """The error of a row that cannot become a task, with the reason; other rows are not
+    affected."""
 
 
 Row = Mapping[str, Any]
@@ -37,7 +38,7 @@ def text_field(row: Row, name: str) -> str:
     """Return the text of a required field.
 
     Raises:
-        RowRefused: it is absent, blank, or no text.
+        RowRefused: it is absent, blank, or not text.
     """
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
@@ -63,7 +64,7 @@ def json_field(row: Row, name: str) -> Any:
     """Return the value of a field that holds JSON, as text or already parsed.
 
     Raises:
-        RowRefused: the text is no JSON.
+        RowRefused: the text is not JSON.
     """
     value = row.get(name)
     return parse_json(value, name) if isinstance(value, str) else value
@@ -82,11 +83,12 @@ def parse_json(text: str, what: str) -> Any:
 
 
 MAX_DIGITS = 50_000
-"""The most digits of a whole number."""
+"""The maximum number of digits of a whole number."""
 
 
 def read_json(text: str | bytes, **options: Any) -> Any:
-    """Do what `json.loads` does, also where whole numbers have more digits than `int` reads (4300).
+    """Return the value of a JSON text, like `json.loads`, but with whole numbers of more digits
+    than `int` reads (4300).
 
     Raises:
         ValueError, RecursionError: `text` is not JSON, or a number has more than `MAX_DIGITS`.
@@ -100,7 +102,7 @@ def read_json(text: str | bytes, **options: Any) -> Any:
 
 
 def whole_number(digits: str) -> int:
-    """Return the number that `digits` spell.
+    """Return the number with these decimal `digits`.
 
     Raises:
         ValueError: there are more than `MAX_DIGITS`.
@@ -120,7 +122,7 @@ def check_text(text: str, what: str) -> str:
     """Return `text`, if it can be encoded as UTF-8.
 
     Raises:
-        RowRefused: it holds half of a surrogate pair.
+        RowRefused: it contains an unpaired surrogate.
     """
     if _SURROGATE.search(text):
         raise RowRefused(f"{what}: a lone surrogate, which is no Unicode character")

@@ -1,5 +1,5 @@
-"""The index of the tasks in the rows, and of their places; and the task source that makes them on
-demand."""
+"""The index of the tasks in rows and of the positions of the rows; and the task source that makes
+tasks on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _FEW = 10
 """The number of tasks held out by hash below which a warning is logged: too few for a mean."""
 _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
 WEIGHT, SPLIT = "weight", "split"
-"""The fields that may have a meaning for this program; a log line names those that have none."""
+"""The names that fields of weights and splits often have; a log line reports such fields that are
+not used."""
 _HELD_OUT = ("eval", "test", "validation", "valid", "val", "dev", "heldout", "held_out")
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -39,15 +40,16 @@ class RowTask(NamedTuple):
     """A task made of a row, without its id, seed and split."""
 
     question: str
-    """The question, which decides the split: no question is in both."""
+    """The question, which determines the split: no question is in both splits."""
     data: Mapping[str, Any]
     """The `Task.data`; JSON."""
     key: str = ""
-    """The identity of the task: only the first of equal keys counts. If empty, the question."""
+    """The identity of the task: of several tasks with the same key only the first is kept. If
+    empty, the question."""
     weight: float | None = None
     """The weight of the task; None: the row's own."""
     said: str = ""
-    """The words of the question, by which questions with the same content are found; by default,
+    """The text of the question by which questions with the same content are recognized; by default,
     `question`."""
 
 
@@ -56,7 +58,8 @@ MakeTasks = Callable[[Row], RowTask | Sequence[RowTask] | None]
 RowRefused reports an invalid one. The function is pickled with a task source: no lambda."""
 
 ChooseMaker = Callable[[Row, str], MakeTasks]
-"""A function that chooses the maker for a file by its first row (and that row's place)."""
+"""A function that chooses the maker for a file by its first row (and the description of that row's
+position)."""
 
 
 @dataclass(slots=True)
@@ -74,15 +77,15 @@ class RowIndex:
     num_tasks_refused: int = 0
     """The number of refused tasks in rows that have other tasks left."""
     num_unread: Counter[str] = field(default_factory=Counter[str])
-    """The number of rows with each of the fields that may have a meaning, and have none here."""
+    """The number of rows with each of the fields `WEIGHT` and `SPLIT`, if the field is not used."""
     num_left_out: int = 0
     """The number of rows that the maker left out."""
     _reasons: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
-    """The first different reasons of refused rows and tasks, each with its first place and its
-    number."""
+    """The first different reasons for which rows and tasks were refused, each with the first
+    position and the number of cases."""
     _reader: array[int] = field(default_factory=lambda: array("L"))
     _place: array[int] = field(default_factory=lambda: array("q"))
-    """The places, two numbers a task."""
+    """The positions, two numbers for each task."""
     _part: array[int] = field(default_factory=lambda: array("L"))
     """The position of each task among those of its row."""
     _digest: array[int] = field(default_factory=lambda: array("Q"))
@@ -96,8 +99,8 @@ class RowIndex:
         return len(self._digest)
 
     @property
-    def num_told(self) -> int:
-        """Return the number of refused rows and tasks whose reason is among `reasons`."""
+    def num_explained(self) -> int:
+        """Return the number of refused rows and tasks whose reason is in `reasons`."""
         return sum(number for _, number in self._reasons.values())
 
     @property
@@ -111,14 +114,14 @@ class RowIndex:
         return [number for number, is_eval in enumerate(self._is_eval) if is_eval == held]
 
     def digest(self, number: int) -> int:
-        """Return the digest of a task's key, which does not depend on the place of its row."""
+        """Return the digest of a task's key, which does not depend on the position of its row."""
         return self._digest[number]
 
     def task(self, number: int) -> Task:
         """Make a task again from its row.
 
         Raises:
-            ConfigError: the data has changed since, or the maker is no pure function.
+            ConfigError: the data has changed since, or the maker is not a pure function.
         """
         reader = self.readers[self._reader[number]]
         place: RowPosition = (self._place[2 * number], self._place[2 * number + 1])
@@ -157,7 +160,7 @@ class RowIndex:
         """Add the tasks of every row of `reader`.
 
         Raises:
-            ConfigError: malformed data, rows of no known kind, or a broken maker.
+            ConfigError: malformed data, rows of an unknown kind, or a broken maker.
         """
         which = len(self.readers)
         self.readers.append(reader)
@@ -204,7 +207,8 @@ class RowIndex:
 
     @property
     def reasons(self) -> list[str]:
-        """Return the first different reasons of refused rows and tasks, with their places."""
+        """Return the first different reasons for which rows and tasks were refused, with their
+        positions."""
         return [
             f"{where}: {reason}" + (f" (as in {number - 1} more)" if number > 1 else "")
             for reason, (where, number) in self._reasons.items()
@@ -237,7 +241,7 @@ class RowIndex:
 
 @dataclass(slots=True)
 class Seen:
-    """The tasks and questions that are indexed already."""
+    """The tasks and questions that have been indexed."""
 
     tasks: dict[int, str] = field(default_factory=dict[int, str])
     join_forms: bool = True
@@ -245,16 +249,16 @@ class Seen:
     questions: dict[int, Split] = field(default_factory=dict[int, Split])
     """The split of each question, by the digest of its words."""
     moved: set[int] = field(default_factory=set[int])
-    """The questions that are held out because one of their forms is, and another was not."""
+    """The questions that are held out because another form of the question is."""
 
     def add(
         self, item: RowTask, split: Split | None, where: str, eval_fraction: float
     ) -> tuple[int, int, Split]:
-        """Add a new task; return its digest, that of its question's words, and its split: `split`,
-        or by its question. A question is held out if one of its forms is.
+        """Add a new task; return its digest, the digest of its question's words, and its split:
+        `split`, or else the split of its question. A question is held out if one of its forms is.
 
         Raises:
-            RowRefused: the task is there already, or its question is in the other split.
+            RowRefused: the task was added before, or its question is in the other split.
         """
         key, question = _digest(item.key or item.question), _digest(item.question)
         if key in self.tasks:
@@ -283,11 +287,12 @@ def build_index(
 ) -> RowIndex:
     """Read every row once; divide the rows of a reader without a split by their questions.
 
-    The first of the tasks with equal keys is kept, and no question is in two splits: give readers
+    The first of the tasks with equal keys is kept, and no question is in two splits: pass readers
     of the eval split first. Refused rows are counted and logged, with the first reasons.
 
     Raises:
-        ConfigError: malformed data, rows of no known kind, or no row that makes a task.
+        ConfigError: malformed data, rows of an unknown kind, or no row from which a task can be
+            made.
     """
     index, seen = RowIndex(eval_fraction, weight_field), Seen(join_forms=join_forms)
     splits = set[Split | None]()
@@ -295,11 +300,11 @@ def build_index(
         index.read(reader, split, choose, seen)
         splits.add(split)
     names = ", ".join(reader.name for reader in index.readers)
-    _tell(index, names)
+    _log_refused(index, names)
     if seen.moved and (num_moved := index.hold_out(seen.moved)):
         _log.info("%s: %d tasks are held out as other forms of others' questions", names, num_moved)
-    _tell_splits(index, names, by_hash=None in splits)
-    _tell_unread(index, names)
+    _log_splits(index, names, by_hash=None in splits)
+    _log_unread(index, names)
     return index
 
 
@@ -322,7 +327,7 @@ def _digest(text: str) -> int:
     """Return the digest of `text`, regardless of its spacing.
 
     Raises:
-        RowRefused: it cannot be written as UTF-8.
+        RowRefused: it cannot be encoded as UTF-8.
     """
     return _hash(" ".join(check_text(text, "its question").split()).encode())
 
@@ -335,7 +340,7 @@ def weight_of(row: Row, name: str) -> float:
     """Return the number in the field `name`; 1 if there is none.
 
     Raises:
-        RowRefused: the value is no valid weight.
+        RowRefused: the value is not a valid weight.
     """
     value = row.get(name) if name else None
     if value is None:
@@ -351,7 +356,8 @@ def weight_of(row: Row, name: str) -> float:
 
 
 def _task_id(row: Row, digest: int) -> str:
-    """Return the row's own id, made plain, plus the digest: ids repeat, at least between splits."""
+    """Return the row's own id, reduced to plain characters, plus the digest: ids repeat, at least
+    between splits."""
     text = f"{digest:016x}"
     for name in _ID_FIELDS:
         value = row.get(name)
@@ -364,7 +370,7 @@ def _content(*parts: Any) -> str:
     """Return the digest of a task's content.
 
     Raises:
-        RowRefused: a whole number in it is too long for JSON.
+        RowRefused: the content has a whole number that is too long for JSON.
     """
     try:
         return content_of(*parts)
@@ -381,7 +387,7 @@ def _written(value: str | int) -> str:
         return hex(value) if isinstance(value, int) else ""
 
 
-def _tell(index: RowIndex, names: str) -> None:
+def _log_refused(index: RowIndex, names: str) -> None:
     if not index.num_rows:
         raise ConfigError(f"{names}: no rows")
     reasons = "; ".join(index.reasons)
@@ -395,7 +401,7 @@ def _tell(index: RowIndex, names: str) -> None:
     if index.num_left_out:
         _log.info("%s: %d of %d rows are left out", names, index.num_left_out, index.num_rows)
     if num_refused := index.num_refused + index.num_tasks_refused:
-        more = "; ..." if num_refused > index.num_told else ""
+        more = "; ..." if num_refused > index.num_explained else ""
         rows = f"{index.num_refused} of {index.num_rows} rows" if index.num_refused else ""
         tasks = f"{index.num_tasks_refused} tasks beside others" if index.num_tasks_refused else ""
         _log.warning(
@@ -404,7 +410,7 @@ def _tell(index: RowIndex, names: str) -> None:
         )  # fmt: skip
 
 
-def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
+def _log_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
     """Log how many tasks are held out, and how they were chosen."""
     held = index.num_held
     how = "as their file or split says"
@@ -421,8 +427,8 @@ def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
     )  # fmt: skip
 
 
-def _tell_unread(index: RowIndex, names: str) -> None:
-    """Log the fields of rows that could be taken for the loss's weights, or for their split."""
+def _log_unread(index: RowIndex, names: str) -> None:
+    """Log the unused fields of rows whose names are those of weights or splits."""
     if count := index.num_unread[WEIGHT]:
         _log.warning(
             "%s: %d rows have a field `weight`, and it is no weight of theirs in the loss: "
@@ -465,20 +471,20 @@ class RowTasks(TaskSource):
         return self.index.task(self._numbers[index])
 
     def describe(self) -> dict[str, Any]:
-        told = self.index.describe()
-        content = content_of(told["data"], self._split, self._seed)
-        return told | {"split": self._split, "seed": self._seed, CONTENT: content}
+        described = self.index.describe()
+        content = content_of(described["data"], self._split, self._seed)
+        return described | {"split": self._split, "seed": self._seed, CONTENT: content}
 
 
 def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -> RowTasks:
-    """Return the tasks of `split` that `choose` makes of `rows`.
+    """Return the tasks of `split` that the makers chosen by `choose` make from `rows`.
 
-    Every row is read once, by the first call of a process with these arguments. `choose` is
-    compared, so it must be a module's function or a callable frozen dataclass. Rows without a task
-    are counted and logged.
+    Every row is read once, by a process's first call with these arguments. Arguments are compared,
+    so `choose` must be a module's function or a callable frozen dataclass. Rows without a task are
+    counted and logged.
 
     Raises:
-        ConfigError: the data is absent or malformed, or no row makes a task.
+        ConfigError: the data is absent or malformed, or no task can be made from any row.
     """
     return RowTasks(_index(rows, choose, rows.stamps()), split, seed=seed)
 

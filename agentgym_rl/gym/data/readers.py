@@ -1,4 +1,4 @@
-"""The readers of rows: one pass over all rows, then access to any row by its place.
+"""The readers of rows: one pass over all rows, then access to any row by its position.
 
 There are readers of JSON files (one object a line, or one list of objects), of parquet files and of
 Hugging Face data sets. The latter two need packages of the extra `hf`, imported on demand. The
@@ -53,7 +53,7 @@ class Recent:
         self._turn = threading.Lock()
 
     def get(self, key: Hashable) -> Any:
-        """Return a table and mark it as used last; None if it is not in the cache."""
+        """Return a table, and mark it as the most recently used; None if it is not in the cache."""
         with self._turn:
             return self._tables.use(key)
 
@@ -92,18 +92,18 @@ class Stamp:
 
 
 RowPosition = tuple[int, int]
-"""The place of a row; each reader defines the meaning of the two numbers."""
+"""The position of a row; each reader defines the meaning of the two numbers."""
 
 
 class Found(NamedTuple):
     place: RowPosition
     where: str
-    """The place for error messages: the file and the line or row."""
+    """The position for error messages: the file and the line or row."""
     row: Row
 
 
 class Reader(ABC):
-    """A reader of one file, or of one split of a data set; it holds few rows in memory.
+    """A reader of one file, or of one split of a data set; it keeps few rows in memory.
 
     A reader can be pickled.
     """
@@ -116,12 +116,12 @@ class Reader(ABC):
         """Yield every row, in order.
 
         Raises:
-            ConfigError: the data is malformed; names the place.
+            ConfigError: the data is malformed; the message names the position.
         """
 
     @abstractmethod
     def at(self, place: RowPosition) -> Row:
-        """Return the row at a place.
+        """Return the row at a position.
 
         Raises:
             ConfigError: the data has changed since the first pass.
@@ -132,7 +132,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class JsonFile(Reader):
-    """The reader of a JSON file; a row's place is (offset, size) in bytes.
+    """The reader of a JSON file; a row's position is (offset, size) in bytes.
 
     A file with a list is read into memory once; a file of lines is read line by line."""
 
@@ -234,9 +234,9 @@ RECENT = Recent(256 << 20)
 
 
 class ParquetFile(Reader):
-    """The reader of a parquet file; a row's place is (row group, number in the group).
+    """The reader of a parquet file; a row's position is (row group, number in the group).
 
-    Complete groups are decoded; the last ones are kept, at most 256 MiB for all files together.
+    Complete groups are decoded; the last ones are cached, at most 256 MiB for all files together.
     """
 
     def __init__(self, path: Path) -> None:
@@ -289,7 +289,7 @@ def require(module: str, purpose: str) -> Any:
     """Import and return `module`.
 
     Raises:
-        ConfigError: `module` cannot be imported; advises an installation.
+        ConfigError: `module` cannot be imported; the message has the command to install it.
     """
     try:
         return importlib.import_module(module)

@@ -1,6 +1,6 @@
-"""The choice of the rows that become tasks: of files, found by name or pattern and opened according
-to their suffix, or of a data set. A digest is equal for two sources with the same tasks in the same
-order."""
+"""The choice of the rows that become tasks: those of files, which are found by name or pattern and
+opened according to their suffix, or of a data set; and a digest that is equal for two sources with
+the same tasks in the same order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from agentgym_rl.core.task import Split
 from .readers import JsonFile, ParquetFile, Reader, hub_splits
 
 CONTENT = "content"
-"""The key of the digest in the result of a source's `describe`."""
+"""The key of the digest in the result of `TaskSource.describe`."""
 
 
 def content_of(*parts: Any) -> str:
-    """Return the digest of `parts`, in their order; the order of JSON keys does not count."""
+    """Return the digest of `parts`, in their order; the order of JSON keys does not matter."""
     try:
         text = json.dumps(parts, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):  # no JSON: keys of several kinds, a cycle
@@ -69,7 +69,7 @@ class Rows:
     path: str | None = None
     """A .jsonl, .json or .parquet file, or a pattern of several."""
     eval_path: str | None = None
-    """The file or pattern for the eval split; `path` is then for training alone. Without a `path`
+    """The file or pattern for the eval split; `path` is then only for training. Without a `path`
     there are no training tasks."""
     dataset: str | None = None
     """An id on the hub, or a folder; needs the extra `hf`."""
@@ -86,8 +86,9 @@ class Rows:
     weight_field: str = ""
     """The field with a task's weight, which multiplies the loss of its episodes; "": none."""
     join_forms: bool = True
-    """Hold out a question if one of its forms is, which differ in spacing, case, Unicode or
-    punctuation at the ends. False, as in runs of earlier versions: each form has its own split."""
+    """Whether a question is held out if one of its forms is; forms differ in spacing, case, Unicode
+    or punctuation at the ends. False, as in runs of earlier versions: each form has its own
+    split."""
 
     def __post_init__(self) -> None:
         given = [n for n in ("path", "dataset") if getattr(self, n) is not None]
@@ -118,8 +119,8 @@ class Rows:
     def of_options(
         cls, rows: Mapping[str, Any], *, data: str | None = None, eval_data: str | None = None
     ) -> Rows:
-        """Make Rows from an environment's options: `rows`, a table of the fields above, or the
-        short forms `data` (its `path`) and `eval_data` (its `eval_path`).
+        """Return the rows of an environment's options: `rows`, a table of the fields above, or the
+        short forms `data` (for `path`) and `eval_data` (for `eval_path`).
 
         Raises:
             ConfigError: a field is unknown, or given twice.
@@ -137,7 +138,7 @@ class Rows:
     def readers(self) -> list[tuple[Reader, Split | None]]:
         """Return the readers of the rows, those of the eval split first, with their splits.
 
-        A split of None means that the reader's rows are divided between the splits.
+        The split None means that the reader's rows are divided between the splits.
 
         Raises:
             ConfigError: there is no such file, data set or split.
@@ -145,7 +146,8 @@ class Rows:
         return self._hub_readers() if self.dataset else self._file_readers()
 
     def stamps(self) -> tuple[object, ...]:
-        """Return size and modification time of every file, so that a changed one is read anew."""
+        """Return the size and modification time of every file, so that a changed file is read
+        again."""
         files = [file for path in (self.path, self.eval_path) if path for file in files_of(path)]
         return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 

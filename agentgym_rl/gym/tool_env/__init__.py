@@ -1,8 +1,8 @@
 """Environments whose tools are methods: schemas from type hints, answers to any malformed call.
 
-Most environments need only `ToolEnv` and `@tool`; `read_call`, `reply_to` and `answer_calls` are
-the same machinery for tools that are not methods, `one_argument_tool` and `argument_of` for a tool
-that takes one string.
+Most environments need only `ToolEnv` and `@tool`; `read_call`, `reply_to` and `answer_calls` do the
+same for tools that are not methods, `one_argument_tool` and `argument_of` for a tool that takes one
+string.
 """
 
 from .calls import (

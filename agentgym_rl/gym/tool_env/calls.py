@@ -1,5 +1,5 @@
-"""The tool calls of a model's message: read, however malformed, and answered; they run
-concurrently, and errors become text."""
+"""The tool calls of a model's message: they are parsed, even if malformed, run concurrently, and
+answered; errors become text."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ _warned: set[str] = set()
 
 
 class ToolError(Exception):
-    """An error for tools to raise: the agent reads "error: " and its text. Nothing is logged."""
+    """An error that tools may raise: the agent gets "error: " and its text. Nothing is logged."""
 
 
 class BadCall(ValueError):
-    """The error of a call that cannot be executed; states the problem and the expected form."""
+    """The error of a call that cannot be executed; the message has the problem and the expected
+    form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ def text_of(message: Message) -> str:
 
 
 def listed(calls: Any) -> list[Mapping[str, Any]]:
-    """Return the calls of a message as a list; an item that is no mapping becomes an empty one."""
+    """Return the calls of a message as a list; an item that is not a mapping becomes an empty
+    one."""
     many = calls if is_list(calls) else [calls]
     return [call if is_mapping(call) else {} for call in many]
 
@@ -100,10 +102,10 @@ def one_argument_tool(name: str, description: str, argument: str) -> ToolSpec:
 
 
 def argument_of(call: Mapping[str, Any], *, tool: str, argument: str) -> str:
-    """Return the one string that the tool is called with.
+    """Return the only argument, a string, of a call of the tool.
 
     Raises:
-        BadCall: the call is of another tool or has another form.
+        BadCall: the call is of another tool, or its arguments have another form.
     """
     found = read_call(call)
     if found.name != tool:
@@ -143,7 +145,7 @@ class Answered:
 async def answer_calls(
     calls: Any, run: Results, *, max_calls: int = 32, max_concurrent: int = 8
 ) -> Answered:
-    """Answer the value of `tool_calls`, however malformed, by means of `run`.
+    """Execute the calls in `tool_calls`, even if malformed, by `run`, and return their answers.
 
     Calls start in their order. A call that does not wait ends before the next one starts; at most
     `max_concurrent` wait at a time. Calls beyond `max_calls` in a message are refused. A failure
@@ -196,11 +198,11 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
     except (BadCall, ToolError) as error:
         return _error(str(error)), True
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
         if _is_infra(error):
-            raise InfraError(f"tool {name}: {said}") from error
-        _tell(name, error)
-        return _error(said), True
+            raise InfraError(f"tool {name}: {text}") from error
+        _warn_once(name, error)
+        return _error(text), True
 
 
 def _is_infra(error: BaseException) -> bool:
@@ -209,7 +211,7 @@ def _is_infra(error: BaseException) -> bool:
     return isinstance(error, MemoryError | ConnectionError)
 
 
-def _tell(name: str, error: BaseException) -> None:
+def _warn_once(name: str, error: BaseException) -> None:
     """Warn about a tool once; the agent gets each error, and `tool_errors` counts them."""
     is_first = name not in _warned and len(_warned) < _MAX_WARNED
     if is_first:
@@ -245,5 +247,5 @@ def _error(text: str) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Replace lone surrogates by question marks: they cannot be encoded as UTF-8."""
+    """Replace unpaired surrogates by question marks: they cannot be encoded as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

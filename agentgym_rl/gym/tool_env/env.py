@@ -1,4 +1,5 @@
-"""The base class of environments with tools: tools are methods, and two hooks do the rest."""
+"""The base class of environments with tools: tools are methods; `begin` and `finish` are the only
+other hooks."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ _call_number: ContextVar[int] = ContextVar("_call_number", default=0)
 class ToolEnv(Env):
     """A base class: write the tools as methods decorated with `@tool`, and `begin` and `finish`.
 
-    A message with tool calls is answered by tool messages, one per call. The error of a call is
-    stated in its message, which starts with "error:", and in `info["tool_errors"]`. A message
-    without calls goes to `finish`. `info["metrics"]` counts `tool_calls` and `tool_errors`.
+    A message with tool calls is answered by tool messages, one per call. The error of a call is in
+    its message, which starts with "error:", and in `info["tool_errors"]`. The text of a message
+    without calls is passed to `finish`. `info["metrics"]` counts `tool_calls` and `tool_errors`.
 
     Tools end an episode by `self.end(reward)`. Exceptions of tools become tool messages, except
     InfraError, and errors for a lack of memory, handles, disk or a connection, which become
-    InfraError: neither the agent nor the tool is to blame for them.
+    InfraError: neither the agent nor the tool causes them.
 
     >>> import asyncio
     >>> from agentgym_rl import ToolEnv, make, tool
@@ -53,12 +54,13 @@ class ToolEnv(Env):
     1.0
 
     Raises:
-        TypeError: at the class definition: two tools share a name, or a method is no valid tool.
+        TypeError: at the class definition: two tools share a name, or a method is not a valid tool.
     """
 
     max_calls_per_message: ClassVar[int] = 32
     max_concurrent_calls: ClassVar[int] = 8
-    """The most concurrent calls of one message; calls of plain `def` tools run one by one."""
+    """The maximum number of concurrent calls of one message; calls of plain `def` tools run one by
+    one."""
 
     task: Task
     """The task of the episode; set from `begin` on."""
@@ -83,7 +85,8 @@ class ToolEnv(Env):
         """Set up the episode and return the first messages. May be `async def`."""
 
     def finish(self, text: str) -> float | Step | Awaitable[float | Step]:
-        """Answer a message without tool calls: return a reward to end the episode, or a full Step.
+        """Return the result of a message without tool calls: a reward, which ends the episode, or a
+        full Step.
 
         May be `async def`. The default ends the episode without a reward.
         """
@@ -107,7 +110,7 @@ class ToolEnv(Env):
         self.tools = tuple(self._all_tools[name].spec for name in names)
 
     def end(self, reward: float, **info: Any) -> None:
-        """End the episode with the answers to this message; to be called by a tool.
+        """End the episode with the answers to this message; a tool calls this method.
 
         If several tools call it, the first in the order of the calls counts, regardless of which
         finishes first. Calls that have not begun are then answered with an error, and not run.
@@ -125,7 +128,8 @@ class ToolEnv(Env):
         `self.verifier`.
 
         Raises:
-            EnvError: unknown options, no Task, or no sandboxes although they are needed.
+            EnvError: an option is unknown, the task is not a Task, or sandboxes are needed and
+                missing.
         """
         options = dict(options or {})
         task = options.pop("task", None)

@@ -1,4 +1,4 @@
-"""A tool made of a function: its schema comes from the type hints and the docstring."""
+"""A tool made from a function: its schema comes from the type hints and the docstring."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def tool(
 ) -> Any:
     """Offer a method (`def` or `async def`) of a `ToolEnv` to the agent.
 
-    The hints give the types of the arguments (anything pydantic knows; Annotated with Field adds
-    bounds and descriptions). The docstring's first paragraph is the description; its `Args:`
+    The hints give the types of the arguments (any type that pydantic supports; Annotated with Field
+    adds bounds and descriptions). The docstring's first paragraph is the description; its `Args:`
     section describes the arguments. `name` and `description` override these.
     """
 
@@ -62,10 +62,10 @@ class Tool:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, method: bool = False) -> Tool:
-        """Make a tool of `function`; the first parameter of a `method` is left out.
+        """Make a tool from `function`; the first parameter of a `method` is left out.
 
         Raises:
-            TypeError: a parameter has no type hint or cannot be given by name, or the docstring
+            TypeError: a parameter has no type hint or cannot be passed by name, or the docstring
                 describes a parameter that does not exist.
         """
         name, description = getattr(function, _MARK, ("", ""))
@@ -87,11 +87,11 @@ class Tool:
     def read(self, arguments: str) -> dict[str, Any]:
         """Parse the arguments into the types of the function's hints.
 
-        Parsing is as strict as JSON allows: "3" is no integer, nor is 3.0; 3 is a number, and a
+        Parsing is as strict as JSON allows: "3" is not an integer, nor is 3.0; 3 is a number, and a
         date or an enum's value is a string. So a policy is rewarded only for well-formed calls.
 
         Raises:
-            BadCall: the arguments are invalid; states the expected form.
+            BadCall: the arguments are invalid; the message has the expected form.
         """
         try:
             return self._adapter.validate_json(arguments or "{}")
@@ -128,7 +128,7 @@ def _documented(text: str) -> tuple[str, dict[str, str]]:
     inside, margin, last = False, 0, ""
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
-        if section := _SECTION.fullmatch(line):  # sections stand at the margin
+        if section := _SECTION.fullmatch(line):  # sections begin at the margin
             inside, margin = section[1].startswith("Arg"), 0
         elif inside and (words := line.strip()):
             margin = margin or indent
@@ -149,7 +149,7 @@ def _parameters(schema: dict[str, Any], described: Mapping[str, str]) -> dict[st
 
 
 def _untitled(schema: Any) -> Any:
-    """Remove the titles that pydantic makes of names; keep a property called title."""
+    """Remove the titles that pydantic generates from names; keep a property called title."""
     if is_list(schema):
         return [_untitled(each) for each in schema]
     if not is_dict(schema):

@@ -1,4 +1,4 @@
-"""A wrapper that lets the agent try a task again, for less reward."""
+"""A wrapper that lets the agent try a task several times, for less reward."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Attempts(Wrapper):
 
     An attempt that terminates with less than `success` is followed by another: `env` is reset to
     the same task, and the agent gets `feedback` as a user message; the first messages are not
-    repeated. The episode's reward is that of its last attempt, times `discount` for each attempt
-    before it: the reward of an attempt is taken back when another begins. Truncation ends the
-    episode. `solve` is the environment's own: success at the first attempt.
+    repeated. The episode's reward is that of its last attempt, times `discount` for each earlier
+    attempt: the reward of an attempt is subtracted when another begins. Truncation ends the
+    episode. `solve` is that of the environment: success at the first attempt.
 
     An environment's own `max_turns` is for one attempt; here it is `max_attempts` times that,
     shared by all attempts. Another limit of the episode (`turns`) is also for all attempts
@@ -36,7 +36,7 @@ class Attempts(Wrapper):
     reward `attempt_<n>` of every attempt that has ended.
 
     Raises:
-        ConfigError: `max_attempts` is no whole number above 0, or `discount` not in [0, 1].
+        ConfigError: `max_attempts` is not a whole number above 0, or `discount` not in [0, 1].
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Attempts(Wrapper):
         self._discount = discount
         self._success = success
         self.turns = turns
-        """The turns of the episode for all attempts together; None: `max_turns`."""
+        """The maximum number of turns of all attempts together; None: `max_turns`."""
         self._again: dict[str, Any] = {}
         self._start()
 
@@ -84,7 +84,7 @@ class Attempts(Wrapper):
         if step.terminated or step.truncated:
             self._rewards[f"attempt_{self._attempt}"] = self._earned
         if not step.terminated or step.truncated or not self._may_try_again():
-            return step._replace(reward=paid, info=self._told(step.info))
+            return step._replace(reward=paid, info=self._with_attempts(step.info))
         taken_back, self._paid, self._earned = self._paid, 0.0, 0.0
         self._attempt += 1
         await self.env.reset(**self._again)
@@ -95,7 +95,7 @@ class Attempts(Wrapper):
             paid - taken_back,
             terminated=False,
             truncated=False,
-            info=self._told(info),
+            info=self._with_attempts(info),
         )
 
     def _start(self) -> None:
@@ -111,11 +111,11 @@ class Attempts(Wrapper):
         turns = self.max_turns if self.turns is None else self.turns
         return self._attempt < self._max_attempts and (turns is None or self._turn < turns)
 
-    def _told(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        told = {**info, "metrics": {**info.get("metrics", {}), "attempts": self._attempt}}
+    def _with_attempts(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        extended = {**info, "metrics": {**info.get("metrics", {}), "attempts": self._attempt}}
         if self._rewards:
-            told["reward_components"] = {**info.get("reward_components", {}), **self._rewards}
-        return told
+            extended["reward_components"] = {**info.get("reward_components", {}), **self._rewards}
+        return extended
 
 
 def _unanswered(action: Message, observation: list[Message]) -> list[Message]:

@@ -1,4 +1,4 @@
-"""A wrapper that limits the time of a step; a late step is the environment's failure."""
+"""A wrapper that limits the time of a step; a late step is a failure of the environment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SWALLOWED_S = 1.0
 
 
 class StepTimeout(EnvError, TimeoutError):
-    """The error of a `step` or `reset` that took longer than the environment may."""
+    """The error of a `step` or `reset` that exceeded the environment's time limit."""
 
 
 class Timeout(Wrapper):
@@ -92,7 +92,7 @@ class Timeout(Wrapper):
             raise StepTimeout(self._late(what)) from error
 
     def _check_blocked(self, what: str, took_s: float) -> None:
-        """Refuse a result that came without a wait but after the limit."""
+        """Refuse a result that was returned without a wait, but after the limit."""
         if took_s > self._timeout_s:
             raise StepTimeout(
                 f"{self._late(what)}; it held the event loop for all of its {took_s:.1f} s: wait "
@@ -100,8 +100,8 @@ class Timeout(Wrapper):
             ) from None
 
     def _late(self, what: str) -> str:
-        said = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
-        return f"{said} (or step_timeout_s of `make`)"
+        message = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
+        return f"{message} (or step_timeout_s of `make`)"
 
 
 async def within(timeout_s: float | None, call: Awaitable[T]) -> T:
@@ -128,7 +128,7 @@ class _Rest:
         self._first = first
         self._task = asyncio.current_task()
         self._cancelled = self._task.cancelling() if self._task else 0
-        """The cancellations of the task that came before this work."""
+        """The number of the task's cancellations before this work."""
         self._reminder: asyncio.TimerHandle | None = None
         """The timer of the second cancellation, set at the first one."""
         self._reminded = False
@@ -162,10 +162,10 @@ class _Rest:
                 self._task.uncancel()
 
     def _remind(self) -> None:
-        """Cancel the task a second time, to get back into `__await__`.
+        """Cancel the task a second time, so that `__await__` continues.
 
-        If two limits wait for the same work, the inner one leaves it and reports its own timeout. A
-        cancellation that the work took back was its own, such as that of a timeout within it.
+        If two limits wait for the same work, the inner one abandons it and reports its own timeout.
+        A cancellation that the work itself undid was its own, such as that of a timeout within it.
         """
         self._reminder = None
         if self._task and self._task.cancelling() <= self._cancelled:
@@ -196,7 +196,8 @@ class _Rest:
 
 
 def _place(work: Any) -> str:
-    """Return the place where some work is suspended: its innermost coroutine outside libraries."""
+    """Return the place in the code where some work is suspended: its innermost coroutine outside
+    libraries."""
     frames = [
         (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         for waiter in _waiters(work)

@@ -1,7 +1,7 @@
 """The base class of all wrappers, which forwards everything, and the small wrappers.
 
-No step outside an episode, a limit of turns, results checked against the contract, another reward,
-and a record of messages and rewards for people to read.
+The small wrappers refuse steps outside an episode, limit turns, check results against the contract,
+replace the reward, and record messages and rewards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def checked_limit(name: str, value: object) -> int:
     """Return a limit of turns or attempts.
 
     Raises:
-        ConfigError: it is no whole number above 0.
+        ConfigError: it is not a whole number above 0.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{name}: got {value!r}, expected a whole number above 0")
@@ -33,8 +33,8 @@ def checked_limit(name: str, value: object) -> int:
 
 
 class _Tasks:
-    """The descriptor `task_source` of a wrapper: the tasks of the environment inside, as it was
-    made. A wrapper class has no environment inside; it gets `Env`'s."""
+    """The descriptor `task_source` of a wrapper: it returns the tasks of the wrapped environment,
+    as it was made. On a wrapper class, which wraps no environment, it is `Env`'s."""
 
     def __get__(self, wrapper: Wrapper | None, owner: type[Wrapper]) -> Callable[..., TaskSource]:
         if wrapper is None:
@@ -43,7 +43,8 @@ class _Tasks:
 
 
 class Wrapper(Env):
-    """A wrapper: override what changes; all else, unknown attributes included, is `env`'s."""
+    """A wrapper that forwards everything to `env`, including unknown attributes; subclasses
+    override what they change."""
 
     task_source = _Tasks()  # pyright: ignore[reportAssignmentType]
 
@@ -156,7 +157,7 @@ class TurnLimit(Wrapper):
     """A wrapper that truncates the episode at step `max_turns`, unless that step ends it anyway.
 
     Raises:
-        ConfigError: `max_turns` is no whole number above 0.
+        ConfigError: `max_turns` is not a whole number above 0.
     """
 
     def __init__(self, env: Env, max_turns: int) -> None:
@@ -214,8 +215,8 @@ def checked_step(result: Any) -> Step:
     """Check the result of an environment's `step`; return it as a Step. Numpy scalars are allowed.
 
     Raises:
-        TypeError, ValueError: it is no five-tuple of the contract's types, or has a number that is
-            not finite.
+        TypeError, ValueError: it is not a five-tuple of the contract's types, or has a number that
+            is not finite.
     """
     try:
         observation, given, terminated, truncated, info = result
@@ -263,7 +264,7 @@ RewardFunction = Callable[[Step], float]
 
 
 class TransformReward(Wrapper):
-    """A wrapper that gives the reward `function(step)` for a step; `function` may be
+    """A wrapper that replaces the reward of a step by `function(step)`; `function` may be
     "module:function".
 
     The environment's own reward is kept in `info["reward_components"]["unshaped"]`.
@@ -293,7 +294,7 @@ class Record(Wrapper):
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         self.transcript: list[Message] = []
-        """The messages of the episode so far, the agent's included; the list is not shared."""
+        """The messages of the episode so far, including the agent's; the list is not shared."""
         self._return, self._steps, self._start = 0.0, 0, 0.0
 
     async def reset(
@@ -317,11 +318,11 @@ class Record(Wrapper):
 
     def render(self) -> str:
         """Return the transcript as text, one paragraph per message."""
-        return "\n\n".join(f"[{m.get('role', '?')}] {_said(m)}" for m in self.transcript)
+        return "\n\n".join(f"[{m.get('role', '?')}] {_shown(m)}" for m in self.transcript)
 
 
-def _said(message: Message) -> str:
+def _shown(message: Message) -> str:
     content = message.get("content")
-    said = content if isinstance(content, str) else json.dumps(content) if content else ""
+    text = content if isinstance(content, str) else json.dumps(content) if content else ""
     calls = message.get("tool_calls")
-    return "\n".join(filter(None, [said, json.dumps(calls) if calls else ""]))
+    return "\n".join(filter(None, [text, json.dumps(calls) if calls else ""]))
