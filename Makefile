@@ -18,7 +18,7 @@
 #                                     where make test-vllm has installed it, on vLLM)
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
 #   make test-programs                every benchmark and script at toy size; a quarter of an hour
-#   make mutants                      whether the tests notice planted mistakes; half an hour
+#   make mutants                      whether the tests notice planted mistakes; an hour
 #   make docs                         the documentation as a site, in build/docs/site
 #   make clean                        remove what make made, never runs/
 

@@ -169,7 +169,7 @@ def _group_index(group_ids: Sequence[object]) -> Tensor:
 
 
 def _group_statistics(
-    reward: Tensor, groups: Tensor, *, unbiased: bool = True
+    reward: Tensor, groups: Tensor, *, unbiased: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return size, mean and std of each group; std exactly 0 if all rewards are equal."""
     num_groups = int(groups.max()) + 1 if len(groups) else 0

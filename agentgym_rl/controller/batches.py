@@ -9,6 +9,7 @@ from typing import Any
 
 from agentgym_rl.algo.balance import balance
 from agentgym_rl.algo.prefixes import num_distinct
+from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group, by_env
@@ -30,7 +31,6 @@ def split_batch(
     leave_out: Sequence[str] = (),
     reward_parts: Iterable[str] = (),
     of_task: Callable[[str, Mapping[str, Any]], Mapping[str, Sequence[float]]] = _nothing,
-    checkpoint: bool = False,
 ) -> list[BatchShard]:
     """Return one shard per rank, without the rows of episodes that are left out (`left_out`); those
     count as episodes without a trained token, but for their rewards. `reward_parts` are the names
@@ -89,10 +89,35 @@ def split_batch(
                 parts={name: [_part(e, name) for e in episodes] for name in reward_parts},
                 names=names,
                 seats=seats if any(seats) else (),
-                checkpoint=checkpoint,
             )
         )
     return shards
+
+
+def shards_of(
+    groups: Sequence[Group],
+    *,
+    step: int,
+    algo: AlgoConfig,
+    trainer: TrainerConfig,
+    num_ranks: int | None = None,
+) -> list[BatchShard]:
+    """Return the shards of a batch, as the sections of a run split it (`split_batch`); `num_ranks`:
+    by default those of the run.
+
+    Raises:
+        ConfigError: see `split_batch`.
+    """
+    return split_batch(
+        groups,
+        step=step,
+        num_ranks=trainer.num_ranks if num_ranks is None else num_ranks,
+        num_minibatches=trainer.num_minibatches,
+        turn_discount=algo.turn_discount,
+        leave_out=algo.leave_out,
+        reward_parts=algo.reward.parts,
+        of_task=algo.of_task,
+    )
 
 
 def left_out(episodes: Sequence[Trajectory], names: Sequence[str]) -> list[bool]:

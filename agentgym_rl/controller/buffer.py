@@ -67,7 +67,7 @@ class Buffer:
     """The number of tokens sampled so far, of all episodes, whether or not their groups train."""
     changes: Changes = field(default_factory=Changes)
     log: EpisodeLog | None = None
-    """The log in which `batch` leases groups; None: they are leased by the caller."""
+    """The log in which groups are leased and dropped; None: they are nowhere durable."""
     limit: int = field(init=False)
     """The maximum number of concurrent groups; code that raises it notifies `changes`."""
     _waiting: list[Group] = field(default_factory=list[Group])
@@ -230,12 +230,20 @@ class Buffer:
             await self.changes.wait_for(
                 lambda: self.complete, who="trainer", what=f"batch {step}", timeout_s=timeout_s
             )
-            if (again := self.take_again(step)) is not None:
-                return again
-            if not (stale := self.drop_stale()):
-                break
+            if (groups := await self.lease(step)) is not None:
+                return groups
+
+    async def lease(self, step: int) -> list[Group] | None:
+        """Take batch `step`, once it is `complete`, and lease it in the log: the one that was
+        handed out before, or the oldest groups that are fresh enough. Return None if too few groups
+        are left."""
+        if (again := self.take_again(step)) is not None:
+            return again
+        while stale := self.drop_stale():
             if self.log is not None:
-                await self.log.drop(stale, "stale")
+                await self.log.drop(stale, "stale")  # an equally old group may end meanwhile
+        if step != self.version or not self.complete:
+            return None
         groups = self.take()
         if self.log is not None:
             await self.log.lease(groups, step)

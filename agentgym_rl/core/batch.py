@@ -69,8 +69,6 @@ class BatchShard:
     seats: Sequence[str] = ()
     """The seat per episode of the batch, where games with several seats have an "episode" for each
     seat of the policy. Empty: there are no games."""
-    checkpoint: bool = False
-    """The request for a checkpoint after this batch, in addition to `trainer.checkpoint_every`."""
 
     @property
     def compared(self) -> Sequence[object]:
@@ -113,7 +111,6 @@ _HEAD = (
         "parts",
         "names",
         "seats",
-        "checkpoint",
     ),
 )
 
@@ -124,7 +121,7 @@ Intervals = Sequence[tuple[str, float, float]]
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """The report of rank 0 after step `step` is trained and every engine has version `version`."""
+    """The report of a trained batch, which has become policy version `version`."""
 
     step: int
     version: int
@@ -139,6 +136,8 @@ class StepReport:
     """A hash of the weights of `version` (trainer.fingerprint)."""
     others: Mapping[str, Intervals] = field(default_factory=dict[str, Intervals])
     """The `intervals` of other processes, by name: trainer ranks, and the pauses of engines."""
+    warnings: Sequence[str] = ()
+    """The warnings of the ranks for the run's console."""
 
     def pack(self) -> bytes:
         """Return the bytes for the wire (msgpack)."""

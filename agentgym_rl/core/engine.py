@@ -322,3 +322,28 @@ class EngineLoad:
     number."""
     reused: float = 0.0
     """The tokens taken from prefix caches since counting began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The result of a publication: its times, and the engines that serve the version."""
+
+    seconds: float
+    """The time from the first request to the last engine's confirmation."""
+    stage_s: float
+    """The part of it until the last engine has staged; engines sample meanwhile."""
+    pauses: Mapping[str, tuple[float, float]]
+    """The interval without sampling of each engine that confirmed the version, by name: from its
+    /pause (`wait`: from the reply, since it samples until then) to the reply to its /resume."""
+    failed: Mapping[str, str]
+    """The names of all other engines, and their errors."""
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Return the names of the engines that confirmed the version."""
+        return tuple(self.pauses)
+
+    @property
+    def pause_s(self) -> float:
+        """Return the longest time that one engine sampled nothing."""
+        return max(end - start for start, end in self.pauses.values())

@@ -57,9 +57,9 @@ class Turns:
     async def ranks_started(self) -> None:
         """Give the devices back to the engines: all ranks have loaded their model."""
 
-    async def to_ranks(self, *, lead: bool, wanted: Callable[[], bool]) -> bool:
-        """Return whether a batch may be handed to a rank, of which rank 0 is the `lead`. False:
-        call again, or the batch is not `wanted` any more."""
+    async def to_ranks(self, *, wanted: Callable[[], bool]) -> bool:
+        """Return whether a batch may be handed to the ranks. False: call again, or the batch is not
+        `wanted` any more."""
         return True
 
     # ------------------------------------------------------------------ the engines' turn

@@ -1,13 +1,13 @@
-"""The training loop: a batch out of the buffer, trained and published by the ranks, then recorded.
+"""The training loop: a batch out of the buffer, trained by the ranks, published, then recorded.
 
-    buffer ─► groups ─► trainer ranks ─► report (its version is on every engine) ─► the run's log
+    buffer ─► groups ─► ranks train ─► engines get the version ─► the run's log has the batch
 
 A batch is in the log before ranks get it, and its report is in the log before the next one. So
 each batch trains exactly once, whoever dies: after a loss of ranks, or a crash of this process, the
 loop goes on from their checkpoint, and takes the batches that are in the log again as they were.
 
-Ranks fetch their shards by HTTP requests, and request publications of the fleet themselves while
-they train a batch (`controller/api.py`).
+What is under way is in one place: the task of the loop's present life. A loss of ranks ends it
+(`interrupt`), except within a lease or a record, and the next life begins with other ranks.
 """
 
 from __future__ import annotations
@@ -16,200 +16,271 @@ import asyncio
 import contextlib
 import logging
 import math
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
-from agentgym_rl.controller.batches import batch_metrics, left_out, split_batch
-from agentgym_rl.controller.controller import Controller, RanksLost
+from agentgym_rl.config import WeightsConfig
+from agentgym_rl.controller.batches import shards_of
+from agentgym_rl.controller.controller import LOOK_EVERY_S, Controller
+from agentgym_rl.controller.publication import publish
+from agentgym_rl.controller.ranks import Ranks, RanksFailed
 from agentgym_rl.controller.schedule import Due
-from agentgym_rl.controller.teaching import TeachingWatch
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.group import Group
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.engine import Published
+from agentgym_rl.core.errors import TrainerError, WeightsError
+from agentgym_rl.runtime.tasks import together
 from agentgym_rl.storage.metrics import finite
-from agentgym_rl.storage.phases import StepPhases
+from agentgym_rl.storage.recovery import batches
+
+from .record import Batch, Record, with_intervals
 
 log = logging.getLogger(__name__)
 
 
 class Loop:
-    """The training loop of a run, whose state is in `controller`. Call `run` once."""
+    """The training loop of a run, whose state is in `controller`. Call `run` once.
 
-    def __init__(self, controller: Controller) -> None:
-        self._run = controller
-        self._watch = TeachingWatch(controller.algo)
+    `weights`: how versions are published. `restart_s`: the time of an engine that has to be
+    restarted before it can get one.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        ranks: Ranks,
+        weights: WeightsConfig = WeightsConfig(),  # noqa: B008 - frozen
+        *,
+        restart_s: float = 0.0,
+    ) -> None:
+        self._run, self._ranks = controller, ranks
+        self._weights, self._restart_s = weights, restart_s
+        self._record = Record(controller)
         self._due: dict[int, Due] = {}
         """The actions after each batch that ranks have: the schedules count a batch once."""
-        self._overlap = math.nan
-        """The overlap of episodes of the present batch; NaN if it was counted before."""
-        self._metrics: dict[str, float] = {}
-        """The metrics of the groups of the present batch."""
-        self._tokens = 0
-        """The number of tokens that the present batch trains."""
-        self._last_report = (time.monotonic(), 0)
-        """The time of the last report, and the tokens sampled until then."""
+        self._turn = asyncio.Lock()
+        """The lock held while a batch is leased or recorded, which an interruption waits for."""
+        self._life: asyncio.Task[None] | None = None
+        self._others = asyncio.Event()
+        """The event of other ranks, with which a new life begins."""
+        self._saving: asyncio.Task[None] | None = None
+        """The completion of the last checkpoint."""
 
     async def run(self) -> None:
-        """Train every batch, until cancelled. An error ends the run: `Controller.watch` raises it,
-        as does every request that waits for the loop."""
+        """Train every batch, with the ranks of one life after the other, until cancelled."""
+        while True:
+            async with together() as tasks:
+                self._life = tasks.create_task(self._live(), name="batches")
+            await self._others.wait()
+            self._others.clear()
+
+    async def _live(self) -> None:
+        """Train what is left with the present ranks. A loss of theirs is only reported: whoever
+        started them decides, and calls `interrupt` and `regroup`."""
+        run = self._run
         try:
-            async for step in self._run.steps():
-                with contextlib.suppress(RanksLost):  # the next step is that of their checkpoint
-                    groups = await self._batch(step)
-                    report = await self._train(step, groups)
-                    await self._record(groups, report)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._run.stop(error)
-            if not isinstance(error, Exception):
-                raise
+            async with together() as beside:
+                await self._begin()
+                for step in range(len(run.history), run.plan.steps):
+                    batch = await self._batch(step)  # leased in the log
+                    report = await self._train(batch)
+                    report = await self._publish(report)  # while the engines sample
+                    report = await self._save(batch, report)
+                    async with self._turn:
+                        metrics = await self._record.write(batch, report)  # never trained again
+                        self._due.pop(step)
+                    if batch.due.checkpoint:
+                        completing = self._complete(step + 1, metrics)
+                        self._saving = beside.create_task(completing, name=f"save {step + 1}")
+                await self._finish()
+        except (RanksFailed, WeightsError) as error:
+            self._ranks.lost(error)
+
+    async def _begin(self) -> None:
+        """Wait until all ranks have loaded their model, and the engines serve its version."""
+        run = self._run
+        first = await self._ranks.begun()
+        if first is not None:
+            await self._give(first)
+        if run.devices is not None:
+            await run.devices.ranks_started()
+        if run.evaluations is not None:
+            run.evaluations.began()
+        run.trainer_ready = True
+        run.changes.notify()
 
     # ------------------------------------------------------------------ a batch
-    async def _batch(self, step: int) -> Sequence[Group]:
-        """Return batch `step` once ranks are free for it, and it is in the log.
-
-        Raises:
-            RanksLost: the ranks were replaced meanwhile.
-        """
-        run = self._run
-        while True:
-            await run.free()
-            async with run.turn:
-                if step != len(run.history):
-                    raise RanksLost
-                if (groups := await self._lease(step)) is not None:
-                    return groups
-            run.refuse()
-
-    async def _lease(self, step: int) -> Sequence[Group] | None:
-        """Take batch `step` from the oldest groups that are fresh enough, and log it; a batch that
-        was taken before a crash is the same again. Return None if too few groups are left."""
-        buffer, episodes = self._run.buffer, self._run.episodes
-        again = buffer.take_again(step)
-        if again is not None:
-            self._overlap = math.nan
-            return again
-        while stale := buffer.drop_stale():
-            await episodes.drop(stale, "stale")  # an equally old group may end meanwhile
-        if not self._run.ready_for(step):
-            return None
-        groups = buffer.take()
-        await episodes.lease(groups, step)
+    async def _batch(self, step: int) -> Batch:
+        """Return batch `step` once it is complete, in the log, and the ranks may have it."""
+        run, groups, is_new = self._run, None, True
+        while groups is None:
+            await self._until_complete(step)
+            async with self._turn:
+                is_new = not run.buffer.comes_again(step)
+                groups = await run.buffer.lease(step)
         members = [member for group in groups for member in group.members]
-        self._overlap = self._run.overlap.add_episodes(members) if step else math.nan
-        return groups
+        overlap = run.overlap.add_episodes(members) if step and is_new else math.nan
+        await self._take_devices(step)
+        self._due[step] = self._due.get(step) or self._due_after(step)
+        shards = shards_of(groups, step=step, algo=run.algo, trainer=run.trainer)
+        return Batch(step, groups, shards, overlap, self._due[step])
 
-    # ------------------------------------------------------------------ training
-    async def _train(self, step: int, groups: Sequence[Group]) -> StepReport:
-        """Let the ranks train batch `step`; return their report, once its version is on every
-        engine.
+    async def _until_complete(self, step: int) -> None:
+        """Wait for batch `step`; meanwhile, publish the version again to engines that need it.
 
         Raises:
-            RanksLost: the ranks were replaced meanwhile.
+            TrainerError: it is not complete, and no engine sampled anything, for too long.
         """
-        self._metrics = self._group_metrics(step, groups)
-        self._due[step] = self._due.get(step) or self._due_after(step)
-        shards = self._shards(step, groups)
-        self._tokens = shards[0].num_trained_tokens
-        self._watch.batch(groups)
-        return await self._run.train(step, shards)
+        run, limit_s = self._run, self._run.trainer.batch_timeout_s
+        deadline = time.monotonic() + limit_s
+        run.trainer_waits = True
+        try:
+            while not run.ready_for(step):
+                await self._publish_again()
+                with contextlib.suppress(TimeoutError):
+                    await run.buffer.changes.wait_for(
+                        lambda: run.ready_for(step),
+                        who="trainer",
+                        what=f"batch {step}",
+                        timeout_s=LOOK_EVERY_S,
+                        on="turns",
+                    )
+                if run.samples():
+                    deadline = time.monotonic() + limit_s
+                if time.monotonic() > deadline:
+                    raise TrainerError(
+                        f"batch {step} is not complete, and no engine has sampled a token for "
+                        f"{limit_s:.0f} s (trainer.batch_timeout_s): see the rollout's log for "
+                        "what it waits for"
+                    )
+        finally:
+            run.trainer_waits = False
 
-    def _shards(self, step: int, groups: Sequence[Group]) -> list[BatchShard]:
-        trainer, algo = self._run.trainer, self._run.algo
-        return split_batch(
-            groups,
-            step=step,
-            num_ranks=trainer.num_ranks,
-            num_minibatches=trainer.num_minibatches,
-            turn_discount=algo.turn_discount,
-            leave_out=algo.leave_out,
-            reward_parts=algo.reward.parts,
-            of_task=algo.of_task,
-            checkpoint=self._due[step].checkpoint,
-        )
-
-    def _group_metrics(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
-        found = batch_metrics(groups, step, self._run.buffer.dropped)
-        if names := self._run.algo.leave_out:
-            absent = left_out([member for group in groups for member in group.members], names)
-            found["episode/left_out"] = sum(absent) / len(absent)
-        return found | {"overlap": self._overlap}
+    async def _take_devices(self, step: int) -> None:
+        """Wait until engines have left the devices that they share with the ranks, if they do."""
+        run, limit_s = self._run, self._run.trainer.batch_timeout_s
+        deadline = time.monotonic() + limit_s
+        while run.devices and not await run.devices.to_ranks(wanted=lambda: True):
+            await self._publish_again()
+            if time.monotonic() > deadline:
+                raise TrainerError(
+                    f"batch {step} waited {limit_s:.0f} s (trainer.batch_timeout_s) for engines to "
+                    "leave the devices that they share with the trainer (cluster.colocated)"
+                )
 
     def _due_after(self, step: int) -> Due:
-        if step < self._run.version:  # done when the batch was first trained
-            return Due(checkpoint=False, evaluation=False)
-        evaluations = self._run.evaluations
-        owed = evaluations is not None and evaluations.owed(step + 1)
-        return self._run.plan.after(step + 1, owed=owed)
+        run, done = self._run, step + 1
+        if step < run.version:  # the others were done when the batch was first trained
+            every = run.trainer.checkpoint_every
+            saved = done == run.plan.steps or (every > 0 and done % every == 0)
+            return Due(checkpoint=saved, evaluation=False)
+        owed = run.evaluations is not None and run.evaluations.owed(done)
+        return run.plan.after(done, owed=owed)
+
+    # ------------------------------------------------------------------ training
+    async def _train(self, batch: Batch) -> StepReport:
+        """Let the ranks train a batch and write its version; return their report, with the metrics
+        of the groups."""
+        report = await self._ranks.train(batch.step, batch.shards)
+        expected = (batch.step, batch.step + 1, [group.group_id for group in batch.groups])
+        if (report.step, report.version, [*report.group_ids]) != expected:
+            raise RanksFailed(f"batch {batch.step}: the report is of another: {report}")
+        return self._record.begun(batch, report)
+
+    async def _publish(self, report: StepReport) -> StepReport:
+        """Make every engine serve the version of a trained batch, while it samples; return the
+        report with the times. A batch that trains again publishes nothing, except the last one."""
+        if report.version < self._run.version or self._run.is_closing:
+            return report
+        start = time.monotonic()
+        done = await self._give(report.version)
+        interval = ("weight_sync", start, time.monotonic())
+        times = {"time/engine_pause": done.pause_s, "time/weights_stage": done.stage_s}
+        pauses = {name: [("pause", *at)] for name, at in done.pauses.items()}
+        report = replace(report, metrics={**report.metrics, **times})
+        return with_intervals(report, [interval], pauses)
+
+    async def _publish_again(self) -> None:
+        """Publish the current version once more, for engines that restarted without it."""
+        run = self._run
+        if run.publications.wanted and not run.is_closing and len(run.history) >= run.version:
+            log.info("publishing version %d again, for an engine that came back", run.version)
+            await self._give(run.version)
+
+    async def _give(self, version: int) -> Published:
+        timeout_s = self._weights.update_timeout_s
+        return await publish(
+            self._run.publications,
+            version,
+            partial(self._ranks.publish, version),
+            wait_s=self._restart_s + timeout_s,
+            timeout_s=timeout_s,
+        )
 
     # ------------------------------------------------------------------ the record
-    async def _record(self, groups: Sequence[Group], report: StepReport) -> None:
-        """Record a trained batch: first in the log, which makes it final. Its version becomes the
-        current one, unless a later one already is; a batch that trains again publishes nothing.
+    async def _save(self, batch: Batch, report: StepReport) -> StepReport:
+        """Begin a checkpoint if one is due; return the report with its times."""
+        if not batch.due.checkpoint:
+            return report
+        await self._saved()
+        others = dict(await self._ranks.checkpoint(batch.step + 1))
+        return with_intervals(report, others.pop("trainer-0", ()), others)
 
-        Raises:
-            RanksLost: the ranks were replaced before their report could be recorded.
+    async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Complete the checkpoint of the first `step` batches, all of which the log has."""
+        folder: Path | None = await self._ranks.complete(metrics)
+        if folder is not None:
+            await self._run.episodes.checkpointed(step, str(folder))
+
+    async def _saved(self) -> None:
+        """Wait until the last checkpoint is complete, and in the log."""
+        if self._saving is not None:
+            await self._saving
+
+    async def _finish(self) -> None:
+        """Let the ranks write the last checkpoint and the export, and end. Unless engines read
+        versions from files, the ranks end with the run: an engine that dies in the last evaluation
+        can get its weights only from them."""
+        await self._saved()
+        await self._ranks.export()
+        while self._weights.transport != "shm" and not self._run.is_closing:
+            await self._publish_again()
+            with contextlib.suppress(TimeoutError):
+                await self._run.buffer.changes.wait_for(
+                    lambda: self._run.is_closing,
+                    who="trainer",
+                    what="the end of the run",
+                    timeout_s=LOOK_EVERY_S,
+                )
+        await self._ranks.stop()
+
+    # ------------------------------------------------------------------ other ranks
+    async def interrupt(self) -> None:
+        """End what is under way with the present ranks, which are lost."""
+        if self._life is not None:
+            async with self._turn:
+                self._life.cancel()
+            await asyncio.wait([self._life])
+        self._run.trainer_ready = False
+
+    async def regroup(self, step: int, checkpoint: Path | None) -> int:
+        """Go on with other ranks, after `interrupt`; return their incarnation.
+
+        The new ranks start from `checkpoint`, after the first `step` batches. All batches in the
+        log from `step` on are handed out again; published versions stay published.
         """
         run = self._run
-        async with run.recording():
-            run.overlap.add_intervals(report.intervals)
-            metrics = self._metrics | dict(report.metrics) | run.rollout_metrics
-            metrics |= self._throughput(self._tokens)
-            others = self._with_sleep(report, metrics)
-            kept = finite(metrics)
-            await run.episodes.publish(report, kept)
-            self._compare(report)
-            due = self._due.pop(report.step)
-            is_new = report.version > run.version
-            if is_new and run.evaluations is not None:
-                # the trainer waits for the reply, so the version's file still exists
-                run.evaluations.published(report.version, report.parameters, due=due.evaluation)
-            run.metrics.write(report.step, metrics)
-            run.phases.write(StepPhases(report.step, report.intervals, others))
-            run.history.append(metrics)
-            run.num_reports += 1
-            if is_new:
-                run.buffer.publish(report.version)
-            run.buffer.changes.notify()
-            run.changes.notify()
-            run.on_step(report.step, metrics)
-            self._watch.trained(groups, step=report.step, history=run.history)
-            run.answer(kept)
-
-    def _with_sleep(
-        self, report: StepReport, metrics: dict[str, float]
-    ) -> dict[str, list[tuple[str, float, float]]]:
-        """Return the intervals of other processes, plus the sleep of engines; add the longest
-        sleep to `metrics`."""
-        others = {name: list(intervals) for name, intervals in report.others.items()}
-        if self._run.devices is not None:
-            slept = self._run.devices.slept()
-            for name, intervals in slept.items():
-                others[name] = [*intervals, *others.get(name, ())]
-            times = [sum(end - start for _, start, end in it) for it in slept.values()]
-            metrics["time/asleep"] = max(times, default=0.0)
-        return others
-
-    def _compare(self, report: StepReport) -> None:
-        """Log whether a batch that was trained before a crash gave the same weights again."""
-        before = self._run.parameters.get(report.step)
-        self._run.parameters[report.step] = report.parameters
-        if before == report.parameters:
-            log.info("batch %d, trained again from the log, gave the same weights", report.step)
-        elif before is not None:
-            log.warning(
-                "batch %d, trained again from the log, gave weights %s, before the crash %s: "
-                "equal only up to rounding, as on another number of ranks or another machine",
-                *(report.step, report.parameters, before),
-            )
-
-    def _throughput(self, trained_tokens: int) -> dict[str, float]:
-        now, sampled = time.monotonic(), self._run.buffer.sampled_tokens
-        since, generated = self._last_report
-        self._last_report = (now, sampled)
-        elapsed = max(now - since, 1e-9)
-        return {
-            "throughput/trained_tokens_per_s": trained_tokens / elapsed,
-            "throughput/generated_tokens_per_s": (sampled - generated) / elapsed,
-            "time/step": elapsed,
-        }
+        again = await asyncio.to_thread(batches, run.episodes.path, first=step, last=sys.maxsize)
+        incarnation = await run.episodes.restarted(
+            step=step, checkpoint=str(checkpoint or ""), num_ranks=run.trainer.num_ranks
+        )
+        del run.history[step:]
+        run.metrics.rewind([finite(metrics) for metrics in run.history])
+        run.buffer.lease_again(again)
+        self._saving = None
+        self._others.set()
+        log.info("continuing from step %d: %d batches are trained again", step, len(again))
+        return incarnation

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -21,6 +20,7 @@ from agentgym_rl.cluster.processes import Processes, cluster_of
 from agentgym_rl.config import Config, dump_record
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.ranks import HttpRanks
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import extension_names, load_extension
@@ -56,6 +56,7 @@ from agentgym_rl.storage.run_folder import (
 from agentgym_rl.storage.trackers import Trackers, open_trackers
 from agentgym_rl.storage.weights_folder import WeightsFolder
 
+from .loop import Loop
 from .parts import PREPARATIONS, Opened, Preparation
 from .resume import begin, check_kept, record_model
 from .trainer_ranks import TrainerGroup, try_model
@@ -239,6 +240,8 @@ def _connected(
     controller = _controller(opened, log, fleet, evaluations, shown)
     shown.version = lambda: controller.version
     evaluations.recover()
+    ranks = HttpRanks(config.trainer.num_ranks)
+    restart_s = config.own_engine.start_timeout_s
     trainer = TrainerGroup(
         config.trainer,
         config.steps,
@@ -247,6 +250,8 @@ def _connected(
         weights_dir,
         processes,
         controller,
+        ranks,
+        Loop(controller, ranks, config.weights, restart_s=restart_s),
         fleet,
         log.episodes,
         evaluations,
@@ -274,7 +279,8 @@ def _controller(
 ) -> Controller:
     """Return the controller with its buffer, in the state that the run goes on from."""
     config, recovered = opened.config, log.recovered
-    buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
+    total = config.steps * config.rollout.groups_per_batch
+    buffer = Buffer(config.rollout, total_groups=total, log=log.episodes)
     buffer.restore(
         recovered.step,
         leased=recovered.leased,
@@ -290,7 +296,6 @@ def _controller(
         log.phases,
         plan=Plan(config.trainer, config.eval, steps=config.steps),
         publications=fleet,
-        token=secrets.token_hex(16),
         on_step=shown.step,
         recovered=recovered,
         evaluations=evaluations,

@@ -29,6 +29,7 @@ from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.cluster.restarts import Supervisor
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.ranks import HttpRanks
 from agentgym_rl.core.errors import ConfigError, ProcessDied
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
@@ -40,10 +41,14 @@ from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.run_folder import shown
 from agentgym_rl.trainer.launch import trainer_processes, trial_process
 
+from .loop import Loop
+
 log = logging.getLogger(__name__)
 
 _NO_ROOM = [os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 """The errors in the trainer's log after which a restart is useless: nothing can be written."""
+_LAST_WORDS_S = 5.0
+"""The time of a rank to end after a command of its failed: its log has the cause."""
 
 
 async def try_model(
@@ -96,6 +101,8 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     weights_dir: Path
     processes: Processes
     controller: Controller
+    ranks: HttpRanks
+    loop: Loop
     fleet: Fleet
     episodes: EpisodeLog
     evaluations: EvalQueue
@@ -180,7 +187,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     # ------------------------------------------------------------------ one life
     @property
     def _is_ready(self) -> bool:
-        return len(self.controller.ready_ranks) == self.config.num_ranks
+        return self.controller.trainer_ready
 
     @property
     def _names(self) -> list[str]:
@@ -198,7 +205,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             weights_dir=self.weights_dir,
             controller_url=self._url,
             rendezvous=f"tcp://{host}:{port}",
-            token=self.controller.token,
+            token=self.ranks.token,
             incarnation=incarnation,
             resume=checkpoint,
             served=served,
@@ -211,6 +218,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         try:
             async with together() as tasks:
                 limits = tasks.create_task(self._watch_limits(), name="watch the trainer's limits")
+                calls = tasks.create_task(self._watch_calls(), name="watch the trainer's commands")
                 ranks = [
                     tasks.create_task(self._follow(name), name=f"watch {name}")
                     for name in self._names
@@ -218,6 +226,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
                 for rank in ranks:
                     await rank
                 limits.cancel()
+                calls.cancel()
         except ProcessDied as lost:
             return lost
         return None
@@ -226,6 +235,12 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         died = await self.processes.ended(name)
         if died is not None:
             raise died
+
+    async def _watch_calls(self) -> None:
+        """Raise an error after a command that failed, if no rank has ended by it."""
+        await self.ranks.failed.wait()
+        await asyncio.sleep(_LAST_WORDS_S)
+        raise ProcessDied(self.ranks.failure)
 
     async def _watch_limits(self) -> None:
         """Raise an error if ranks run, but make no progress, while loading the model or later."""
@@ -237,7 +252,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         limit_s = self.config.stall_timeout_s
         silence = Silence(most_s=2 * LOOK_EVERY_S)
         while True:
-            silent_s = await silence.listen(lambda: self.controller.progress_s, for_s=LOOK_EVERY_S)
+            silent_s = await silence.listen(lambda: self.ranks.progress_s, for_s=LOOK_EVERY_S)
             self._was_ready |= self._is_ready
             if silent_s > limit_s and self._is_ready and not self._is_finishing:
                 raise ProcessDied(
@@ -269,12 +284,14 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         """End the remaining ranks, and start new ones; an error ends the run."""
         self._was_ready = True
         # Unreachable ranks may still run: they can complete no checkpoint from now on.
-        self.controller.revoke()
+        self.ranks.revoke()
+        await self.loop.interrupt()
+        self.ranks.forget()
         for name in self._names:
             await self.processes.end(name)
         checkpoint = await asyncio.to_thread(newest_checkpoint, self.run_dir / "checkpoints")
         step = read_manifest(checkpoint).step if checkpoint else 0
-        incarnation = await self.controller.regroup(step, checkpoint)
+        incarnation = await self.loop.regroup(step, checkpoint)
         await self.fleet.replace_publishers(incarnation)
         self.evaluations.replace_publishers(incarnation)
         # When the last version is evaluated, no process asks for weights any more.

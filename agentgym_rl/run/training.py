@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,7 +18,7 @@ from typing import ClassVar
 
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.config import Config
-from agentgym_rl.controller.api import ControllerApi
+from agentgym_rl.controller.api import RanksApi
 from agentgym_rl.controller.concurrency import adapt
 from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.extensions import extension_names, load_extension
@@ -36,7 +37,6 @@ from agentgym_rl.storage.checkpoints import Retention, prune
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import Recovered
 
-from .loop import Loop
 from .result import Played, TrainResult, summarize_training
 from .trainer_ranks import TrainerGroup
 
@@ -86,7 +86,7 @@ class TrainingRun(ABC):
         parts: list[LivePart] = [
             load_extension(LIVE_PARTS, name)(self) for name in extension_names(LIVE_PARTS)
         ]
-        app: App = ControllerApi(self.controller, num_ranks=config.trainer.num_ranks)
+        app: App = RanksApi(self.trainer.ranks)
         for part in parts:
             app = part.app(app)
         async with (
@@ -126,7 +126,7 @@ class TrainingRun(ABC):
             watches = [
                 tasks.create_task(self.controller.watch(), name="watch controller"),
                 tasks.create_task(self.trainer.watch(), name="watch trainer"),
-                tasks.create_task(Loop(self.controller).run(), name="training loop"),
+                tasks.create_task(self.trainer.loop.run(), name="training loop"),
                 tasks.create_task(self._count_tokens(), name="count tokens"),
             ]
             played = await self.play()
@@ -137,11 +137,12 @@ class TrainingRun(ABC):
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:
-        """Tell ranks that wait for a batch when the run ends, for whatever reason."""
+        """Close the connections to the ranks when the run ends, for whatever reason."""
         try:
             yield
         finally:
             self.controller.close()
+            await self.trainer.ranks.close()
 
     async def adapt(self, services: Services = NO_SERVICES) -> None:
         """Adapt the number of groups that are played at once, if so configured; `services` are
@@ -159,23 +160,15 @@ class TrainingRun(ABC):
         await self.trainer.ready()
 
     async def wait_trained(self) -> None:
-        """Wait until every batch is trained."""
-        # The ranks' own limits come first: for a batch, and for the passes of a step.
-        trainer, controller = self.config.trainer, self.controller
-        timeout_s = 2 * trainer.batch_timeout_s + trainer.finish_timeout_s
-        while controller.version < self.config.steps:
-            seen = controller.num_reports
-            try:
-                await controller.changes.wait_for(
-                    lambda seen=seen: controller.num_reports > seen,
-                    who="arl train",
-                    what=f"policy version {controller.version + 1}",
-                    timeout_s=timeout_s,
-                    on="trainer",
-                )
-            except TimeoutError:
-                if time.monotonic() - controller.progress_s > trainer.stall_timeout_s:
-                    raise
+        """Wait until every batch is trained. Each wait of the loop has a deadline, whose end is an
+        error of the run."""
+        await self.controller.changes.wait_for(
+            lambda: self.controller.version >= self.config.steps,
+            who="arl train",
+            what="the last policy version",
+            timeout_s=math.inf,
+            on="trainer",
+        )
 
     async def _finish(self) -> None:
         """Wait until the trainer has written its last files and ended."""

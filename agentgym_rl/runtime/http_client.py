@@ -199,8 +199,9 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout_s: float,
         max_bytes: int = MAX_ANSWER_BYTES,
+        on_piece: Callable[[bytes], None] = lambda piece: None,
     ) -> tuple[int, bytes]:
-        """Return status and body of `method url+path`.
+        """Return status and body of `method url+path`; `on_piece` gets each piece as it arrives.
 
         Raises:
             AnswerTooLarge: the body has more than `max_bytes` (an OSError too).
@@ -219,10 +220,18 @@ class HttpClient:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.request(method, url + path, data=body, headers=asked) as reply,
+                self._session.request(
+                    # aiohttp sends a file piece by piece, and does not block the event loop
+                    *(method, url + path),
+                    data=io.BytesIO(body) if body else None,
+                    headers=asked,
+                ) as reply,
             ):
                 answer = Body(reply.headers, max_bytes=max_bytes)
-                pieces = [answer.add(piece) async for piece in reply.content.iter_any()]
+                pieces: list[bytes] = []
+                async for piece in reply.content.iter_any():
+                    on_piece(piece)
+                    pieces.append(answer.add(piece))
                 answer.end()
                 return reply.status, b"".join(pieces)
         except aiohttp.ClientError as error:

@@ -190,7 +190,7 @@ def newest_checkpoint(folder: Path, *, at_most: int | None = None) -> Path | Non
 class Retention:
     """The rule that decides which checkpoints are kept."""
 
-    keep: int = 2
+    keep: int
     """The number of newest checkpoints to keep."""
     keep_best: int = 0
     """The number of best checkpoints by `best_metric`, among the others, to keep."""

@@ -1,7 +1,7 @@
 """The trainer: one process per rank, FSDP2 from the first rank on.
 
-main.py         the loop: batch in, step, weights out, report
-client.py       the client of the controller: batches in, reports out
+main.py         a rank: the commands train, publish, checkpoint, export
+server.py       the HTTP of these commands
 step.py         one training batch: proximal pass, minibatches, epochs
 shard_tensors.py  a rank's rows as flat arrays of trained tokens, and passes over them
 packed.py       a model sharded over the ranks, fed with packed rows

@@ -95,8 +95,8 @@ class _Writing:
     metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     reported: threading.Event = field(default_factory=threading.Event)
     abandoned: bool = False
-    done: Future[None] | None = None
-    """The end of its rename (rank 0)."""
+    done: Future[Path | None] | None = None
+    """The folder after its rename, None if that was given up (rank 0)."""
 
 
 @dataclass
@@ -116,8 +116,6 @@ class Checkpoints:
     """A function that a thread of rank 0 calls just before a checkpoint is complete. If it raises a
     TrainerError, the checkpoint is not completed: the ranks have been replaced, and the new ranks
     do not rely on it."""
-    on_complete: Callable[[int, Path], None] = lambda step, folder: None
-    """A function that the same thread calls just after that."""
 
     def __post_init__(self) -> None:
         self._writing: _Writing | None = None
@@ -171,11 +169,17 @@ class Checkpoints:
         done.set_result(save(state, storage_writer=writer, process_group=self._group))
         return done
 
-    def reported(self, metrics: Mapping[str, float | None]) -> None:
-        """Record that the log has the last batch, with these metrics (rank 0)."""
-        if self._writing is not None:
-            self._writing.metrics = dict(metrics)
-            self._writing.reported.set()
+    def reported(self, metrics: Mapping[str, float | None]) -> Future[Path | None]:
+        """Record that the log has the last batch, with these metrics (rank 0); return the folder of
+        the checkpoint that was begun, once it is complete. None: there is none, or it was given
+        up."""
+        if self._writing is None or self._writing.done is None:
+            nothing: Future[Path | None] = Future()
+            nothing.set_result(None)
+            return nothing
+        self._writing.metrics = dict(metrics)
+        self._writing.reported.set()
+        return self._writing.done
 
     def finish(self) -> None:
         """Wait for the checkpoint that is being written.
@@ -205,11 +209,11 @@ class Checkpoints:
             self._writing.reported.set()
         self._thread.shutdown(wait=False)
 
-    def _complete(self, writing: _Writing, part: Path, path: Path) -> None:
+    def _complete(self, writing: _Writing, part: Path, path: Path) -> Path | None:
         writing.written.result(timeout=self.timeout_s)
         writing.reported.wait(self.timeout_s)
         if writing.abandoned or not writing.reported.is_set():
-            return
+            return None
         items = sorted(part.iterdir())
         manifest = replace(
             writing.manifest,
@@ -222,10 +226,10 @@ class Checkpoints:
             self.before_complete()
         except TrainerError as error:
             _log.warning("checkpoint %s is left unfinished: %s", path, error)
-            return
+            return None
         put(part, path, durable=True)  # replaces the same step, written before a resume
         prune(self.folder, self.retention)
-        self.on_complete(writing.manifest.step, path)
+        return path
 
 
 def load_checkpoint(

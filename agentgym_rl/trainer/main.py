@@ -1,21 +1,25 @@
-"""The main loop of a trainer rank: load; then batch in, step, weights out, report; then export."""
+"""A rank of the trainer: it loads the model, and serves the commands of the run's loop."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.errors import ArlError, StorageError
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.engine import Published
+from agentgym_rl.core.errors import ArlError, StorageError, TrainerError
 from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.storage.checkpoints import Retention, lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
@@ -23,9 +27,9 @@ from agentgym_rl.weights.files import StoredVersion
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
-from .client import BatchTimeout, ControllerClient, RunEnding
 from .export import adapter_files, export_model
 from .publication import VersionPublisher, VersionWriter, make_publisher, num_stored_versions
+from .server import Controller, Final, RankServer
 from .shard_tensors import ShardTokens
 from .step import make_stepper
 from .usage import Phases
@@ -90,52 +94,39 @@ def run(
     resume: Path | None = None,
     served: int | None = None,
 ) -> None:
-    """Train `config.steps` batches as rank `rank`, without those that the checkpoint `resume`
-    covers (any number of ranks wrote it); return when the run is done or ending.
+    """Be rank `rank`, on the model or on the checkpoint `resume` (any number of ranks wrote it);
+    return when the run needs it no more.
 
     `served` is the version that engines have from earlier ranks of the same run; None if there were
-    none. Batches up to it are trained and reported again, and only that version is published again.
+    none. Batches up to it are trained again, and only that version is published again.
 
-    Step k publishes policy version k + 1. Only rank 0 writes weights, publishes, reports and
-    exports. The controller's bearer token is read from ARL_TOKEN. If the controller reports that
-    the run is ending, or SIGTERM arrives, the rank ends without an export.
+    The controller's bearer token is read from ARL_TOKEN. Only rank 0 publishes and exports.
 
     Raises:
         SystemExit: with 143, after SIGTERM.
-        TrainerError, WeightsError: a step failed, or the controller or an engine is gone.
+        TrainerError, WeightsError: a command failed, or the controller is gone.
     """
     torch.set_num_threads(config.trainer.num_threads)
     config = with_model_defaults(config, model_dir)
-    client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
-    versions = VersionPublisher(
-        make_publisher(config, weights_dir, model_dir=model_dir, incarnation=incarnation),
-        config.weights,
-        restart_s=config.own_engine.start_timeout_s,
-        client=client,
-        kept=run_dir / "weights",
-    )
+    controller = Controller(controller_url, os.environ.get("ARL_TOKEN", ""))
+    publisher = make_publisher(config, weights_dir, model_dir=model_dir, incarnation=incarnation)
+    versions = VersionPublisher(publisher, config.weights, kept=run_dir / "weights")
     meeting = join_world(
         rank=rank,
         size=world_size,
         num_replicas=config.trainer.num_replicas,
         rendezvous=rendezvous,
         device=config.trainer.device,
-        # Ranks wait in collectives while rank 0 publishes.
-        timeout_s=config.trainer.batch_timeout_s + versions.longest_s,
+        timeout_s=config.trainer.batch_timeout_s,
     )
     try:
         with _sigterm_raises(), meeting as world:
-            trainer = _Trainer(
-                *(config, world, client, versions, model_dir, run_dir, resume, served),
-                weights_dir=weights_dir,
-                incarnation=incarnation,
-            )
+            files = _Files(model_dir, run_dir, weights_dir, incarnation, resume)
+            trainer = _Rank(config, world, controller, versions, files, served)
             try:
                 trainer.run()
             finally:
                 trainer.checkpoints.close()
-    except RunEnding as end:
-        _log.info("trainer rank %d ends before its last step: %s", rank, end)
     except _Terminated:
         _log.info("trainer rank %d was terminated", rank)
         raise SystemExit(128 + signal.SIGTERM) from None  # not a success
@@ -143,98 +134,99 @@ def run(
         versions.close()
 
 
-class _Trainer:
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a rank."""
+
+    model_dir: Path
+    run_dir: Path
+    weights_dir: Path
+    incarnation: int
+    resume: Path | None
+
+
+class _Rank:
+    """The model of a rank, and the commands."""
+
     def __init__(
         self,
         config: Config,
         world: World,
-        client: ControllerClient,
+        controller: Controller,
         versions: VersionPublisher,
-        model_dir: Path,
-        run_dir: Path,
-        resume: Path | None,
+        files: _Files,
         served: int | None,
-        *,
-        weights_dir: Path,
-        incarnation: int,
-    ):
+    ) -> None:
+        trainer, self._files = config.trainer, files
         self._config, self._world = config, world
-        self._client, self._versions = client, versions
-        self._model_dir, self._run_dir = model_dir, run_dir
+        self._controller, self._versions = controller, versions
         self._served = served
         self._stored: StoredVersion | None = None
         """The version that was written last (rank 0)."""
-        self._stepper = make_stepper(config, world, model_dir)
+        self._parameters = ""
+        """The hash of the present weights."""
+        self._stepper = make_stepper(config, world, files.model_dir)
         self._policy = self._stepper.policy
-        self._files = VersionWriter(
+        self._writer = VersionWriter(
             self._policy,
-            weights_dir,
+            files.weights_dir,
             engine=config.own_engine,
-            incarnation=incarnation,
+            incarnation=files.incarnation,
             keep=num_stored_versions(config.weights),
-            config=model_dir / "config.json",
+            config=files.model_dir / "config.json",
             # Engines that drop their weights when they sleep have no earlier version.
             follows=not config.cluster.colocated,
         )
         self._offload = self._stepper.offload()
-        self._agreement = Agreement(
-            self._policy, config.trainer, engine_dtype=config.own_engine.dtype
-        )
-        trainer = config.trainer
+        self._agreement = Agreement(self._policy, trainer, engine_dtype=config.own_engine.dtype)
         self.checkpoints = Checkpoints(
-            run_dir / "checkpoints",
+            files.run_dir / "checkpoints",
             self._policy,
             self._stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention.of(trainer),
             terms=self._stepper.model_terms,
             timeout_s=trainer.finish_timeout_s,
-            before_complete=client.check_current,
-            on_complete=client.checkpointed,
+            before_complete=controller.check_current,
         )
         self._first, self._lineage = 0, ""
-        if resume is not None:
-            manifest = self._stepper.restore(resume)
+        if files.resume is not None:
+            manifest = self._stepper.restore(files.resume)
             self._first, self._lineage = manifest.step, manifest.lineage
         self._tokens = TokensOut(
-            run_dir, rank=world.rank, from_step=self._first, keeps=config.logging.tokens
+            files.run_dir, rank=world.rank, from_step=self._first, keeps=config.logging.tokens
+        )
+        self._server = RankServer(
+            controller, passes=lambda: self._stepper.flops, complete=self._complete
         )
 
     def run(self) -> None:
-        self._begin()
-        self._client.ready(self._world.rank)
-        for step in range(self._first, self._config.steps):
-            self._step(step)
-        self.checkpoints.finish()
-        adapter = self._policy.adapter
-        trained = self._policy.trained_state() if adapter is not None else {}
-        state = self._policy.exported()
-        if self._world.rank == 0:
-            export_model(
-                self._run_dir / "export",
-                state,
-                model_dir=self._model_dir,
-                adapter=adapter_files(adapter, trained),
-                names=self._policy.names,
+        """Serve commands until there are no more."""
+        version = self._begin()
+        with self._server.served() as url:
+            self._controller.ready(self._world.rank, url, version=version)
+            self._server.run(
+                {
+                    "train": self._train,
+                    "publish": self._publish,
+                    "checkpoint": self._checkpoint,
+                    "export": self._export,
+                }
             )
-            if self._config.weights.transport != "shm":
-                self._stay()
 
-    def _begin(self) -> None:
-        """Keep the first weights of these ranks for audits, and publish them to servers that have
-        other weights, or that ran before this run and may have any."""
+    def _begin(self) -> int | None:
+        """Keep the first weights of these ranks for audits; return their version if it must be
+        published, to servers that have other weights, or that ran before this run and may have
+        any."""
         engine = self._config.own_engine
         behind = self._first > 0 or bool(engine.attached) or self._served is not None
         needed = behind or self._versions.keeps_all
         if needed and self._served in (None, self._first):
-            self._stored = self._files.write(self._first).stored
+            self._stored = self._writer.write(self._first).stored
         self._let_go()
-        if self._stored is None:
-            return
-        if behind:
-            self._versions.publish(self._stored)
-        else:
+        if self._stored is not None and not behind:
             self._versions.keep(self._stored)
+        return self._first if self._stored is not None and behind else None
 
     def _let_go(self) -> None:
         """Leave the device to the engines if they share it; on all ranks, before rank 0
@@ -243,94 +235,86 @@ class _Trainer:
             self._offload.away()
             self._world.barrier()
 
-    def _step(self, step: int) -> None:
-        """Train batch `step`, publish the new version and report the step."""
-        config, phases = self._config, Phases()
-        with phases.phase("rollout_wait"):
-            shard = self._client.batch(
-                step,
-                rank=self._world.rank,
-                timeout_s=config.trainer.batch_timeout_s,
-                republish=lambda: self._republish(step),
-            )
-        if config.cluster.colocated:
+    def _train(self, body: bytes) -> bytes:
+        """Train a batch, and write the new version (collective); return the packed report."""
+        shard, phases, warnings = BatchShard.unpack(body), Phases(), list[str]()
+        step, waited = shard.step, ("rollout_wait", self._server.idle_since_s, time.monotonic())
+        phases.intervals.append(waited)
+        if self._config.cluster.colocated:
             with phases.phase("onload"):
                 self._offload.back()
 
         def look(tokens: ShardTokens, proximal: Tensor, advantages: Tensor) -> None:
             self._tokens.write(step, tokens, proximal, advantages)
-            warning = self._agreement.check(step, tokens, proximal)
-            if warning and self._world.rank == 0:
-                self._client.warn(warning)
+            if warning := self._agreement.check(step, tokens, proximal):
+                warnings.append(warning)
 
         try:
-            with self._client.telling(lambda: self._stepper.flops):
-                metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
+            metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
         except ArlError as error:
-            # Other ranks would fail on the same batch in the same way.
-            self._client.failed(f"batch {step} cannot be trained: {error}")
-            raise
-        others: dict[str, list[tuple[str, float, float]]] = {}
+            raise Final(f"batch {step} cannot be trained: {error}") from error
         with phases.phase("weight_sync"):
             is_new = step + 1 >= (self._served or 0)
-            written = self._files.write(step + 1, store=is_new)
+            written = self._writer.write(step + 1, store=is_new)
             if is_new:
                 self._let_go()
-            if written.stored is not None:
-                self._stored = written.stored
-                published = self._versions.publish(self._stored)
-                metrics["time/engine_pause"] = published.pause_s
-                metrics["time/weights_stage"] = published.stage_s
-                others = {name: [("pause", *at)] for name, at in published.pauses.items()}
+        self._stored, self._parameters = written.stored or self._stored, written.parameters
         group_ids = list(dict.fromkeys(shard.group_ids))
         self._lineage = lineage_after(self._lineage, step, group_ids)
-        self._checkpoint(step + 1, written.parameters, phases, asked=shard.checkpoint)
-        for rank, found in enumerate(self._world.gather(phases.intervals)[1:], start=1):
-            others[f"trainer-{rank}"] = found
-        if self._world.rank == 0:
-            report = StepReport(
-                step=step,
-                version=step + 1,
-                metrics={**metrics, **phases.seconds()},
-                intervals=phases.intervals,
-                others=others,
-                group_ids=group_ids,
-                parameters=written.parameters,
-            )
-            self.checkpoints.reported(self._client.report(report))
+        found = self._world.gather(phases.intervals)
+        return StepReport(
+            step=step,
+            version=step + 1,
+            metrics={**metrics, **phases.seconds()},
+            intervals=phases.intervals,
+            others={f"trainer-{rank}": its for rank, its in enumerate(found) if rank},
+            group_ids=group_ids,
+            parameters=written.parameters,
+            warnings=warnings,
+        ).pack()
 
-    def _stay(self) -> None:
-        """Wait until the run ends: an engine that dies in the last evaluation can get its weights
-        only from this process.
+    def _publish(self, body: bytes) -> Published:
+        """Give the version that was written last to engines."""
+        what = msgspec.msgpack.decode(body, type=_Publish)
+        if self._stored is None or self._stored.version != what.version:
+            raise TrainerError(f"policy version {what.version} is not the one written last")
+        return self._versions.publish(self._stored, what.engines, timeout_s=what.timeout_s)
 
-        Raises:
-            RunEnding: always, in the end.
-            TrainerError: the controller is gone.
-        """
-        steps, patience_s = self._config.steps, self._config.trainer.finish_timeout_s
-        while True:
-            with contextlib.suppress(BatchTimeout):
-                self._client.batch(
-                    steps,
-                    rank=0,
-                    timeout_s=patience_s,
-                    republish=lambda: self._republish(steps),
-                )
-
-    def _republish(self, version: int) -> None:
-        """Publish the current version once more, for an engine that restarted without it."""
-        _log.info("publishing policy version %d again, for an engine that came back", version)
-        assert self._stored is not None
-        self._versions.publish(self._stored)
-
-    def _checkpoint(self, done: int, parameters: str, phases: Phases, *, asked: bool) -> None:
-        """Begin to write a checkpoint after `done` batches, if one is due or was `asked` for."""
-        config = self._config
-        every = config.trainer.checkpoint_every
-        if not asked and done != config.steps and not (every and done % every == 0):
-            return
+    def _checkpoint(self, body: bytes) -> Sequence[tuple[str, float, float]]:
+        """Begin to write a checkpoint (collective); return its intervals."""
+        phases = Phases()
         with phases.phase("checkpoint"):
-            self.checkpoints.begin(done, parameters=parameters, lineage=self._lineage)
+            self.checkpoints.begin(
+                msgspec.msgpack.decode(body)["step"],
+                parameters=self._parameters,
+                lineage=self._lineage,
+            )
+        return phases.intervals
+
+    def _complete(self, metrics: Mapping[str, float | None]) -> Future[Path | None]:
+        return self.checkpoints.reported(metrics)
+
+    def _export(self, body: bytes) -> None:
+        """Write the trained model (collective), once the last checkpoint is complete."""
+        self.checkpoints.finish()
+        policy = self._policy
+        adapter = policy.adapter
+        trained = policy.trained_state() if adapter is not None else {}
+        state = policy.exported()
+        if self._world.rank == 0:
+            export_model(
+                self._files.run_dir / "export",
+                state,
+                model_dir=self._files.model_dir,
+                adapter=adapter_files(adapter, trained),
+                names=policy.names,
+            )
+
+
+class _Publish(msgspec.Struct):
+    version: int
+    engines: dict[str, str]
+    timeout_s: float
 
 
 @contextmanager

@@ -8,7 +8,6 @@ evaluations read these bytes. The ranks own whole tensors, and each writes its o
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import Config, OwnEngineConfig, WeightsConfig
+from agentgym_rl.core.engine import Published
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.atomic_file import remove
 from agentgym_rl.storage.weights_folder import digest, version_name
@@ -38,19 +38,15 @@ from agentgym_rl.weights.parts import (
     stored_before,
     write_index,
 )
-from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.publish import PublicationFailed, Publisher
 from agentgym_rl.weights.receivers import ReceiverKind, receiver_kind, recognized
 from agentgym_rl.weights.source import Piece
 from agentgym_rl.weights.transport import SharedFiles, Transport
 
-from .client import ControllerClient
 from .policy import Policy
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
-
-_BETWEEN_TRIES_S = 0.2
 _WRITE_ERRORS = (OSError, ValueError, RuntimeError, WeightsError)
 
 
@@ -238,36 +234,19 @@ def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece]
 
 class VersionPublisher:
     """A publisher of versions (rank 0), which also keeps and removes them as configured in
-    `weights`.
-
-    `restart_s` is the extra time of a server that has to be restarted first. With
-    `keep_versions = "all"`, `kept` is the folder that has them permanently.
+    `weights`. With `keep_versions = "all"`, `kept` is the folder that has them permanently.
     """
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        weights: WeightsConfig,
-        *,
-        restart_s: float,
-        client: ControllerClient,
-        kept: Path,
-    ):
+    def __init__(self, publisher: Publisher, weights: WeightsConfig, *, kept: Path):
         self._publisher = publisher
         self._weights = weights
-        self._client = client
         self._kept = kept
-        self._begin_timeout_s = restart_s + weights.update_timeout_s
+        self._prepared: StoredVersion | None = None
+        """The version whose publication has begun, and has not succeeded yet."""
         self._last: StoredVersion | None = None
         """The version that was published last."""
         self._copied: tuple[Path, Path] | None = None
         """The version that was kept last, and its copy."""
-
-    @property
-    def longest_s(self) -> float:
-        """Return the longest time that `publish` takes, in seconds."""
-        # plus the time to write the files
-        return self._begin_timeout_s + 2 * self._publisher.timeout_s
 
     @property
     def keeps_all(self) -> bool:
@@ -288,47 +267,34 @@ class VersionPublisher:
             raise WeightsError(f"cannot keep policy version {stored.version}: {error}") from error
         self._copied = stored.path, path
 
-    def publish(self, stored: StoredVersion) -> Published:
-        """Make engines serve a version; report to the controller which engines serve it.
+    def publish(
+        self, stored: StoredVersion, engines: Mapping[str, str], *, timeout_s: float
+    ) -> Published:
+        """Make engines (URLs by name) serve a version; return which of them do.
 
-        If the weights are those of the version published last, engines that serve it only get the
-        new number: nothing is transferred, and nothing pauses.
-
-        If no engine serves it, try again, for at most weights.update_timeout_s in all. The waits
-        for an available engine are not included; their total has its own bound.
+        If the weights are those of the version published last, engines that serve it only get
+        the new number, unless that has failed: nothing is transferred, and nothing pauses.
 
         Raises:
-            WeightsError: no engine took it, or it could not be kept.
-            RunEnding, TrainerError: see `ControllerClient.begin_publication`.
+            WeightsError: it could not be kept.
         """
         last, self._last = self._last, None
         version = stored.version
         is_same = last is not None and last.digests == stored.digests
         same_as = last.version if last and is_same and last.version < version else None
-        if self.keeps_all:
-            self.keep(stored)
-        self._publisher.prepare(version, stored)
-        left_s, wait_s = self._publisher.timeout_s, self._begin_timeout_s
-        while True:
-            requested_s = time.monotonic()
-            engines = self._client.begin_publication(version, timeout_s=wait_s)
-            start = time.monotonic()
-            wait_s -= start - requested_s
-            try:
-                published = self._publisher.publish(
-                    engines, version, timeout_s=left_s, same_as=same_as
-                )
-                break
-            except PublicationFailed as failure:
-                self._client.end_publication(version, served=(), failed=failure.failed)
-                same_as = None  # an engine that cannot get just the number gets the weights
-                time.sleep(_BETWEEN_TRIES_S)
-                left_s -= time.monotonic() - start
-                if left_s <= 0:
-                    raise
-                _log.warning("%s; trying again for %.0f s", failure, left_s)
-        self._client.end_publication(version, served=published.served, failed=published.failed)
-        self._last = stored
+        if self._prepared is not stored:
+            if self.keeps_all:
+                self.keep(stored)
+            self._publisher.prepare(version, stored)
+            self._prepared = stored
+        start = time.monotonic()
+        try:
+            published = self._publisher.publish(
+                engines, version, timeout_s=timeout_s, same_as=same_as
+            )
+        except PublicationFailed as failure:
+            return Published(time.monotonic() - start, 0.0, {}, failure.failed)
+        self._last, self._prepared = stored, None
         self._publisher.transport.tidy()
         prune(stored.path.parent, num_stored_versions(self._weights))
         return published

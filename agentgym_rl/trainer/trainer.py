@@ -4,23 +4,25 @@ passes and optimizer steps."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.controller.batches import batch_metrics, split_batch
+from agentgym_rl.controller.batches import batch_metrics, shards_of
+from agentgym_rl.controller.publication import Engines, publish
 from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.engine import Published
 from agentgym_rl.core.group import Group
 from agentgym_rl.storage.checkpoints import Manifest, Retention
 from agentgym_rl.storage.run_files import Run
 from agentgym_rl.weights.files import prune
-from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.publish import PublicationFailed, Publisher
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
@@ -31,16 +33,6 @@ from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .step import Stepper, make_stepper
 from .usage import Phases
 from .world import join_world
-
-
-class Engines(Protocol):
-    """The engines that versions are published to: a `Fleet`."""
-
-    async def begin_publication(self, version: int) -> Mapping[str, str]: ...
-
-    async def end_publication(
-        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,16 +135,9 @@ class Trainer:
         )
 
     def _shard(self, step: int, groups: Sequence[Group]) -> BatchShard:
-        algo, trainer = self.run.config.algo, self.run.config.trainer
-        (shard,) = split_batch(
-            groups,
-            step=step,
-            num_ranks=1,
-            num_minibatches=trainer.num_minibatches,
-            turn_discount=algo.turn_discount,
-            leave_out=algo.leave_out,
-            reward_parts=algo.reward.parts,
-            of_task=algo.of_task,
+        config = self.run.config
+        (shard,) = shards_of(
+            groups, step=step, algo=config.algo, trainer=config.trainer, num_ranks=1
         )
         return shard
 
@@ -231,17 +216,25 @@ class Trainer:
         Raises:
             WeightsError: no engine took them.
         """
+        config = self.run.config
         await asyncio.to_thread(self._prepare, version)
-        urls = await engines.begin_publication(version)
-        try:
-            done = await asyncio.to_thread(self._publisher.publish, urls, version)
-        except PublicationFailed as failure:
-            await engines.end_publication(version, served=(), failed=failure.failed)
-            raise
-        await engines.end_publication(version, served=done.served, failed=done.failed)
+
+        async def give(urls: Mapping[str, str], timeout_s: float) -> Published:
+            return await asyncio.to_thread(self._give, urls, version, timeout_s)
+
+        limit_s = config.weights.update_timeout_s
+        wait_s = config.own_engine.start_timeout_s + limit_s
+        done = await publish(engines, version, give, wait_s=wait_s, timeout_s=limit_s)
         prune(self.run.weights, keep=num_stored_versions(self.run.config.weights))
         self.version, self._has_moved = version, False
         return done
+
+    def _give(self, urls: Mapping[str, str], version: int, timeout_s: float) -> Published:
+        start = time.monotonic()
+        try:
+            return self._publisher.publish(urls, version, timeout_s=timeout_s)
+        except PublicationFailed as failure:
+            return Published(time.monotonic() - start, 0.0, {}, failure.failed)
 
     def _prepare(self, version: int) -> None:
         self._publisher.prepare(version, self._policy.trained_state())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from agentgym_rl.core.engine import Interrupt, version_label
+from agentgym_rl.core.engine import Interrupt, Published, version_label
 from agentgym_rl.core.errors import WeightsError
 
 from .engine_routes import Pause, RemoteEngine
@@ -21,31 +21,6 @@ from .transport import Publication, Recognize, Transport, as_it_is
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
 """The largest share of the time for staging: an engine that hangs there must leave the others time
 to swap and, with "wait", to drain first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The result of a publication: its times, and the engines that serve the version."""
-
-    seconds: float
-    """The time from the first request to the last engine's confirmation."""
-    stage_s: float
-    """The part of it until the last engine has staged; engines sample meanwhile."""
-    pauses: Mapping[str, Pause]
-    """The interval without sampling of each engine that confirmed the version, by name: from its
-    /pause (`wait`: from the reply, since it samples until then) to the reply to its /resume."""
-    failed: Mapping[str, str]
-    """The names of all other engines, and their errors."""
-
-    @property
-    def served(self) -> tuple[str, ...]:
-        """Return the names of the engines that confirmed the version."""
-        return tuple(self.pauses)
-
-    @property
-    def pause_s(self) -> float:
-        """Return the longest time that one engine sampled nothing."""
-        return max(end - start for start, end in self.pauses.values())
 
 
 class PublicationFailed(WeightsError):

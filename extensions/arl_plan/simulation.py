@@ -195,6 +195,21 @@ class _Run:
                 )
             )
 
+        trainer = SimulatedTrainer(
+            config.trainer,
+            config.algo,
+            rates,
+            fleet,
+            cores,
+            process,
+            packing=self.packing or packing_of(config.trainer, rates.trainer),
+            batches=batches,
+        )
+
+        def recorded(step: int, metrics: Mapping[str, float]) -> None:
+            mark()
+            trainer.reported()
+
         controller = Controller(
             config.trainer,
             _without_metrics(config.algo),
@@ -203,9 +218,8 @@ class _Run:
             _NoMetrics(),
             _NoPhases(),
             plan=Plan(config.trainer, config.eval, steps=config.steps),
-            publications=fleet,
-            token="",
-            on_step=lambda step, metrics: mark(),
+            publications=trainer,
+            on_step=recorded,
         )
         rollout = LocalProducer(
             config.rollout,
@@ -222,20 +236,10 @@ class _Run:
             cast(Player, player),
             seed=config.seed,
         )
-        trainer = SimulatedTrainer(
-            config.trainer,
-            config.algo,
-            rates,
-            controller,
-            fleet,
-            cores,
-            process,
-            packing=self.packing or packing_of(config.trainer, rates.trainer),
-        )
         await _until_trained(
             rollout,
             trainer,
-            batches,
+            Loop(controller, trainer),
             adapt(
                 config.rollout,
                 buffer,
@@ -333,10 +337,10 @@ class _Run:
 async def _until_trained(
     rollout: LocalProducer,
     trainer: SimulatedTrainer,
-    batches: int,
+    training: Loop,
     adapting: Coroutine[Any, Any, None],
 ) -> None:
-    """Run rollout, trainer and the adaptation of concurrency until `batches` batches are trained.
+    """Run rollout, training and the adaptation of concurrency until the batches are trained.
 
     Raises:
         ConfigError, TimeoutError: for the same reasons as the run itself.
@@ -344,11 +348,11 @@ async def _until_trained(
     try:
         async with asyncio.TaskGroup() as tasks:
             others = [
-                tasks.create_task(Loop(trainer.controller).run(), name="training loop"),
+                tasks.create_task(training.run(), name="training loop"),
                 tasks.create_task(rollout.run(), name="rollout"),
                 tasks.create_task(adapting, name="concurrency"),
             ]
-            await trainer.run(batches)
+            await trainer.done.wait()
             for task in others:
                 task.cancel()
     except BaseExceptionGroup as group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -13,8 +13,9 @@ from pathlib import Path
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.prefixes import Chain, chained, fill_shared
 from agentgym_rl.config import AlgoConfig, LoraConfig, RolloutConfig, TrainerConfig
-from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.ranks import Ranks
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.core.engine import Published
 from agentgym_rl.core.model_folder import Shapes, tensor_heads, text_settings
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.storage.phases import COMPUTE_PHASES
@@ -83,44 +84,51 @@ class Step:
 
 
 @dataclass(slots=True)
-class SimulatedTrainer:
-    """The ranks of a simulated trainer, all in step."""
+class SimulatedTrainer(Ranks):
+    """The ranks of a simulated trainer, all in step, and the engines that they publish to."""
 
     config: TrainerConfig
     algo: AlgoConfig
     rates: Rates
-    controller: Controller
     fleet: SimulatedFleet
     cores: Cores
     process: Process
     """The rollout's process, which assembles batches."""
     packing: Packing
+    batches: int
+    """The number of batches after which `done` is set."""
     steps: list[Step] = field(default_factory=list[Step])
+    done: asyncio.Event = field(default_factory=asyncio.Event)
     _intervals: list[tuple[str, float, float]] = field(default_factory=list)
     _overlapped: float = 0.0
     _micro_batches: int = 0
+    _tokens: int = 0
+    _free_s: float = field(default_factory=lambda: _now_s())
+    """The time since which the ranks wait for a batch."""
+    _began_s: float = 0.0
+    """The time at which the publication began."""
 
-    async def run(self, batches: int) -> None:
-        """Train this number of batches."""
-        for step in range(batches):
-            self._intervals, self._overlapped, self._micro_batches = [], 0.0, 0
-            shards = await self._wait(step)
-            await self._train(shards)
-            await self._publish(step + 1)
-            await self._report(step, shards[0])
-
-    async def _wait(self, step: int) -> list[BatchShard]:
-        start = _now_s()
-        shards: list[BatchShard] = []
-        for rank in range(self.config.num_ranks):
-            shard = None
-            while shard is None:
-                shard = await self.controller.batch(step, rank)
-            shards.append(shard)
+    async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
+        self._intervals, self._overlapped, self._micro_batches = [], 0.0, 0
         seconds = self.rates.rollout.handover_s_per_episode * len(shards[0].rewards)
         await self.process.work(seconds, urgent=True)
-        self._intervals.append(("rollout_wait", start, _now_s()))
-        return shards
+        self._intervals.append(("rollout_wait", self._free_s, _now_s()))
+        await self._train(shards)
+        self._tokens = shards[0].num_trained_tokens
+        return StepReport(
+            step=step,
+            version=step + 1,
+            metrics={"grad_norm": 1.0, "lr": 1.0},  # else it is warned of as teaching nothing
+            group_ids=list(dict.fromkeys(shards[0].group_ids)),
+        )
+
+    def reported(self) -> None:
+        """Keep the batch that was trained last, which is in the log now."""
+        of = (self._intervals, self._tokens, self._overlapped, self._micro_batches)
+        self.steps.append(Step(_now_s(), *of))
+        self._free_s = _now_s()
+        if len(self.steps) == self.batches:
+            self.done.set()
 
     async def _train(self, shards: Sequence[BatchShard]) -> None:
         rates = self.rates.trainer
@@ -151,34 +159,33 @@ class SimulatedTrainer:
         if phase in COMPUTE_PHASES:
             self._overlapped += self.fleet.count_tokens() - before
 
-    async def _publish(self, version: int) -> None:
-        start, weights = _now_s(), self.rates.weights
-        names = await self.fleet.begin_publication(version)
+    # ------------------------------------------------------------------ publications
+    @property
+    def wanted(self) -> bool:
+        return False
+
+    @property
+    def silent_s(self) -> Mapping[str, float]:
+        return self.fleet.silent_s
+
+    async def begin_publication(self, version: int) -> dict[str, str]:
+        self._began_s = _now_s()
+        return await self.fleet.begin_publication(version)
+
+    async def publish(
+        self, version: int, engines: Mapping[str, str], timeout_s: float
+    ) -> Published:
+        weights = self.rates.weights
         await self.cores.work(weights.stage_s)
         await self.fleet.swap(version, pause_s=weights.pause_s)
-        await self.fleet.end_publication(version, served=names, failed={})
-        self._intervals.append(("weight_sync", start, _now_s()))
+        return Published(0.0, weights.stage_s, dict.fromkeys(engines, (0.0, 0.0)), {})
 
-    async def _report(self, step: int, shard: BatchShard) -> None:
+    async def end_publication(
+        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
+    ) -> None:
+        await self.fleet.end_publication(version, served=served, failed=failed)
+        self._intervals.append(("weight_sync", self._began_s, _now_s()))
         await self.cores.work(self.rates.trainer.between_s)
-        await self.controller.report(
-            StepReport(
-                step=step,
-                version=step + 1,
-                metrics={"grad_norm": 1.0, "lr": 1.0},  # else it is warned of as teaching nothing
-                group_ids=list(dict.fromkeys(shard.group_ids)),
-            ),
-            token=self.controller.token,
-        )
-        self.steps.append(
-            Step(
-                _now_s(),
-                self._intervals,
-                shard.num_trained_tokens,
-                self._overlapped,
-                self._micro_batches,
-            )
-        )
 
 
 def _now_s() -> float:

@@ -119,15 +119,10 @@ class Colocation(Turns):
         if self._turn is _Turn.STARTING:
             await self._wake_all()
 
-    async def to_ranks(self, *, lead: bool, wanted: Callable[[], bool]) -> bool:
-        """Return whether a batch may be handed to a rank, because all engines sleep.
-
-        Rank 0, the `lead`, does not publish during this call and puts them to sleep; the other
-        ranks wait for that. False: call again, or the batch is not `wanted` any more."""
-        if lead:
-            return await self._taken(_Turn.TRAINING, wanted)
-        asleep = await self._waited(lambda: self._turn is _Turn.TRAINING, "engines to fall asleep")
-        return asleep and wanted()
+    async def to_ranks(self, *, wanted: Callable[[], bool]) -> bool:
+        """Return whether a batch may be handed to the ranks, because all engines sleep now. False:
+        call again, or the batch is not `wanted` any more."""
+        return await self._taken(_Turn.TRAINING, wanted)
 
     async def _taken(self, turn: _Turn, wanted: Callable[[], bool]) -> bool:
         """Take the turn for the ranks; return whether they have it now."""

@@ -331,7 +331,7 @@ def test_calls_that_wait_are_told_of_the_end_and_have_a_limit():
     async def ask() -> list[str]:
         calls = Calls()
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(calls.ask("f", "{}")) for _ in range(MAX_WAITING + 1)]
+            asked = [tasks.create_task(calls.add("f", "{}")) for _ in range(MAX_WAITING + 1)]
             await asyncio.sleep(0)
             calls.close()
         assert await calls.next() is None

@@ -1,8 +1,9 @@
 """Advantages that somebody else computes: what the function is given, what is refused."""
 
 import pytest
+import torch
 
-from agentgym_rl.algo.own_advantage import check_advantage
+from agentgym_rl.algo.own_advantage import check_advantage, made_up_batch
 from agentgym_rl.algo.own_loss import needs
 from agentgym_rl.algo.own_parts import check_own_parts
 from agentgym_rl.config import AlgoConfig
@@ -106,3 +107,9 @@ def test_options_that_it_has_not_are_refused():
     algo = AlgoConfig(advantage=f"{HERE}:paid", advantage_options={"tau": 1})
     with pytest.raises(ConfigError, match="unexpected keyword argument 'tau'"):
         check_advantage(algo)
+
+
+def test_a_batch_for_trials_is_of_one_rank():
+    ranks = made_up_batch(()).ranks
+    assert ranks.gather(3.0) == [3.0]
+    assert ranks.moments(torch.tensor([1.0, 3.0])) == (2.0, 2.0, 2)

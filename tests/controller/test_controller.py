@@ -1,4 +1,4 @@
-"""The controller over real HTTP, as trainer ranks see it."""
+"""The loop and the controller, with ranks that a test plays."""
 
 import asyncio
 import sqlite3
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.config import AlgoConfig
+from agentgym_rl.config import AlgoConfig, TrainerConfig, WeightsConfig
 from agentgym_rl.controller import controller as module
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.controller.ranks import RanksFailed
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.engine import Published
+from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.run import loop as loop_module
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import read_metrics
 from agentgym_rl.storage.phases import read_phases
@@ -21,41 +24,53 @@ from tests.kit.groups import Publications, make_group
 from tests.kit.served import served
 
 
-def report(step: int, *group_ids: str) -> bytes:
-    intervals = [("forward_backward", 1.0, 2.0)]
-    return StepReport(step, step + 1, {"loss": 0.5}, intervals, group_ids).pack()
-
-
 def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
     async def play() -> None:
         async with served(tmp_path) as s:
-            await s.add(group("a", [0]))
-            await s.add(group("b", [0]))
-            bodies = [await (await s.http.get(f"/batch/0?rank={r}")).read() for r in (0, 1)]
-            shards = [BatchShard.unpack(body) for body in bodies]
+            await s.add(group("a", [0]), group("b", [0]))
+            shards = [await s.ranks.batch(0, rank) for rank in (0, 1)]
             assert sorted(i.episode for x in shards for m in x.minibatches for i in m) == [
                 0, 1, 2, 3,
             ]  # fmt: skip
-            assert (await s.http.post("/report", data=report(0, "a"))).status == 400
-            answer = await s.http.post("/report", data=report(0, "a", "b"))
-            assert (await answer.json(content_type=None))["loss"] == 0.5
-            assert s.controller.version == 1
+            intervals = [("forward_backward", 1.0, 2.0)]
+            report = StepReport(0, 1, {"loss": 0.5}, intervals, ["a", "b"])
+            found = await s.ranks.report(report, life=0)
+            assert found["loss"] == 0.5
+            assert (s.controller.version, s.ranks.published) == (1, [1])
 
     asyncio.run(play())
     (step,) = read_metrics(tmp_path / "metrics.jsonl")
     assert (step["loss"], step["reward/mean"]) == (0.5, 0.5)
-    assert [(s.step, s.trainer) for s in read_phases(tmp_path)] == [
-        (0, [("forward_backward", 1.0, 2.0)])
-    ]
+    assert step["time/engine_pause"] == step["time/weights_stage"] == 0.0
+    (phases,) = read_phases(tmp_path)
+    assert phases.step == 0
+    assert phases.trainer[0] == ("forward_backward", 1.0, 2.0)
+    assert [name for name, *_ in phases.trainer] == ["forward_backward", "weight_sync"]
+
+
+@cases("report", [StepReport(0, 1, {}, [], ["a"]), StepReport(1, 2, {}, [], ["a", "b"])])
+def test_a_report_of_another_batch_is_a_failure_of_the_ranks(report, group):
+    async def play(folder) -> None:
+        async with served(folder) as s:
+            await s.add(group("a", [0]), group("b", [0]))
+            await s.ranks.batch(0, 0)
+            with pytest.raises(RanksFailed, match="the report is of another"):
+                await s.ranks.report(report, life=0)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(play(Path(folder)))
 
 
 class Shared:
-    """Devices whose turn is always that of the ranks, and whose engines slept twice."""
+    """Devices whose turn is that of the ranks at the second look, and whose engines slept twice."""
+
+    looks = 0
 
     async def ranks_started(self) -> None: ...
 
-    async def to_ranks(self, *, lead: bool, wanted) -> bool:
-        return True
+    async def to_ranks(self, *, wanted) -> bool:
+        self.looks += 1
+        return self.looks > 1
 
     def slept(self) -> dict[str, list[tuple[str, float, float]]]:
         return {"engine-0": [("asleep", 1.0, 2.0), ("asleep", 4.0, 5.5)], "engine-1": []}
@@ -63,21 +78,32 @@ class Shared:
 
 def test_the_longest_sleep_of_an_engine_is_a_metric_and_its_intervals_are_phases(tmp_path, group):
     async def play() -> None:
-        async with served(tmp_path, devices=Shared()) as s:
-            await s.add(group("a", [0]))
-            await s.add(group("b", [0]))
-            await s.http.get("/batch/0?rank=0")
-            found = StepReport(0, 1, {}, [], ("a", "b"), others={"engine-0": [("wake", 5.5, 6.0)]})
-            assert (await s.http.post("/report", data=found.pack())).status == 200
+        async with served(tmp_path, Publications(e="http://e"), Shared()) as s:
+            await s.add(group("a", [0]), group("b", [0]))
+            await s.train(0, others={"engine-0": [("wake", 5.5, 6.0)]})
 
     asyncio.run(play())
     (step,) = read_metrics(tmp_path / "metrics.jsonl")
     assert step["time/asleep"] == 2.5
     (phases,) = read_phases(tmp_path)
-    assert phases.others == {
-        "engine-0": [("asleep", 1.0, 2.0), ("asleep", 4.0, 5.5), ("wake", 5.5, 6.0)],
-        "engine-1": [],
-    }
+    assert phases.others["engine-0"] == [
+        *(("asleep", 1.0, 2.0), ("asleep", 4.0, 5.5), ("wake", 5.5, 6.0))
+    ]
+    assert phases.others["engine-1"] == []
+
+
+def test_engines_that_do_not_leave_the_devices_end_the_run(tmp_path, group):
+    devices = Shared()
+    devices.looks = -(10**9)
+
+    async def play() -> None:
+        trainer = TrainerConfig(num_ranks=2, num_minibatches=1, batch_timeout_s=0.05)
+        async with served(tmp_path, devices=devices, trainer=trainer) as s:
+            await s.add(group("a", [0]), group("b", [0]))
+            with pytest.raises(TrainerError, match=r"batch 0 waited 0 s .* leave the devices"):
+                await s.ranks.batch(0, 0)
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize(
@@ -95,11 +121,8 @@ def test_the_first_batch_that_taught_nothing_is_warned_of(batches, warned, tmp_p
         async with served(tmp_path) as s:
             for step, (norm, reward) in enumerate(batches):
                 names = [f"{step}a", f"{step}b"]
-                for name in names:
-                    await s.add(group(name, [step], reward=reward))
-                await s.http.get(f"/batch/{step}?rank=0")
-                found = StepReport(step, step + 1, {"grad_norm": norm, "lr": 1.0}, [], names)
-                assert (await s.http.post("/report", data=found.pack())).status == 200
+                await s.add(*[group(name, [step], reward=reward) for name in names])
+                await s.train(step, {"grad_norm": norm, "lr": 1.0})
 
     asyncio.run(play())
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -113,12 +136,10 @@ def test_a_teacher_of_no_task_is_warned_of_once(tmp_path, group, caplog):
     async def play() -> None:
         async with served(tmp_path, algo=algo) as s:
             for step in range(4):
+                level = {"level": 1 + (step == 3)}
                 names = [f"{step}a", f"{step}b"]
-                for name in names:
-                    await s.add(replace(group(name, [step]), data={"level": 1 + (step == 3)}))
-                await s.http.get(f"/batch/{step}?rank=0")
-                found = StepReport(step, step + 1, {"grad_norm": 1.0, "lr": 1.0}, [], names)
-                assert (await s.http.post("/report", data=found.pack())).status == 200
+                await s.add(*[replace(group(name, [step]), data=level) for name in names])
+                await s.train(step, {"grad_norm": 1.0, "lr": 1.0})
 
     asyncio.run(play())
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -126,78 +147,78 @@ def test_a_teacher_of_no_task_is_warned_of_once(tmp_path, group, caplog):
     assert "{'level': 2} (only), and one of the last batch has {'env_id': '', 'level': 1}" in said
 
 
-def test_a_rank_can_say_something_on_the_console(tmp_path, caplog):
+def test_a_warning_of_a_rank_is_on_the_console(tmp_path, group, caplog):
     async def play() -> None:
         async with served(tmp_path) as s:
-            assert (await s.http.post("/warn", json={"text": "they disagree"})).status == 200
-            assert (await s.http.post("/warn", json={"words": "they"})).status == 400
+            await s.add(group("a", [0]), group("b", [0]))
+            await s.train(0, warnings=["they disagree"])
 
     asyncio.run(play())
     assert "they disagree" in caplog.text
 
 
-def test_a_batch_is_leased_only_at_its_own_version(tmp_path, group, monkeypatch):
-    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
-
+def test_a_batch_is_leased_only_at_its_own_version(tmp_path, group):
     async def play() -> None:
         async with served(tmp_path) as s:
-            for name in ("a", "b", "c", "d"):
-                await s.add(group(name, [0]))
-            assert (await s.http.get("/batch/1?rank=0")).status == 204
+            await s.add(*[group(name, [0]) for name in ("a", "b", "c", "d")])
+            assert s.controller.could_have(0)
+            assert not s.controller.could_have(1)
 
     asyncio.run(play())
 
 
-def test_a_waiting_rank_is_told_whether_engines_sample_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
-    fleet = Publications()
+def test_a_wait_for_a_batch_is_as_long_as_no_engine_samples(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.05)
+    fleet = Publications(e="http://e")
 
-    async def play() -> list[int]:
-        statuses: list[int] = []
+    async def play() -> list[bool]:
+        found: list[bool] = []
         async with served(tmp_path, fleet) as s:
             for silent_s, sampled in (({}, 0), ({"e": 0.01}, 0), ({"e": 9.0}, 0), ({"e": 9.0}, 7)):
                 fleet.silent_s, s.controller.buffer.sampled_tokens = silent_s, sampled
-                statuses.append((await s.http.get("/batch/0?rank=0")).status)
-            statuses.append((await s.http.get("/batch/0?rank=0")).status)
-        return statuses
+                s.controller._sampled = (s.controller._sampled[0], -1e9)  # long ago
+                found.append(s.controller.samples())
+        return found
 
-    assert asyncio.run(play()) == [204, 202, 204, 202, 204]
-
-
-def test_every_waiting_rank_is_told_of_an_episode_that_ended(tmp_path):
-    async def play() -> list[bool]:
-        async with served(tmp_path) as s:
-            s.controller.buffer.sampled_tokens = 7
-            return [s.controller.samples() for _ in range(2)]
-
-    assert asyncio.run(play()) == [True, True]
+    assert asyncio.run(play()) == [False, True, False, True]
 
 
-def test_a_waiting_rank_gets_the_batch_as_soon_as_it_is_complete(tmp_path, group):
+def test_a_batch_that_never_comes_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop_module, "LOOK_EVERY_S", 0.02)
+
     async def play() -> None:
-        async with served(tmp_path) as s, asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(s.http.get("/batch/0?rank=0"))
-            await asyncio.sleep(0.05)
-            await s.add(group("a", [0]))
-            await s.add(group("b", [0]))
-            async with asyncio.timeout(60):
-                assert (await waiting).status == 200
+        trainer = TrainerConfig(num_ranks=2, num_minibatches=1, batch_timeout_s=0.05)
+        async with served(tmp_path, trainer=trainer) as s:
+            with pytest.raises(TrainerError, match=r"batch 0 is not complete, .* for 0 s"):
+                await s.ranks._until(lambda: False, "the end")
 
     asyncio.run(play())
 
 
-def test_stale_groups_are_dropped_at_the_lease_and_counted(tmp_path, group, monkeypatch):
-    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
+def test_the_loop_gets_the_batch_as_soon_as_it_is_complete(tmp_path, group):
+    async def play() -> None:
+        async with served(tmp_path) as s, asyncio.TaskGroup() as tasks:
+            s.controller.num_asking = 1
+            waiting = tasks.create_task(s.ranks._until(lambda: s.ranks._has(0), "batch 0"))
+            await asyncio.sleep(0.05)
+            assert s.controller.trainer_waits
+            await s.add(group("a", [0]), group("b", [0]))
+            await waiting
+            assert not s.controller.trainer_waits
 
+    asyncio.run(play())
+
+
+def test_stale_groups_are_dropped_at_the_lease_and_counted(tmp_path, group):
     async def play() -> None:
         async with served(tmp_path) as s:
-            await s.add(group("old", [0]))
-            await s.add(group("new", [2]))
-            s.controller.history += [{}, {}]
-            s.controller.buffer.publish(2)
-            assert (await s.http.get("/batch/2?rank=0")).status == 204
+            for step in (0, 1):
+                await s.add(group(f"a{step}", [step]), group(f"b{step}", [step]))
+                await s.train(step)
+            await s.add(group("old", [0]), group("new", [2]))
+            assert await s.ranks.batch(2, 0) is None
             await s.add(group("newer", [2]))
-            shard = BatchShard.unpack(await (await s.http.get("/batch/2?rank=0")).read())
+            shard = await s.ranks.batch(2, 0)
             assert set(shard.group_ids) == {"new", "newer"}
             assert s.controller.buffer.dropped == {"stale": 1}
 
@@ -207,11 +228,13 @@ def test_stale_groups_are_dropped_at_the_lease_and_counted(tmp_path, group, monk
 def test_a_stale_group_that_ends_while_another_is_dropped_is_dropped_too(
     tmp_path, group, monkeypatch
 ):
-    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
     drop = EpisodeLog.drop
 
     async def play() -> None:
         async with served(tmp_path) as s:
+            for step in (0, 1):
+                await s.add(group(f"a{step}", [step]), group(f"b{step}", [step]))
+                await s.train(step)
             late = [group("older", [0])]
 
             async def drop_slowly(log, groups, cause):
@@ -220,113 +243,98 @@ def test_a_stale_group_that_ends_while_another_is_dropped_is_dropped_too(
                     await s.add(late.pop())
 
             monkeypatch.setattr(EpisodeLog, "drop", drop_slowly)
-            for name, version in (("old", 0), ("new", 2), ("newer", 2)):
-                await s.add(group(name, [version]))
-            s.controller.history += [{}, {}]
-            s.controller.buffer.publish(2)
-            shard = BatchShard.unpack(await (await s.http.get("/batch/2?rank=0")).read())
+            await s.add(group("old", [0]), group("new", [2]), group("newer", [2]))
+            shard = await s.ranks.batch(2, 0)
             assert set(shard.group_ids) == {"new", "newer"}
             assert s.controller.buffer.dropped == {"stale": 2}
 
     asyncio.run(play())
 
 
-@cases(
-    "method, path, body, status",
-    [
-        ("GET", "/batch/0?rank=9", b"", 400),
-        ("GET", "/nowhere", b"", 404),
-        ("POST", "/report", b"garbage", 400),
-        ("POST", "/report", report(3), 400),
-        ("POST", "/ready", b"{", 400),
-        ("POST", "/ready", b'{"rank": 1}', 200),
-    ],
-)
-def test_bad_requests_are_refused(tmp_path, method, path, body, status):
+def test_a_publication_is_for_those_that_are_there_and_says_who_has_it(tmp_path, group):
+    fleet = Publications(a="http://a", b="http://b")
+
     async def play() -> None:
-        async with served(tmp_path) as s:
-            answer = await s.http.request(method, path, data=body)
-            assert answer.status == status
-
-    asyncio.run(play())
-
-
-def test_a_wrong_token_is_refused(tmp_path):
-    async def play() -> None:
-        async with served(tmp_path) as s:
-            headers = {"authorization": "Bearer wrong"}
-            answer = await s.http.get("/batch/0", headers=headers)
-            assert answer.status == 401
-
-    asyncio.run(play())
-
-
-def test_ranks_are_told_when_the_run_ends(tmp_path):
-    async def play() -> None:
-        async with served(tmp_path) as s:
-            s.controller.close()
-            assert (await s.http.get("/batch/0?rank=0")).status == 410
-
-    asyncio.run(play())
-
-
-def test_a_publication_asks_who_gets_it_and_says_who_has_it(tmp_path):
-    async def play() -> tuple:
-        fleet = Publications(a="http://a", b="http://b")
         async with served(tmp_path, fleet) as s:
-            begun = await s.http.post("/publish/begin", json={"version": 3})
-            end = {"version": 3, "served": ["a"], "failed": {"b": "gone"}}
-            ended = await s.http.post("/publish/end", json=end)
-            wrong = await s.http.post("/publish/end", json=end | {"surplus": 1})
-            return await begun.json(content_type=None), ended.status, wrong.status, fleet.ended
 
-    engines = {"a": "http://a", "b": "http://b"}
-    ends = [(3, ["a"], {"b": "gone"})]
-    assert asyncio.run(play()) == ({"engines": engines}, 200, 400, ends)
+            async def one_fails(version, engines, timeout_s):
+                assert engines == fleet.engines
+                return Published(0.1, 0.1, {"a": (0.0, 0.1)}, {"b": "gone"})
 
+            s.ranks.publish = one_fails
+            await s.add(group("a", [0]), group("b", [0]))
+            await s.train(0)
 
-def test_a_publication_waits_for_an_engine_and_ends_with_the_run(tmp_path):
-    async def play() -> list[int]:
-        async with served(tmp_path) as s:
-            first = await s.http.post("/publish/begin", json={"version": 1})
-            s.controller.close()
-            return [first.status, (await s.http.post("/publish/begin", json={"version": 1})).status]
-
-    assert asyncio.run(play()) == [204, 410]
+    asyncio.run(play())
+    assert fleet.ended == [(1, ["a"], {"b": "gone"})]
+    (phases,) = read_phases(tmp_path)
+    assert phases.others == {"a": [("pause", 0.0, 0.1)]}
 
 
-def test_rank_0_is_asked_to_publish_again_for_an_engine_that_came_back(tmp_path):
-    async def play() -> list[int]:
-        fleet = Publications()
+def test_a_publication_that_failed_is_begun_again(tmp_path, group):
+    fleet = Publications(a="http://a")
+
+    async def play() -> None:
         async with served(tmp_path, fleet) as s:
+            results = [{}, {}, {"a": (0.0, 0.1)}]
+
+            async def tries(version, engines, timeout_s):
+                pauses = results.pop(0)
+                return Published(0.1, 0.1, pauses, {} if pauses else {"a": "busy"})
+
+            s.ranks.publish = tries
+            await s.add(group("a", [0]), group("b", [0]))
+            await s.train(0)
+
+    asyncio.run(play())
+    assert [served for _, served, _ in fleet.ended] == [[], [], ["a"]]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_engines_that_stay_gone_are_a_failure_of_the_ranks(there, tmp_path, group):
+    fleet = Publications(**({"a": "http://a"} if there else {}))
+    weights = WeightsConfig(update_timeout_s=0.3)
+
+    async def play() -> None:
+        async with served(tmp_path, fleet, weights=weights) as s:
+
+            async def fails(version, engines, timeout_s):
+                return Published(0.1, 0.1, {}, {"a": "gone"})
+
+            s.ranks.publish = fails
+            await s.add(group("a", [0]), group("b", [0]))
+            why = "no engine took policy version 1: gone" if there else "no engine was there"
+            with pytest.raises(WeightsError, match=why):
+                await s.train(0)
+            assert s.controller.version == 0
+
+    asyncio.run(play())
+
+
+def test_a_version_is_published_again_for_an_engine_that_came_back(tmp_path, group, monkeypatch):
+    monkeypatch.setattr(loop_module, "LOOK_EVERY_S", 0.02)
+    fleet = Publications(a="http://a")
+
+    async def play() -> None:
+        async with served(tmp_path, fleet) as s:
+            await s.add(group("a", [0]), group("b", [0]))
+            await s.train(0)
             fleet.wanted = True
-            asked = await s.http.get("/batch/0?rank=0")
+            while len(s.ranks.published) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             s.controller.close()
-            return [asked.status, (await s.http.get("/batch/0?rank=0")).status]
-
-    assert asyncio.run(play()) == [205, 410]
-
-
-def test_a_batch_that_cannot_be_trained_ends_the_run_and_no_rank_begins_again(tmp_path):
-    async def play() -> None:
-        async with served(tmp_path) as s:
-            assert (await s.http.post("/failed", json={"why": "batch 0: inf"})).status == 200
-            assert (await s.http.post("/failed", json={"why": "so say I"})).status == 200
-            with pytest.raises(TrainerError, match="batch 0: inf"):
-                await s.controller.watch()
+            assert set(s.ranks.published) == {1}
 
     asyncio.run(play())
 
 
 @cases("algo", [{"leave_out": ["absent"]}, {"reward": {"parts": {"absent": 1.0}}}])
-def test_a_name_that_no_episode_has_ends_the_run_and_no_rank_begins_again(algo):
+def test_a_name_that_no_episode_has_ends_the_run(algo):
     async def play(folder) -> None:
         async with served(folder, algo=AlgoConfig.model_validate(algo)) as s:
-            for name in ("a", "b"):
-                await s.add(make_group(name, [0]))
-            assert (await s.http.get("/batch/0?rank=0")).status == 410
+            await s.add(make_group("a", [0]), make_group("b", [0]))
             with pytest.raises(ConfigError, match="names 'absent'"):
-                await s.controller.watch()
+                await s.train(0)
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(Path(folder)))
@@ -337,25 +345,19 @@ def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_
         async with served(tmp_path) as s:
             before = []
             for step in (0, 1, 2):  # the last one is in hand
-                for name in ("a", "b"):
-                    await s.add(group(f"{name}{step}", [step]))
-                answer = await s.http.get(f"/batch/{step}?rank=0")
-                before.append(BatchShard.unpack(await answer.read()).group_ids)
+                await s.add(group(f"a{step}", [step]), group(f"b{step}", [step]))
+                before.append((await s.ranks.batch(step, 0)).group_ids)
                 if step < 2:
-                    await s.http.post("/report", data=report(step, *dict.fromkeys(before[-1])))
-            assert (await s.http.post("/current", json={})).status == 200
-            assert await s.controller.regroup(1, None) == 1
-            assert (await s.http.post("/current", json={})).status == 401
-            late = await s.http.post("/report", data=report(2, *dict.fromkeys(before[2])))
-            assert late.status == 401
-            s.http.headers["authorization"] = f"Bearer {s.controller.token}"
+                    await s.train(step)
+            await s.ranks.lose(s.ranks.loop)
+            assert await s.ranks.loop.regroup(1, None) == 1
             after = []
             for step in (1, 2):
-                answer = await s.http.get(f"/batch/{step}?rank=0")
-                after.append(BatchShard.unpack(await answer.read()).group_ids)
+                after.append((await s.ranks.batch(step, 0)).group_ids)
                 assert s.controller.version == 2
-                await s.http.post("/report", data=report(step, *dict.fromkeys(after[-1])))
+                await s.train(step)
             assert s.controller.version == 3
+            assert s.ranks.published == [1, 2, 2, 3], "the version that engines have, and the next"
             return before[1:], after
 
     before, after = asyncio.run(play())
@@ -365,23 +367,65 @@ def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_
         assert log.execute("SELECT step, checkpoint FROM incarnations").fetchall() == [(1, "")]
 
 
-@pytest.mark.parametrize("is_ending", [False, True])
-def test_no_rank_is_ahead_of_a_batch_that_comes_again(tmp_path, group, monkeypatch, is_ending):
-    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
+def test_checkpoints_are_completed_beside_batches_and_logged_after_their_batch(tmp_path, group):
+    trainer = TrainerConfig(num_ranks=2, num_minibatches=1, checkpoint_every=2)
 
-    async def play() -> list[int]:
-        async with served(tmp_path) as s:
-            for step in (0, 1):
-                for name in ("a", "b"):
-                    await s.add(group(f"{name}{step}", [step]))
-                await s.http.get(f"/batch/{step}?rank=0")
-                names = (f"a{step}", f"b{step}")
-                await s.http.post("/report", data=report(step, *names))
-            if is_ending:
-                s.controller.close()
-            await s.controller.regroup(0, None)
-            s.http.headers["authorization"] = f"Bearer {s.controller.token}"
-            asked = [await s.http.get(f"/batch/{step}?rank=1") for step in (0, 1, 2)]
-            return [answer.status for answer in asked]
+    async def play() -> None:
+        async with served(tmp_path, trainer=trainer, steps=3) as s:
+            begun, may_complete, ended = [], asyncio.Event(), asyncio.Event()
 
-    assert asyncio.run(play()) == [200, 204, 410 if is_ending else 204]
+            async def checkpoint(step):
+                begun.append((step, len(s.controller.history)))
+                return {
+                    "trainer-0": [("checkpoint", 1.0, 3.0)],
+                    "trainer-1": [("checkpoint", 1, 2)],
+                }
+
+            async def complete(metrics):
+                await may_complete.wait()
+                return tmp_path / f"step-{len(s.controller.history)}"
+
+            async def stop():
+                ended.set()
+
+            s.ranks.checkpoint, s.ranks.complete, s.ranks.stop = checkpoint, complete, stop
+            for step in range(3):
+                await s.add(group(f"a{step}", [step]), group(f"b{step}", [step]))
+                training = asyncio.create_task(s.train(step))
+                if step == 2:
+                    await asyncio.sleep(0.05)
+                    assert begun == [(2, 1)], "one at a time"
+                    may_complete.set()
+                assert (await training).get("time/checkpoint", 0) == (2.0 if step else 0)
+            await ended.wait()
+            assert begun == [(2, 1), (3, 2)], "before the record"
+
+    asyncio.run(play())
+    assert [set(phases.others) for phases in read_phases(tmp_path)] == [
+        {"e"},
+        *[{"e", "trainer-1"}] * 2,
+    ]
+    with closing(sqlite3.connect(tmp_path / "episodes.db")) as log:
+        found = log.execute("SELECT version FROM versions WHERE checkpoint != ''").fetchall()
+    assert sorted(found) == [(2,), (3,)]
+
+
+def test_the_first_version_of_ranks_is_published_before_they_count_as_ready(tmp_path):
+    fleet = Publications()
+
+    async def play() -> None:
+        async with served(tmp_path, fleet) as s:
+            await s.ranks.lose(s.ranks.loop)
+
+            async def begun():
+                return 4
+
+            s.ranks.begun = begun
+            await s.ranks.loop.regroup(0, None)
+            await asyncio.sleep(0.1)
+            assert not s.controller.trainer_ready, "no engine is there"
+            fleet.engines = {"e": "http://e"}
+            await s.ranks._until(lambda: s.controller.trainer_ready, "ranks")
+            assert s.ranks.published == [4]
+
+    asyncio.run(play())

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
-from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed
@@ -31,9 +30,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentgym_rl.controller import buffer, controller
+from agentgym_rl.controller import buffer
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.controller import Controller
+from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage import batched_commits
 from agentgym_rl.storage.batched_commits import GroupCommit
 from agentgym_rl.storage.episode_log import EpisodeLog
@@ -186,8 +185,7 @@ def try_schedules(count: int, number: int, phases=(Phase.generate,)) -> None:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    with patch.object(controller, "LONG_POLL_S", 0.01):  # who finds nothing asks again at once
-        run_state_machine_as_test(seed(number)(Schedule), settings=options)
+    run_state_machine_as_test(seed(number)(Schedule), settings=options)
 
 
 def main(number: int, count: int) -> None:
@@ -296,12 +294,10 @@ def _the_budget_stays_away(patch):
 
 
 def _late_reports_count(patch):
-    plain = Controller.report
+    async def interrupt(self):
+        pass
 
-    async def report(self, report, *, token):
-        return await plain(self, report, token=self.token)
-
-    patch.setattr(Controller, "report", report)
+    patch.setattr(Loop, "interrupt", interrupt)
 
 
 def _another_order_again(patch):

@@ -116,7 +116,7 @@ class World:
     def report(self) -> None:
         """The batch in hand is trained."""
         if self.hand is not None:
-            self._do(self._report(self._train(), self.life.controller.token))
+            self._do(self._report(self._train(), self.life.ranks.life))
 
     def checkpoint(self) -> None:
         """The trainer saves what it has."""
@@ -129,7 +129,8 @@ class World:
         """The ranks are gone, and others come; `late`: their last report is under way."""
         if self._is_replaced:
             return
-        token, report = self.life.controller.token, None
+        ranks, report = self.life.ranks, None
+        life = ranks.life
         if late and self.hand is not None:
             report = self._train()
         self.hand = self.last = None
@@ -139,7 +140,7 @@ class World:
             await self.life.replace_trainer()
             self._is_replaced = False
             if report is not None:
-                again = await self.life.controller.report(report, token=token)
+                again = await ranks.report(report, life=life)
                 assert again is None, "a report of ranks that were replaced counts"
 
         self._do(replace())
@@ -288,8 +289,8 @@ class World:
         """The batch that the ranks have."""
         self.last: StepReport | None = None
         """Of the weights that the ranks have, unless they are saved."""
-        self._busy: set[str] = set()
-        """Tokens of ranks that ask or report."""
+        self._busy: set[int] = set()
+        """Lives of ranks that ask or report."""
         self._is_replaced = False
         """Whether ranks are gone, and others have not begun."""
         self.version = self.life.trainer.step
@@ -330,16 +331,16 @@ class World:
 
     @property
     def _is_busy(self) -> bool:
-        return self._is_replaced or self.life.controller.token in self._busy
+        return self._is_replaced or self.life.ranks.life in self._busy
 
     @contextmanager
-    def _being_busy(self) -> Iterator[str]:
-        token = self.life.controller.token
-        self._busy.add(token)
+    def _being_busy(self) -> Iterator[int]:
+        life = self.life.ranks.life
+        self._busy.add(life)
         try:
-            yield token
+            yield life
         finally:
-            self._busy.discard(token)
+            self._busy.discard(life)
 
     @property
     def until_stale(self) -> int:
@@ -361,17 +362,17 @@ class World:
             await asyncio.sleep(0)
 
     async def _ask(self) -> None:
-        with self._being_busy() as token:
-            controller, step = self.life.controller, self.life.trainer.step
-            first = await controller.batch(step, 0)
+        with self._being_busy() as life:
+            ranks, step = self.life.ranks, self.life.trainer.step
+            first = await ranks.batch(step, 0)
             self._learn_stale()
             if first is None:  # groups were too old: the next to ask would wait for others
-                assert token != controller.token or step not in self.batches
+                assert life != ranks.life or step not in self.batches
                 return
             self._is_given(step, list(dict.fromkeys(first.group_ids)))
-            if token != controller.token:
+            if life != ranks.life:
                 return
-            shards = [first, *[await controller.batch(step, r) for r in range(1, RANKS)]]
+            shards = [first, *[await ranks.batch(step, r) for r in range(1, RANKS)]]
             self._check_shards(step, shards)
             self.hand = self.batches[step]
 
@@ -396,10 +397,10 @@ class World:
         names, self.hand = self.hand, None
         return self.life.trainer.train(names)
 
-    async def _report(self, report: StepReport, token: str) -> None:
+    async def _report(self, report: StepReport, life: int) -> None:
         with self._being_busy():
-            found = await self.life.controller.report(report, token=token)
-        is_lost = token != self.life.controller.token
+            found = await self.life.ranks.report(report, life=life)
+        is_lost = life != self.life.ranks.life
         if found is None:
             assert is_lost, "a report does not count"
             return

@@ -58,8 +58,8 @@ class Scene:
     def asleep(self) -> list[bool]:
         return [server.engine.asleep for server in self.servers]
 
-    async def batch(self, rank: int = 0, *, wanted: bool = True) -> bool:
-        return await self.turns.to_ranks(lead=rank == 0, wanted=lambda: wanted)
+    async def batch(self, *, wanted: bool = True) -> bool:
+        return await self.turns.to_ranks(wanted=lambda: wanted)
 
     async def publish(self, version: int) -> None:
         """As a rank and the fleet do it."""
@@ -99,9 +99,6 @@ def test_a_batch_is_handed_out_once_all_sleep_and_turns_outlast_it(level):
         async with asyncio.TaskGroup() as tasks:
             early = tasks.create_task(scene.turn("early"))
             await scene.sampled.wait()
-            other = tasks.create_task(scene.batch(rank=1))
-            await asyncio.sleep(0)
-            assert not other.done()
             assert await scene.batch()
             assert scene.asleep == [True, True]
             late = tasks.create_task(scene.turn("late"))
@@ -111,14 +108,13 @@ def test_a_batch_is_handed_out_once_all_sleep_and_turns_outlast_it(level):
             await scene.publish(1)
         assert scene.asleep == [False, False]
         assert not ENGINE_CLOCK.asleep
-        return early.result(), late.result(), other.result(), scene.turns.slept()
+        return early.result(), late.result(), scene.turns.slept()
 
-    early, late, other, slept = played(scenario, **{"cluster.sleep_level": level})
+    early, late, slept = played(scenario, **{"cluster.sleep_level": level})
     assert len(early) == 8
     assert early == sorted(early)
     assert set(early) == {0, 1}
     assert late == [1] * 8
-    assert other
     assert sorted(slept) == ["engine-0", "engine-1"]
     for [(phase, start, end)] in slept.values():
         assert phase == "asleep"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.task import Task, TaskSource
@@ -33,6 +32,7 @@ from agentgym_rl.storage.phases import PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, recover
 from agentgym_rl.storage.run_folder import create_run_dir
 from tests.kit.groups import Publications, make_group
+from tests.kit.pulled import AskedController, PulledRanks
 
 STEPS, B, EVERY = 6, 2, 2
 
@@ -133,14 +133,14 @@ class Life:
         rewrite_metrics(run / "metrics.jsonl", [finite(row) for row in self.found.history])
         metrics = stack.enter_context(closing(MetricsFile(run / "metrics.jsonl")))
         groups = settings.steps * settings.rollout.groups_per_batch
-        self.buffer = Buffer(settings.rollout, total_groups=groups)
+        self.buffer = Buffer(settings.rollout, total_groups=groups, log=log)
         self.buffer.restore(
             self.found.step,
             leased=self.found.leased,
             waiting=self.found.waiting,
             dropped=self.found.dropped,
         )
-        self.controller = Controller(
+        self.controller = AskedController(
             settings.trainer,
             settings.algo,
             self.buffer,
@@ -148,13 +148,13 @@ class Life:
             metrics,
             stack.enter_context(closing(PhasesFile(run))),
             plan=Plan(settings.trainer, settings.eval, steps=settings.steps),
-            publications=Publications(),
-            token="",
+            publications=Publications(e="http://e"),
             on_step=lambda *_: None,
             recovered=self.found,
         )
-        training = asyncio.create_task(Loop(self.controller).run())
-        stack.callback(training.cancel)
+        self.ranks = PulledRanks(self.controller)
+        self.loop = Loop(self.controller, self.ranks)
+        stack.callback(self.ranks.begin(self.loop).cancel)
         draws = draws_of(settings.rollout, log, seed=settings.seed, recovered=self.found)
         self.finished = FinishedGroups(
             settings.rollout, buffer=self.buffer, episodes=log, draws=draws
@@ -172,22 +172,23 @@ class Life:
 
     async def replace_trainer(self) -> None:
         """Replace the ranks, which are lost, by new ones at the newest checkpoint."""
+        await self.ranks.lose(self.loop)
         self.trainer = Trainer(self.trainer.run)
-        await self.controller.regroup(self.trainer.step, newest_checkpoint(self.trainer.folder))
+        await self.loop.regroup(self.trainer.step, newest_checkpoint(self.trainer.folder))
 
 
 async def _live(run: Path, dies_at: int, after: bool, log_type, loses, settings) -> Trainer:
     with ExitStack() as stack:
         log = log_type(run / "episodes.db", dies_at + 1, after=after)
         life = Life(config(run, **settings), run, log, stack)
-        controller = life.controller
+        ranks = life.ranks
         try:
             while life.trainer.step < STEPS:
                 await _play(life.buffer, life.finished, life.cursor)
                 while stale := life.buffer.drop_stale():
                     await log.drop(stale, "stale")
                     await _play(life.buffer, life.finished, life.cursor)
-                shard = await controller.batch(life.trainer.step, 0)
+                shard = await ranks.batch(life.trainer.step, 0)
                 if loses():
                     await life.replace_trainer()
                     continue
@@ -195,7 +196,7 @@ async def _live(run: Path, dies_at: int, after: bool, log_type, loses, settings)
                 if loses():
                     await life.replace_trainer()
                     continue
-                await controller.report(report, token=controller.token)
+                await ranks.report(report, life=ranks.life)
                 if loses():
                     await life.replace_trainer()
                 elif life.trainer.step % EVERY == 0:

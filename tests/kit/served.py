@@ -1,22 +1,20 @@
-"""A controller with a buffer and a log, over real HTTP."""
+"""A loop with a buffer and a log, and ranks that a test plays (`tests/kit/pulled.py`)."""
 
 import asyncio
 from contextlib import asynccontextmanager
 
-import aiohttp
-
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
-from agentgym_rl.controller.api import ControllerApi
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.controller import Controller, Devices
+from agentgym_rl.controller.controller import Devices
 from agentgym_rl.controller.schedule import Plan
+from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.task import Task
 from agentgym_rl.run.loop import Loop
-from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.metrics import MetricsFile
 from agentgym_rl.storage.phases import PhasesFile
 from tests.kit.groups import Publications
+from tests.kit.pulled import AskedController, PulledRanks
 
 CONFIG = Config(
     rollout=RolloutConfig(groups_per_batch=2, max_staleness=1),
@@ -25,43 +23,57 @@ CONFIG = Config(
 
 
 class Served:
-    def __init__(self, controller: Controller, http: aiohttp.ClientSession, log: EpisodeLog):
-        self.controller, self.http, self.log = controller, http, log
+    def __init__(self, controller: AskedController, ranks: PulledRanks, log: EpisodeLog):
+        self.controller, self.ranks, self.log = controller, ranks, log
 
-    async def add(self, group) -> None:
-        self.controller.buffer.admit()
-        await self.log.add_group(Task(group.task_id, 0), 0, group)
-        self.controller.buffer.accept(group)
+    async def add(self, *groups) -> None:
+        for group in groups:
+            self.controller.buffer.admit()
+            await self.log.add_group(Task(group.task_id, 0), 0, group)
+            self.controller.buffer.accept(group)
+
+    async def train(self, step: int, metrics=None, **more):
+        """The next batch is trained; return its metrics."""
+        shard = await self.ranks.batch(step, 0)
+        names = list(dict.fromkeys(shard.group_ids))
+        report = StepReport(step, step + 1, metrics or {}, [], names, **more)
+        return await self.ranks.report(report, life=self.ranks.life)
 
 
 @asynccontextmanager
 async def served(
-    path, fleet: Publications | None = None, devices: Devices | None = None, algo=CONFIG.algo
+    path,
+    fleet: Publications | None = None,
+    devices: Devices | None = None,
+    algo=CONFIG.algo,
+    trainer=CONFIG.trainer,
+    steps=CONFIG.steps,
+    **loop,
 ):
     log = EpisodeLog(path / "episodes.db")
     metrics = MetricsFile(path / "metrics.jsonl")
     phases = PhasesFile(path)
-    buffer = Buffer(CONFIG.rollout, total_groups=100)
-    controller = Controller(
-        CONFIG.trainer,
+    controller = AskedController(
+        trainer,
         algo,
-        buffer,
+        Buffer(CONFIG.rollout, total_groups=100, log=log),
         log,
         metrics,
         phases,
-        plan=Plan(CONFIG.trainer, CONFIG.eval, steps=CONFIG.steps),
-        publications=fleet or Publications(),
+        plan=Plan(trainer, CONFIG.eval, steps=steps),
+        publications=fleet or Publications(e="http://e"),
         devices=devices,
-        token="secret",
         on_step=lambda *_: None,
     )
-    loop = asyncio.create_task(Loop(controller).run())
-    api = ControllerApi(controller, num_ranks=2)
-    async with serving(api, host="127.0.0.1", port=0) as url:
-        headers = {"authorization": "Bearer secret"}
-        async with aiohttp.ClientSession(url, headers=headers) as http:
-            yield Served(controller, http, log)
-    loop.cancel()
-    log.close()
-    metrics.close()
-    phases.close()
+    ranks = PulledRanks(controller)
+    ranks.loop = Loop(controller, ranks, **loop)
+    running = ranks.begin(ranks.loop)
+    try:
+        async with asyncio.timeout(60):
+            yield Served(controller, ranks, log)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        log.close()
+        metrics.close()
+        phases.close()

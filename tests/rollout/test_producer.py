@@ -17,7 +17,6 @@ from arl_agents.single_turn import SingleTurn
 from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import Config, GatewayConfig, RolloutConfig, TrainerConfig
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.errors import ConfigError, ImageError, TooManyErrors
@@ -37,6 +36,7 @@ from agentgym_rl.storage.metrics import MetricsFile
 from agentgym_rl.storage.phases import PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 from tests.kit.groups import Publications
+from tests.kit.pulled import AskedController, PulledRanks
 
 B, GROUP_SIZE, STEPS = 2, 2, 6
 ENDS_WITHIN_S = 120.0
@@ -124,18 +124,24 @@ class Played:
         return [name for shard in self.shards for name in sorted(set(shard.group_ids))]
 
 
-async def train(controller: Controller, engine: ScriptedEngine, steps: int) -> list[BatchShard]:
+async def train(
+    controller: AskedController, ranks: PulledRanks, engine: ScriptedEngine, steps: int
+) -> list[BatchShard]:
     """A trainer that learns nothing; the batch before the last has a checkpoint."""
     shards = []
     for step in range(steps):
-        while (shard := await controller.batch(step, 0)) is None:
-            pass  # a long poll ended
+        shard = None
+        while shard is None:  # groups were too old
+            await controller.buffer.changes.wait_for(
+                lambda step=step: controller.could_have(step), who="t", what="b", timeout_s=99
+            )
+            shard = await ranks.batch(step, 0)
         await asyncio.sleep(0.02)
         shards.append(shard)
         await engine.update_weights("", version=step + 1)
         trained = list(dict.fromkeys(shard.group_ids))
         report = StepReport(step, step + 1, {}, group_ids=trained)
-        await controller.report(report, token=controller.token)
+        await ranks.report(report, life=0)
         if step == steps - 2:
             await controller.episodes.checkpointed(step + 1, "there")
     return shards
@@ -186,11 +192,11 @@ async def played(
     gateway = Gateway(
         engine, chat, config=GatewayConfig(), model_name="m", max_model_len=max_model_len
     )
-    buffer = Watched(config.rollout, total_groups=steps * B)
     async with AsyncExitStack() as stack:
         episodes = stack.enter_context(closing(EpisodeLog(tmp_path / "episodes.db")))
+        buffer = Watched(config.rollout, total_groups=steps * B, log=episodes)
         metrics = stack.enter_context(closing(MetricsFile(tmp_path / "metrics.jsonl")))
-        controller = Controller(
+        controller = AskedController(
             config.trainer,
             config.algo,
             buffer,
@@ -198,11 +204,11 @@ async def played(
             metrics,
             stack.enter_context(closing(PhasesFile(tmp_path))),
             plan=Plan(config.trainer, config.eval, steps=config.steps),
-            publications=Publications(),
-            token="secret",
+            publications=Publications(e="http://e"),
             on_step=lambda *_: None,
         )
-        stack.callback(asyncio.create_task(Loop(controller).run()).cancel)
+        ranks = PulledRanks(controller)
+        stack.callback(ranks.begin(Loop(controller, ranks)).cancel)
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))
         longest = config.rollout.max_input_tokens
@@ -226,7 +232,7 @@ async def played(
         )
         async with asyncio.timeout(ENDS_WITHIN_S), asyncio.TaskGroup() as tasks:
             playing = tasks.create_task(rollout.run())
-            shards = await train(controller, engine, steps)
+            shards = await train(controller, ranks, engine, steps)
             playing.cancel()
     history = [dict(step) for step in controller.history]
     return Played(shards, groups.finished, buffer, engine, history, logged_groups(tmp_path))

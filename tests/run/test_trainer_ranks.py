@@ -8,13 +8,15 @@ import pytest
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.controller.api import ControllerApi
+from agentgym_rl.controller.api import RanksApi
+from agentgym_rl.controller.ranks import HttpRanks
 from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run import trainer_ranks
+from agentgym_rl.run.loop import Loop
 from agentgym_rl.run.trainer_ranks import TrainerGroup
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.recovery import NOTHING
@@ -23,7 +25,8 @@ from tests.kit.served import served
 IDLE = """
 import os, sys, time, urllib.request
 headers = {"authorization": "Bearer " + os.environ["ARL_TOKEN"]}
-ready = urllib.request.Request(sys.argv[1] + "/ready", b'{"rank": 0}', headers)
+body = b'{"rank": 0, "url": "http://127.0.0.1:9", "version": null}'
+ready = urllib.request.Request(sys.argv[1] + "/ready", body, headers)
 urllib.request.urlopen(ready).close()
 time.sleep(600)
 """
@@ -46,9 +49,11 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
         async with (
             asyncio.timeout(120),
             served(tmp_path) as s,
-            serving(ControllerApi(s.controller, num_ranks=1), host="127.0.0.1", port=0) as url,
+            serving(RanksApi(ranks := HttpRanks(1)), host="127.0.0.1", port=0) as url,
             LocalProcesses(tmp_path / "logs", stop_timeout_s=0.2) as processes,
         ):
+            loop = Loop(s.controller, ranks)
+            running = asyncio.create_task(loop.run())
             file = tmp_path / "config.toml"
             setup = EngineSetup.of(config)
             group = TrainerGroup(
@@ -59,6 +64,8 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
                 tmp_path,
                 processes,
                 s.controller,
+                ranks,
+                loop,
                 Fleet(setup, file, processes, model_dir=BUNDLED),
                 s.log,
                 EvalQueue(tmp_path, tmp_path, steps=config.steps, scheduled=False),
@@ -70,5 +77,6 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
             assert group.restarts == 1
             assert "started again 1 times (trainer.max_restarts)" in str(gave_up.value)
             assert "no rank has sent a request or a report" in str(gave_up.value)
+            running.cancel()
 
     asyncio.run(play())

@@ -151,7 +151,7 @@ def test_programs_read_nothing_that_is_installed_beside_the_interpreter(prefix, 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_without_that_they_would(prefix, isolation, monkeypatch):
     """The control: it is there to be read."""
-    monkeypatch.setattr("arl_sandboxes.local.interpreter.hidden", lambda *_: [])
+    monkeypatch.setattr("arl_sandboxes.local.interpreter.hidden_paths", lambda *_: [])
     text = shown(prefix, isolation)
     assert text.count("read /") == 5
     assert f"imported <module '{PLANTED}'" in text

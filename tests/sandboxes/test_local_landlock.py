@@ -218,7 +218,7 @@ def test_a_server_that_is_frozen_is_lost_with_all_that_it_had(temporary):
 
 
 def test_a_server_that_does_not_end_is_killed(temporary, monkeypatch):
-    monkeypatch.setattr(processes, "LONE_GRACE_S", 0.3)
+    monkeypatch.setattr(processes, "LANDLOCK_GRACE_S", 0.3)
     stopped = []
 
     async def scenario(opened):

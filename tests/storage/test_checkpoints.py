@@ -14,10 +14,12 @@ from agentgym_rl.storage.checkpoints import (
     best_checkpoint,
     check_whole,
     checksums,
+    list_checkpoints,
     newest_checkpoint,
     prune,
     read_manifest,
 )
+from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
 
 
 def save(folder: Path, step: int, **metrics: float) -> Path:
@@ -68,3 +70,52 @@ def test_the_configured_checkpoints_are_kept(tmp_path):
     assert (best.checkpoint, best.version, best.metric, best.value) == (paths[1], 1, "-loss", 1.0)
     prune(tmp_path / "checkpoints", retention)
     assert [path for path in paths if path.exists()] == [paths[1], paths[3]]
+
+
+def test_the_newest_and_the_best_stay(tmp_path):
+    rewards = {1: 0.9, 2: 0.1, 3: 0.8, 4: None, 5: 0.2}
+    manifests = {
+        tmp_path / f"step-{step}": Manifest(step, step, "", 1, {}, metrics={"r": reward})
+        for step, reward in rewards.items()
+    }
+
+    def kept(**asked) -> list[int]:
+        gone = Retention(**asked).to_remove(manifests, {})
+        return [manifests[path].step for path in manifests if path not in gone]
+
+    assert kept(keep=1, keep_best=0, best_metric="r") == [5]
+    assert kept(keep=1, keep_best=2, best_metric="r") == [1, 3, 5]
+    assert kept(keep=2, keep_best=1, best_metric="-r") == [2, 4, 5]
+    assert kept(keep=1, keep_best=3, best_metric="unknown") == [5]
+
+
+def test_a_checkpoint_stays_until_its_evaluation_has_come(tmp_path):
+    records, folder = EvalRecords(tmp_path), tmp_path / "checkpoints"
+    retention = Retention(keep=1, keep_best=1, best_metric="eval/reward")
+    for step in range(1, 6):
+        (folder / f"step-{step}").mkdir(parents=True)
+        manifest = {"step": step, "version": step, "config_hash": "", "num_ranks": 1}
+        manifest |= {"libraries": {}, "parameters": f"hash{step}"}
+        (folder / f"step-{step}" / "manifest.json").write_text(json.dumps(manifest))
+
+    def judged(step: int, reward: float, parameters: str) -> None:
+        metrics = {"eval/reward": reward}
+        records.write(EvalRecord(step, parameters, "done", metrics=metrics))
+        prune(folder, retention)
+
+    def left() -> list[int]:
+        return [int(path.name[5:]) for path in list_checkpoints(folder)]
+
+    for step in (1, 2, 3):
+        records.write(EvalRecord(step, f"hash{step}"))
+    prune(folder, retention)
+    assert left() == [1, 2, 3, 5]
+    judged(3, 0.2, "hash3")
+    assert left() == [1, 2, 3, 5]
+    judged(1, 0.9, "of other weights")
+    assert left() == [2, 3, 5]
+    judged(2, 0.5, "hash2")
+    assert left() == [2, 5]
+    best = best_checkpoint(folder, retention)
+    assert best is not None
+    assert (best.checkpoint.name, best.value) == ("step-2", 0.5)

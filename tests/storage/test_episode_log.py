@@ -100,6 +100,16 @@ def test_a_member_that_gets_a_group_reward_is_recorded_anew(tmp_path, group):
         assert reader.trajectory("a-0").group_reward == 0.5
 
 
+def test_a_task_is_read_as_it_was_played(tmp_path, group):
+    path, task = tmp_path / "episodes.db", Task("t", 7, {"question": "?"}, "eval", 0.5)
+    with closing(EpisodeLog(path)) as log:
+        asyncio.run(log.add_group(task, 3, group("a", [0])))
+    with closing(EpisodeReader(path)) as reader:
+        assert reader.task("t") == task
+        with pytest.raises(ConfigError, match="task u is not in"):
+            reader.task("u")
+
+
 def test_rewards_of_zero_are_read(tmp_path, group):
     path = tmp_path / "episodes.db"
     with closing(EpisodeLog(path)) as log:

@@ -1,10 +1,21 @@
 """A run's folder is claimed once."""
 
+import json
+
 import pytest
 
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.storage.run_folder import create_run_dir, file_name, release_if_unused
+from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.storage.run_folder import (
+    MARK,
+    TASKS,
+    config_of,
+    create_run_dir,
+    file_name,
+    record_tasks,
+    release_if_unused,
+)
 
 
 def test_default_names_are_unique(tmp_path, monkeypatch):
@@ -42,3 +53,30 @@ def test_an_unwritable_place_is_explained(tmp_path):
 def test_ids_become_file_names():
     assert file_name("my_pkg.envs:Üb/er-v1") == "my-pkg-envs--b-er-v1"
     assert file_name("::") == "run"
+
+
+class Described(SeededTasks):
+    """Tasks with a description."""
+
+    def describe(self):
+        return {"rows": 3}
+
+
+def test_tasks_with_a_description_leave_it_in_the_folder(tmp_path):
+    record_tasks(tmp_path, SeededTasks("train"))
+    assert not (tmp_path / TASKS).exists()
+    record_tasks(tmp_path, Described("train"))
+    assert json.loads((tmp_path / TASKS).read_text()) == {"rows": 3}
+
+
+def test_the_configuration_of_a_run_is_found_and_its_absence_explained(tmp_path):
+    with pytest.raises(ConfigError, match=r"no folder .*nowhere here"):
+        config_of(tmp_path / "nowhere", "nowhere")
+    with pytest.raises(ConfigError) as no_run:
+        config_of(tmp_path, "x")
+    assert "so it is not a run folder" in str(no_run.value)
+    (tmp_path / "episodes.db").touch()
+    with pytest.raises(ConfigError, match=f"{MARK} is missing in .*put it back"):
+        config_of(tmp_path, "x")
+    (tmp_path / MARK).touch()
+    assert config_of(tmp_path, "x") == tmp_path / MARK

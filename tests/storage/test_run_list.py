@@ -82,6 +82,8 @@ def test_states_and_numbers(make):
     assert done.means["overlap"] is None
     assert (done.eval_before, done.eval_after) == (None, None)
     assert summary(make("half", batches=2, export=False)).state == "stopped"
+    assert summary(make("half, resumed", batches=2)).state == "stopped"
+    assert summary(make("unexported", export=False)).state == "stopped"
     living = make("living", export=False)
     with (living / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -14,15 +14,11 @@ from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.storage.checkpoints import (
-    Manifest,
     Retention,
-    best_checkpoint,
     list_checkpoints,
     newest_checkpoint,
-    prune,
     read_manifest,
 )
-from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
 from agentgym_rl.trainer.checkpoint import Checkpoints, config_hash, load_checkpoint
 from agentgym_rl.trainer.export import export_model
 from agentgym_rl.weights.files import fingerprint
@@ -143,21 +139,20 @@ def test_incomplete_and_foreign_checkpoints_are_refused(tiny_model, world, tmp_p
 
 
 def test_a_checkpoint_appears_once_its_batch_is_reported(tiny_model, world, tmp_path):
-    stepper, done = make_stepper(tiny_model, world), []
+    stepper = make_stepper(tiny_model, world)
     checkpoints = Checkpoints(
         tmp_path,
         stepper.policy,
         stepper.optimizer,
         config_hash="",
         retention=Retention(keep=9),
-        on_complete=lambda step, folder: done.append((step, folder.name)),
     )
     checkpoints.begin(1, parameters="p", lineage="l")
     train(stepper, 0)  # what is written is what was there before
     assert list_checkpoints(tmp_path) == []
-    checkpoints.reported({"reward/mean": 1.0})
+    done = checkpoints.reported({"reward/mean": 1.0})
     checkpoints.finish()
-    assert done == [(1, "step-1")]
+    assert done.result(60) == tmp_path / "step-1"
     manifest = read_manifest(tmp_path / "step-1")
     assert (manifest.parameters, manifest.metrics) == ("p", {"reward/mean": 1.0})
     begun = make_stepper(tiny_model, world)
@@ -216,10 +211,9 @@ def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_
         config_hash="",
         retention=Retention(keep=9),
         before_complete=replaced,
-        on_complete=lambda step, folder: pytest.fail("it is complete"),
     )
     checkpoints.begin(1)
-    checkpoints.reported({})
+    assert checkpoints.reported({}).result(60) is None
     checkpoints.finish()
     checkpoints.close()
     assert list_checkpoints(tmp_path) == []
@@ -236,55 +230,6 @@ def test_a_checkpoint_cut_short_is_no_checkpoint(tiny_model, world, tmp_path):
     assert newest_checkpoint(tmp_path) == tmp_path / "step-1"
     with pytest.raises(TrainerError, match=r"distcp has \d+ bytes, its manifest says"):
         load_checkpoint(path, stepper.policy, stepper.optimizer)
-
-
-def test_the_newest_and_the_best_stay(tmp_path):
-    rewards = {1: 0.9, 2: 0.1, 3: 0.8, 4: None, 5: 0.2}
-    manifests = {
-        tmp_path / f"step-{step}": Manifest(step, step, "", 1, {}, metrics={"r": reward})
-        for step, reward in rewards.items()
-    }
-
-    def kept(**asked) -> list[int]:
-        gone = Retention(**asked).to_remove(manifests, {})
-        return [manifests[path].step for path in manifests if path not in gone]
-
-    assert kept(keep=1, keep_best=0, best_metric="r") == [5]
-    assert kept(keep=1, keep_best=2, best_metric="r") == [1, 3, 5]
-    assert kept(keep=2, keep_best=1, best_metric="-r") == [2, 4, 5]
-    assert kept(keep=1, keep_best=3, best_metric="unknown") == [5]
-
-
-def test_a_checkpoint_stays_until_its_evaluation_has_come(tmp_path):
-    records, folder = EvalRecords(tmp_path), tmp_path / "checkpoints"
-    retention = Retention(keep=1, keep_best=1, best_metric="eval/reward")
-    for step in range(1, 6):
-        (folder / f"step-{step}").mkdir(parents=True)
-        manifest = {"step": step, "version": step, "config_hash": "", "num_ranks": 1}
-        manifest |= {"libraries": {}, "parameters": f"hash{step}"}
-        (folder / f"step-{step}" / "manifest.json").write_text(json.dumps(manifest))
-
-    def judged(step: int, reward: float, parameters: str) -> None:
-        metrics = {"eval/reward": reward}
-        records.write(EvalRecord(step, parameters, "done", metrics=metrics))
-        prune(folder, retention)
-
-    def left() -> list[int]:
-        return [int(path.name[5:]) for path in list_checkpoints(folder)]
-
-    for step in (1, 2, 3):
-        records.write(EvalRecord(step, f"hash{step}"))
-    prune(folder, retention)
-    assert left() == [1, 2, 3, 5]
-    judged(3, 0.2, "hash3")
-    assert left() == [1, 2, 3, 5]
-    judged(1, 0.9, "of other weights")
-    assert left() == [2, 3, 5]
-    judged(2, 0.5, "hash2")
-    assert left() == [2, 5]
-    best = best_checkpoint(folder, retention)
-    assert best is not None
-    assert (best.checkpoint.name, best.value) == ("step-2", 0.5)
 
 
 def test_a_fingerprint_tells_every_bit_and_nothing_else():

@@ -1,0 +1,90 @@
+"""The publication of a policy version by a loop: the fleet names the engines, the trainer gives
+them the weights, and the fleet puts those that have them in service.
+
+If no engine took the version, the publication begins again, with the engines that are there then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
+
+from agentgym_rl.core.engine import Published
+from agentgym_rl.core.errors import WeightsError
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.02
+"""The pause before another look for an engine that serves."""
+_BETWEEN_TRIES_S = 0.2
+
+
+class Engines(Protocol):
+    """The engines that versions are published to: a `Fleet`."""
+
+    async def begin_publication(self, version: int) -> Mapping[str, str]: ...
+
+    async def end_publication(
+        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
+    ) -> None: ...
+
+
+class Publications(Engines, Protocol):
+    """The engines of a run, some of which may get their weights only from a publication."""
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether a server waits for a publication to bring it to the current version."""
+        ...
+
+    @property
+    def silent_s(self) -> Mapping[str, float]:
+        """Return the seconds without a token for any waiting turn, by name of the server."""
+        ...
+
+
+Give = Callable[[Mapping[str, str], float], Awaitable[Published]]
+"""A function that gives a version to engines (URLs by name) within some seconds."""
+
+
+async def publish(
+    engines: Engines, version: int, give: Give, *, wait_s: float, timeout_s: float
+) -> Published:
+    """Make `engines` serve a version, which `give` gives to those that are there.
+
+    All tries together take at most `timeout_s`, and the waits for an engine at most `wait_s`.
+
+    Raises:
+        WeightsError: no engine took it, or none was there.
+    """
+    while True:
+        asked = time.monotonic()
+        urls = await _begun(engines, version, wait_s)
+        begun = time.monotonic()
+        wait_s -= begun - asked
+        done = await give(urls, timeout_s)
+        await engines.end_publication(version, served=done.served, failed=done.failed)
+        if done.served:
+            return done
+        await asyncio.sleep(_BETWEEN_TRIES_S)
+        timeout_s -= time.monotonic() - begun
+        why = f"no engine took policy version {version}: {'; '.join(done.failed.values())}"
+        if timeout_s <= 0:
+            raise WeightsError(why)
+        log.warning("%s; trying again for %.0f s", why, timeout_s)
+
+
+async def _begun(engines: Engines, version: int, wait_s: float) -> Mapping[str, str]:
+    """Begin a publication once there is an engine; return the URLs of all by name."""
+    deadline = time.monotonic() + wait_s
+    while not (urls := await engines.begin_publication(version)):
+        if time.monotonic() > deadline:
+            raise WeightsError(
+                f"no engine was there to take policy version {version} within {wait_s:.0f} s: see "
+                "logs/engine-*.log for the cause"
+            )
+        await asyncio.sleep(_PAUSE_S)
+    return urls

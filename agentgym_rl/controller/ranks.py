@@ -1,0 +1,230 @@
+"""The ranks of the trainer as the loop commands them, and their HTTP client.
+
+Each rank serves the commands on a port of its own (`trainer/server.py`), and has told its URL when
+it had loaded its model (`api.py`). A command goes to every rank, each with its own part of it, and
+is answered when it is done: until then each rank sends a byte every few seconds, which says whether
+it makes progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.core.batch import BatchShard, Intervals, StepReport
+from agentgym_rl.core.engine import Published
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.runtime.tasks import together
+
+MOVED, STILL = b"\xc3", b"\xc2"
+"""The bytes before an answer: whether the rank has finished a pass since the last one. An answer is
+an object of msgpack, which begins with neither."""
+_LONGEST_S = 7 * 86400.0
+"""The time limit of a command. Ranks that make no progress are ended long before
+(`trainer.stall_timeout_s`)."""
+_ANSWER_BYTES = 64 << 20
+
+Metrics = Mapping[str, float | None]
+
+
+class RanksFailed(TrainerError):
+    """The failure of a rank; ranks that are started again may do better."""
+
+
+class Ranks(ABC):
+    """The ranks of a trainer: `train` and `publish` are what a loop cannot do without."""
+
+    async def begun(self) -> int | None:  # noqa: B027 - fakes are there at once
+        """Wait until all ranks have loaded their model; return the version that they have to
+        publish before the first batch, if any."""
+
+    @abstractmethod
+    async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
+        """Train a batch of one shard for each rank, and write its version; return the report.
+
+        Raises:
+            RanksFailed: a rank is lost.
+            TrainerError: the batch cannot be trained, by other ranks neither.
+        """
+
+    @abstractmethod
+    async def publish(
+        self, version: int, engines: Mapping[str, str], timeout_s: float
+    ) -> Published:
+        """Give the version that was written last to engines (URLs by name); return which of them
+        serve it.
+
+        Raises:
+            RanksFailed: a rank is lost.
+        """
+
+    async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
+        """Begin a checkpoint of the first `step` batches; return the intervals in which ranks, by
+        name, could do nothing else.
+
+        Raises:
+            RanksFailed: a rank is lost, or it cannot be written.
+        """
+        return {}
+
+    async def complete(self, metrics: Metrics) -> Path | None:  # noqa: B027
+        """Complete the checkpoint that was begun, with the metrics of its last batch, which is in
+        the log; return its folder. None: it was given up.
+
+        Raises:
+            RanksFailed: a rank is lost, or it cannot be written.
+        """
+
+    async def export(self) -> None:  # noqa: B027
+        """Write the trained model to the run's folder.
+
+        Raises:
+            RanksFailed: a rank is lost, or it cannot be written.
+        """
+
+    async def stop(self) -> None:  # noqa: B027
+        """Let the ranks end, which have nothing more to do."""
+
+    def lost(self, error: Exception) -> None:
+        """Report that a command failed; others may start the ranks again."""
+        raise error
+
+
+class HttpRanks(Ranks):
+    """The ranks of a run, which are processes of their own. Use it in one event loop."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.token = secrets.token_hex(16)
+        """The secret of the present ranks."""
+        self.progress_s = time.monotonic()
+        """The time of the last request or finished pass of a rank, or of its last answer."""
+        self.failed = asyncio.Event()
+        """The event of a command that failed, for `failure`."""
+        self.failure = ""
+        self._http = HttpClient(pooled=False)
+        self._urls: dict[int, str] = {}
+        self._first: int | None = None
+        self._all_there = asyncio.Event()
+
+    # ------------------------------------------------------------------ their lives
+    def join(self, rank: int, url: str, *, first: int | None) -> None:
+        """Add a rank that has loaded its model. `first`: see `begun`."""
+        self._urls[rank] = url
+        self._first = first if rank == 0 else self._first
+        if len(self._urls) == self.num_ranks:
+            self._all_there.set()
+
+    def revoke(self) -> None:
+        """Change the secret of the ranks: requests with the old one are void."""
+        self.token = secrets.token_hex(16)
+
+    def forget(self) -> None:
+        """Forget the ranks, which are gone; others will join."""
+        self._urls.clear()
+        self._all_there.clear()
+        self.failed.clear()
+        self.failure, self._first = "", None
+
+    def lost(self, error: Exception) -> None:
+        self.failure = str(error)
+        self.failed.set()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def begun(self) -> int | None:
+        await self._all_there.wait()
+        return self._first
+
+    # ------------------------------------------------------------------ commands
+    async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
+        found = await self._each("train", [shard.pack() for shard in shards])
+        try:
+            return StepReport.unpack(found[0])
+        except (ValueError, TypeError) as error:
+            raise RanksFailed(f"batch {step}: {error}") from error
+
+    async def publish(
+        self, version: int, engines: Mapping[str, str], timeout_s: float
+    ) -> Published:
+        what = {"version": version, "engines": dict(engines), "timeout_s": timeout_s}
+        found = await self._call(0, "publish", msgspec.msgpack.encode(what))
+        return msgspec.convert(found, Published)
+
+    async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
+        body = msgspec.msgpack.encode({"step": step})
+        found = await self._each("checkpoint", [body] * self.num_ranks)
+        return {
+            f"trainer-{rank}": [tuple(item) for item in intervals]
+            for rank, intervals in enumerate(found)
+        }
+
+    async def complete(self, metrics: Metrics) -> Path | None:
+        folder = await self._call(0, "complete", msgspec.msgpack.encode({"metrics": metrics}))
+        return Path(folder) if folder else None
+
+    async def export(self) -> None:
+        await self._each("export", [b""] * self.num_ranks)
+
+    async def stop(self) -> None:
+        await self._each("stop", [b""] * self.num_ranks)
+
+    async def _each(self, name: str, bodies: Sequence[bytes]) -> list[Any]:
+        """Give a command to all ranks, each with its body; return the results in rank order."""
+        async with together() as tasks:
+            calls = [
+                tasks.create_task(self._call(rank, name, body), name=f"trainer-{rank}: {name}")
+                for rank, body in enumerate(bodies)
+            ]
+        return [call.result() for call in calls]
+
+    async def _call(self, rank: int, name: str, body: bytes) -> Any:
+        what, self.progress_s = f"trainer-{rank}: {name}", time.monotonic()
+        try:
+            status, reply = await self._http.call(
+                *(self._urls[rank], "POST", f"/{name}"),
+                body=body,
+                headers={"Authorization": f"Bearer {self.token}"},
+                timeout_s=_LONGEST_S,
+                max_bytes=_ANSWER_BYTES,
+                on_piece=self._hear,
+            )
+        except OSError as error:
+            raise RanksFailed(f"{what}: {type(error).__name__}: {error}") from error
+        if status != 200:
+            raise RanksFailed(f"{what}: HTTP {status}: {reply[:500].decode(errors='replace')}")
+        try:
+            answer = msgspec.msgpack.decode(reply.lstrip(MOVED + STILL), type=_Answer)
+        except ValueError as error:
+            raise RanksFailed(f"{what}: no answer: {error}") from error
+        if answer.error:
+            raise (TrainerError if answer.is_final else RanksFailed)(answer.error)
+        return answer.result
+
+    def _hear(self, piece: bytes) -> None:
+        if piece.strip(STILL):
+            self.progress_s = time.monotonic()
+
+
+class _Answer(msgspec.Struct):
+    """The answer to a command: its result, or an error, which other ranks would get too if it is
+    final."""
+
+    result: Any = None
+    error: str = ""
+    is_final: bool = False
+
+
+def answer(result: object = None, *, error: str = "", is_final: bool = False) -> bytes:
+    """Return the bytes of a rank's answer to a command."""
+    return msgspec.msgpack.encode(_Answer(result, error, is_final))

@@ -1,0 +1,117 @@
+"""Ranks that a test plays: it asks for each batch, trains it, and reports it when it likes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller.ranks import Metrics, Ranks
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.engine import Published
+from agentgym_rl.run.loop import Loop
+
+ASKS_S = 3600.0
+
+
+class AskedController(Controller):
+    """A controller whose loop takes a batch only when a test asks for it."""
+
+    num_asking = 0
+    num_refused = 0
+    """Looks at a batch that was asked for, and was not complete."""
+
+    def could_have(self, step: int) -> bool:
+        """Whether the batch is complete."""
+        return super().ready_for(step)
+
+    def ready_for(self, step: int) -> bool:
+        if not self.num_asking:
+            return False
+        is_ready = super().ready_for(step)
+        if not is_ready and self.trainer_waits:
+            self.num_refused += 1
+            self.changes.notify()
+        return is_ready
+
+
+class PulledRanks(Ranks):
+    """Ranks whose batches are taken by `batch`, and whose reports are given to `report`."""
+
+    def __init__(self, controller: AskedController) -> None:
+        self._run = controller
+        self.life = 0
+        """The number of times that the ranks were replaced."""
+        self._given: tuple[list[BatchShard], asyncio.Future[StepReport]] | None = None
+        self.published: list[int] = []
+        self.completed: list[Metrics] = []
+
+    def begin(self, loop: Loop) -> asyncio.Task[None]:
+        """Start the loop; whoever asks or reports after its end raises its error."""
+        self._loop = asyncio.create_task(loop.run())
+        self._loop.add_done_callback(lambda _: self._run.changes.notify())
+        return self._loop
+
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        await self._run.changes.wait_for(
+            lambda: condition() or self._loop.done(), who="a test", what=what, timeout_s=ASKS_S
+        )
+        if self._loop.done():
+            self._loop.result()
+
+    # ------------------------------------------------------------ what the loop calls
+    async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
+        done: asyncio.Future[StepReport] = asyncio.get_running_loop().create_future()
+        self._given = [*shards], done
+        self._run.changes.notify()
+        return await done
+
+    async def publish(
+        self, version: int, engines: Mapping[str, str], timeout_s: float
+    ) -> Published:
+        self.published.append(version)
+        return Published(0.0, 0.0, dict.fromkeys(engines, (0.0, 0.0)), {})
+
+    async def complete(self, metrics: Metrics) -> Path | None:
+        self.completed.append(metrics)
+        return None
+
+    # ------------------------------------------------------------ what a test calls
+    async def batch(self, step: int, rank: int) -> BatchShard | None:
+        """Ask for a batch; None: it is not complete, or the ranks were replaced meanwhile."""
+        run, life, refused = self._run, self.life, self._run.num_refused
+        run.num_asking += 1
+        run.buffer.changes.notify()
+        try:
+            await self._until(
+                lambda: life != self.life or self._has(step) or run.num_refused > refused,
+                f"batch {step}",
+            )
+        finally:
+            run.num_asking -= 1
+        if life != self.life or not self._has(step):
+            return None
+        assert self._given is not None
+        return self._given[0][rank]
+
+    def _has(self, step: int) -> bool:
+        return self._given is not None and self._given[0][0].step == step
+
+    async def report(self, report: StepReport, *, life: int) -> Mapping[str, float] | None:
+        """Report the batch; return its metrics once it is recorded. None: the ranks were replaced
+        before that."""
+        run, before, given = self._run, self._run.num_reports, self._given
+        if given is not None and not given[1].done():
+            given[1].set_result(report)
+        if life == self.life:
+            self._given = None
+        await self._until(lambda: life != self.life or run.num_reports > before, "the record")
+        return run.history[-1] if run.num_reports > before else None
+
+    async def lose(self, loop: Loop) -> None:
+        """End the ranks."""
+        await loop.interrupt()
+        self.life += 1
+        self._given = None
+        self._run.changes.notify()
