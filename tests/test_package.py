@@ -335,7 +335,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 MOST_LINES = {
     ".": 200,
     "algo": 2_350,
-    "arl_audit": 2_900,
+    "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
