@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from agentgym_rl.core.added_keys import with_added_keys
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.registered import OneOf, type_of
 from agentgym_rl.core.section import (
     SECRET,
     Anytime,
@@ -95,6 +96,7 @@ __all__ = [
     "MomentMaskCorrection",
     "NoCorrection",
     "NoKeys",
+    "OneOf",
     "OwnEngineConfig",
     "RewardConfig",
     "RolloutConfig",
@@ -117,6 +119,7 @@ __all__ = [
     "may_use_gpu",
     "preset_names",
     "section_types",
+    "type_of",
     "unset_keys",
 ]  # fmt: skip
 
@@ -175,8 +178,8 @@ class Config(Sections):
         raise ConfigError(
             f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint"
             f"{' ' + url if url else ''} gives out no token ids "
-            "and log-probs that a trainer could learn from, and takes no weights; use "
-            "--engine=embedded or --engine=vllm (or sglang) here"
+            "and log-probs that a trainer could learn from, and takes no weights; use an engine "
+            "that does here, such as --engine=embedded"
         )
 
     @model_validator(mode="before")

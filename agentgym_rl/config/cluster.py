@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, field_validator
 
 from agentgym_rl.core.added_keys import with_added_keys
 from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.core.registered import OneOf
 from agentgym_rl.core.section import Section, Sections, named_or_function
 
 PROCESSES = "processes"
 """The group of entry points with the kinds of clusters (cluster/processes.py)."""
-if TYPE_CHECKING:
-    ClusterType = str
-else:  # pydantic names the registered kinds in its errors
-    ClusterType = Literal[tuple(sorted({"local", *extension_names(PROCESSES)}))]
 
 
 class ClusterKind(Protocol):
@@ -42,7 +39,7 @@ class ClusterKind(Protocol):
 class ClusterConfig(Section):
     """The places of the processes."""
 
-    type: ClusterType = "local"
+    type: Annotated[str, OneOf(lambda: _types(), usual="local")] = "local"
     """The type. `local`: on this machine, as children of `arl train`. `ray`: engines and trainer
     ranks on the nodes of a Ray cluster. `slurm`: a job that starts Ray on its nodes and runs the
     same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
@@ -67,6 +64,10 @@ class ClusterConfig(Section):
 
     def conflicts(self, config: Sections) -> Iterator[str]:
         return self.kind.conflicts(config)
+
+
+def _types() -> list[str]:
+    return sorted({"local", *extension_names(PROCESSES)})
 
 
 class LoggingConfig(Section):

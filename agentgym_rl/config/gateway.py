@@ -92,7 +92,7 @@ class GatewayConfig(Section):
     keep_alive_s: float = Field(default=15.0, gt=0)
     """The longest silence of a stream before it sends a keep-alive."""
     max_requests: int = Field(default=4096, ge=1)
-    """The maximum number of concurrent requests; more are refused with 429 (retry)."""
+    """The maximum number of concurrent requests; more get 429 (retry)."""
     max_session_requests: int = Field(default=64, ge=1)
     """The maximum number of concurrent requests of one session."""
     max_session_turns: int = Field(default=10_000, ge=1)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from agentgym_rl.core.added_keys import with_added_keys
+from agentgym_rl.core.registered import OneOf, offered
 from agentgym_rl.core.section import (
     Fitted,
     Needs,
@@ -172,7 +173,7 @@ class TrainerConfig(Section):
 class WeightsConfig(Section):
     """The transfer of policy versions from trainer to engines."""
 
-    transport: Literal["shm", "gloo", "nccl", "ipc"] = "shm"
+    transport: Annotated[str, OneOf(lambda: offered("engines", "transports"), usual="shm")] = "shm"
     """The transport. `shm`: safetensors files in a folder that both can access. vLLM and SGLang
     only: `gloo` broadcasts over sockets, `nccl` between GPUs; `ipc` is vLLM's own within one GPU,
     and sends the tensors to SGLang in requests. Experimental, not measured yet: `nccl`, and vLLM's

@@ -173,8 +173,8 @@ async def _check(target: EvalTarget) -> None:
         endpoint = endpoint_kind(config.engine)
         if checkpoint:
             raise ConfigError(
-                f"--checkpoint {checkpoint} needs an engine that loads its weights: --engine="
-                f"embedded, vllm or sglang; --engine={config.engine.type} asks "
+                f"--checkpoint {checkpoint} needs an engine that loads its weights, such as "
+                f"--engine=embedded; --engine={config.engine.type} asks "
                 f"{endpoint.place(config.engine)} for --model NAME"
             )
         return await endpoint.check(config, config.engine)
