@@ -29,6 +29,7 @@ from typing import Any, get_args
 
 import torch
 from arl_sglang.client import SglangEngine
+from arl_vllm.client import VllmEngine
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -185,8 +186,10 @@ class _Case:
         client: EngineClient
         if self.engine == "sglang":
             client = SglangEngine(self.url, model_dir=self.model_dir)
+        elif is_vllm:
+            client = VllmEngine(self.url, send_seed=False, polls_staging=True)
         else:
-            client = HttpEngine(self.url, send_seed=not is_vllm, polls_staging=is_vllm)
+            client = HttpEngine(self.url)
         await client.name_version(0)
         router = Router(interrupt=self.interrupt, wait_s=_TIMEOUT_S)
         router.add("engine-0", client, version=0)

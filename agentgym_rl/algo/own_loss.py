@@ -26,11 +26,14 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import is_function_path
 from agentgym_rl.runtime.imports import import_function
 
-Need = Literal["reference", "every_row", "proximal", "teacher", "entropy"]
+from .terms import provider
+
+Need = Literal["reference", "every_row", "proximal", "entropy", "first"]
 """The data that a part of the objective may need. reference: log-probs of the reference model
 (`algo.kl.reference`); every_row: rows whose advantages are all 0 are computed too; proximal:
 log-probs of all tokens of the batch under the weights at its start, before the first update;
-teacher: the targets of `algo.teacher.models`; entropy: the entropy at each token."""
+entropy: the entropy at each token; first: the first token of each prediction. Terms may provide
+more (`Term.provides`)."""
 
 _MARK = "needs"
 """The attribute of a function or term that holds its needs."""
@@ -38,10 +41,11 @@ _MARK = "needs"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def needs(*things: Need) -> Callable[[F], F]:
+def needs(*things: Need | str) -> Callable[[F], F]:
     """Return a decorator that declares what a function for `algo.loss` or `algo.advantage` needs
     of a batch."""
-    if unknown := [thing for thing in things if thing not in get_args(Need)]:
+    others = [thing for thing in things if thing not in get_args(Need)]
+    if unknown := [thing for thing in others if provider(thing) is None]:
         raise ValueError(f"needs {unknown}; expected some of {', '.join(get_args(Need))}")
 
     def declare(function: F) -> F:

@@ -3,7 +3,8 @@
 A term is a class that a package registers by an entry point of the group `agentgym_rl.objectives`.
 It is on in runs whose configuration has its section, `algo.NAME`. Processes without torch import it
 for the keys of its section. The terms of this distribution (built_in_terms.py, arl_objectives) are
-registered under the key of `algo` that turns them on.
+registered under the key of `algo` that turns them on; those that `algo.baseline` chooses, in the
+group `agentgym_rl.baselines`. A `ModelTerm` (trainer/model_term.py) has models of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
-from agentgym_rl.config import AlgoConfig, NoKeys, Section
+from agentgym_rl.config import BASELINES, AlgoConfig, NoKeys, Section
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import (
     entry_points_of,
@@ -38,6 +39,14 @@ class Term:
     """The keys of the term, below `algo.NAME`."""
     needs: Collection[str] = ()
     """The things that the term needs; an instance may set its own."""
+    provides: ClassVar[str] = ""
+    """The need of other parts that the term meets, if it is on; "": none."""
+    lacking: ClassVar[str] = ""
+    """The thing that it provides, and how to get it, for errors of parts that need it."""
+    has_models: ClassVar[bool] = False
+    """Whether it is a `ModelTerm`."""
+    order: ClassVar[int] = 60
+    """Its place among the terms; those with the same are in the order of their names."""
     replaces_advantages: ClassVar[bool] = False
     """Whether `base` takes the place of advantages relative to a group or a batch."""
 
@@ -102,20 +111,36 @@ class Term:
         """Finish a batch, after its updates."""
 
 
+def all_terms(algo: AlgoConfig) -> list[Term]:
+    """Return the terms that are on, in the order in which they are added.
+
+    Raises:
+        ConfigError: see `our_terms` and `registered_terms`.
+    """
+    found = [*our_terms(algo), *registered_terms(algo).values()]
+    return sorted(found, key=lambda term: term.order)
+
+
 def our_terms(algo: AlgoConfig) -> list[Term]:
-    """Return the terms of this distribution that are on, in the order in which they are added.
+    """Return the terms of this distribution that are on.
 
     Raises:
         ConfigError: the term of a key that is set is not installed.
     """
-    points = entry_points_of(GROUP)
     found: list[Term] = []
-    for name in algo.wanted_terms:
-        value: object = getattr(algo, name)
+    for name, keys in algo.terms.items():
+        group = BASELINES if name == algo.baseline else GROUP
+        points = entry_points_of(group)
         if name not in points or not is_ours(points[name]):
-            raise not_installed(GROUP, f"algo.{name}", "has its term")
-        found.append(_kind(name)(value if isinstance(value, Section) else algo))
-    return found
+            raise not_installed(group, f"algo.{name}", "has its term")
+        found.append(_kind(name, group)(keys))
+    return sorted(found, key=lambda term: term.order)
+
+
+def provider(need: str) -> type[Term] | None:
+    """Return our term that provides what a part of the objective needs; None: there is none."""
+    ours = (name for name, point in entry_points_of(GROUP).items() if is_ours(point))
+    return next((kind for kind in map(_kind, ours) if kind.provides == need), None)
 
 
 def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
@@ -140,16 +165,16 @@ def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
     return found
 
 
-def _kind(name: str) -> type[Term]:
+def _kind(name: str, group: str = GROUP) -> type[Term]:
     """Return the class that is registered under a name.
 
     Raises:
         ConfigError: it is not registered, or is not a `Term`.
     """
-    kind: object = load_extension(GROUP, name)
+    kind: object = load_extension(group, name)
     if not (isinstance(kind, type) and issubclass(kind, Term)):
         raise ConfigError(
-            f"{GROUP} has {name!r}, which is {kind!r:.80}; expected a subclass of "
+            f"{group} has {name!r}, which is {kind!r:.80}; expected a subclass of "
             "agentgym_rl.algo.terms.Term"
         )
     return kind

@@ -95,11 +95,11 @@ def _section_texts(
 ) -> Iterator[list[str]]:
     """Yield the lines of each type of a section and of its keys; a key that an earlier type has
     with the same text is only named."""
-    from agentgym_rl.config import fields_of
+    from agentgym_rl.config import fields_of, type_of
 
     shown: dict[str, list[str]] = {}
     for kind in kinds:
-        its = f" (type = {kind.model_fields['type'].default})" if len(kinds) > 1 else ""
+        its = f" (type = {type_of(kind)})" if len(kinds) > 1 else ""
         about = re.sub(r"^The section `[\w.]+`: ", "", " ".join((kind.__doc__ or "").split()))
         yield textwrap.wrap(f"{name}{its}: {about}", 80, subsequent_indent="    ")
         texts = {key: _key_lines(key, it, most) for key, it in _plain(kind, not its).items()}
@@ -142,6 +142,8 @@ def _key_lines(key: str, field: FieldInfo, most: int | None) -> list[str]:
 def _allowed(kind: Any, marks: Sequence[Any]) -> str:
     """Return the values that a key takes, "a, b, c" or "> 0, ≤ 1"; "" where the default shows the
     type."""
+    from agentgym_rl.config import OneOf
+
     found = [
         f"{sign} {getattr(mark, name):g}"
         for mark in marks
@@ -150,6 +152,7 @@ def _allowed(kind: Any, marks: Sequence[Any]) -> str:
     ]
     if get_origin(kind) is Literal:
         found += [str(value) for value in get_args(kind)]
+    found += [name for mark in marks if isinstance(mark, OneOf) for name in mark.names()]
     found += [text for part in get_args(kind) if (text := _allowed(part, _marks(part)))]
     return ", ".join(dict.fromkeys(found))
 
@@ -227,7 +230,7 @@ def _sections(
     A section with several types is yielded once per type, its key `type` first; the type is ""
     if there is only one.
     """
-    from agentgym_rl.config import fields_of, section_types
+    from agentgym_rl.config import fields_of, section_types, type_of
 
     fields = fields_of(model)
     inner = {key: kinds for key, f in fields.items() if (kinds := section_types(f))}
@@ -235,5 +238,5 @@ def _sections(
     yield prefix, kind, sorted(keys, key=lambda key: key != "type")
     for key, kinds in inner.items():
         for each in kinds:
-            name = str(each.model_fields["type"].default) if len(kinds) > 1 else ""
+            name = type_of(each) if len(kinds) > 1 else ""
             yield from _sections(each, f"{prefix}.{key}".lstrip("."), name)

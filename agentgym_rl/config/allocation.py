@@ -1,11 +1,11 @@
-"""The allocation of engines and trainer to devices, in one line: `vllm:d4t2+fsdp:d8`.
+"""The allocation of engines and trainer to devices, in one line: `ENGINE:d4t2+fsdp:d8`.
 
 The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backends of this package:
 
     allocation  component ("+" component)*        on separate devices
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
-    backend     vllm | sglang | embedded | ...    engines: d servers (of t GPUs each)
+    backend     a type of engine (engine.type)    engines: d servers (of t GPUs each)
                 fsdp                              trainer: d ranks
     dimension   a letter and a number: d4
 
@@ -119,7 +119,8 @@ def settings(text: str) -> dict[str, Any]:
     parts = [part for component in components for part in component]
     engines = [part for part in parts if not part.trains]
     trainers = [part for part in parts if part.trains]
-    for kind, there, form in (("engine", engines, "vllm:d1"), ("trainer", trainers, "fsdp:d1")):
+    usual = f"{next(iter(_dimensions()))}:d1"
+    for kind, there, form in (("engine", engines, usual), ("trainer", trainers, "fsdp:d1")):
         if not there:
             reader.fail(len(text), f"no {kind}: expected one, such as {form}")
     if len(engines) > 1:

@@ -11,12 +11,12 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from agentgym_rl.core.chat import is_url
+from agentgym_rl.core.registered import Registered, WithKeys
+from agentgym_rl.core.section import SECRET, Anytime, Fitted, OnResume, Section, Sections
 
 from .cluster import ClusterConfig
 from .model import LoraConfig
-from .registered import Registered, WithKeys
-from .rollout import EvalConfig, RolloutConfig
-from .section import SECRET, Anytime, Fitted, OnResume, Section, Sections
+from .rollout import EvalConfig
 from .trainer import TrainerConfig, WeightsConfig
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -256,7 +256,6 @@ class ServerEngineConfig(OwnEngineConfig):
     def conflicts(self, config: Sections) -> Iterator[str]:
         yield from super().conflicts(config)
         yield from self._beside_evaluations(config)
-        yield from self._beside_other_engines(config)
 
     def _beside_evaluations(self, config: Sections) -> Iterator[str]:
         """Yield the reasons why scheduled evaluations cannot have a server of their own."""
@@ -276,22 +275,6 @@ class ServerEngineConfig(OwnEngineConfig):
                 f"{self.tensor_parallel_size} engine.gpus needs {need} GPUs, got "
                 f"{list(self.gpus)}"
             )
-
-    def _beside_other_engines(self, config: Sections) -> Iterator[str]:
-        """Yield the reasons why the players of seats cannot have servers of their own."""
-        others = config.of(RolloutConfig).other_engines
-        if not others:
-            return
-        seats = f"the seats of {', '.join(others)} (rollout.seats)"
-        if self.urls:
-            yield (
-                f"{seats} need more servers, and engine.urls names servers that somebody else "
-                "starts; ask one of those by url:URL#NAME"
-            )
-        more = len(others) + config.of(EvalConfig).scheduled
-        need = (self.num_servers + more) * self.tensor_parallel_size
-        if self.gpus and len(self.gpus) < need:
-            yield f"{seats}: engine.gpus needs {need} GPUs, got {len(self.gpus)}"
 
     def _cannot_share(self, config: Sections) -> Iterator[str]:
         gpus = config.of(TrainerConfig).gpus

@@ -1,4 +1,4 @@
-"""The sections `gateway` and `serve`: the endpoint that agents send requests to."""
+"""The section `gateway`: the endpoint that agents send requests to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from .section import Fitted, InEval, Section
+from agentgym_rl.core.section import Fitted, InEval, Section
 
 
 class GatewayConfig(Section):
@@ -114,17 +114,3 @@ class GatewayConfig(Section):
     def moment(self) -> datetime | None:
         """Return `date`; None if it is not set."""
         return datetime.fromisoformat(self.date) if self.date else None
-
-
-class ServeConfig(Section):
-    """The section of `arl serve`: episodes that other programs play."""
-
-    admin_key_env: str = "ARL_ADMIN_KEY"
-    """The name of the environment variable with the key that opens sessions. If it is not set, a
-    gateway on loopback generates and reports a key; any other host needs the variable."""
-    max_sessions: int = Field(default=1024, ge=1)
-    """The maximum number of open sessions; more get 429 (retry)."""
-    idle_timeout_s: float = Field(default=600.0, gt=0)
-    """The time without requests after which a session is closed and its group seat is freed."""
-    group_timeout_s: float = Field(default=3600.0, gt=0)
-    """The time after which an incomplete group is dropped."""

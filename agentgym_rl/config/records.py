@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from agentgym_rl.core.chat import is_dict, is_list
 from agentgym_rl.core.errors import ConfigError
-
-from .section import Section, reached, section_types
+from agentgym_rl.core.registered import type_of
+from agentgym_rl.core.section import Section, reached, section_types
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def _kind(model: type[BaseModel], name: str, table: Mapping[str, Any]) -> type[B
     kinds = section_types(model.model_fields[name])
     named = (kind for kind in kinds if "type" in kind.model_fields)
     wanted = table.get("type")
-    return next((it for it in named if it.model_fields["type"].default == wanted), kinds[0])
+    return next((it for it in named if type_of(it) == wanted), kinds[0])
 
 
 def _without_useless(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Publications(Protocol):
 
 
 class Devices(Protocol):
-    """The turns on devices that engines and trainer ranks share (see colocation.Colocation)."""
+    """The turns on devices that engines and trainer ranks share."""
 
     async def ranks_started(self) -> None: ...
 

@@ -27,10 +27,10 @@ from agentgym_rl.config import (
     free_keys,
     load_config,
 )
-from agentgym_rl.config.section import differences as config_differences
-from agentgym_rl.config.section import flat
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json, parse_toml
+from agentgym_rl.core.section import differences as config_differences
+from agentgym_rl.core.section import flat
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.models.resolve import model_name, resolve_paths
 from agentgym_rl.runtime.atomic_file import replace_text

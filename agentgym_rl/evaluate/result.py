@@ -11,7 +11,6 @@ from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.core.group import by_env
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.evaluate import statistics
-from agentgym_rl.gateway.odd_replies import ADVICE
 
 from .statistics import Estimate
 
@@ -135,8 +134,9 @@ def _check(finished: Sequence[Trajectory], scored: Sequence[Trajectory]) -> None
     withheld = sum(t.metrics.get("filtered_turns", 0.0) > 0 for t in finished)
     if withheld > _MOST_FAILED * len(finished):
         raise TooManyErrors(
-            f"in {withheld} of {len(finished)} evaluation episodes {ADVICE['filtered_turns']}. "
-            "What was withheld has no reward"
+            f"in {withheld} of {len(finished)} evaluation episodes replies were withheld by a "
+            "content filter of the endpoint: another endpoint or other tasks do not have it. What "
+            "was withheld has no reward"
         )
     if not scored:
         raise ConfigError(

@@ -84,7 +84,7 @@ def _export(run: Path, file: Path, overrides: Mapping[str, Any]) -> EvalTarget:
     if isinstance(config.engine, EndpointConfig):
         raise ConfigError(
             f"--run {run} with --engine={config.engine.type}: the weights of a run are "
-            "evaluated on an engine started here (--engine=embedded, vllm or sglang); to evaluate "
+            "evaluated on an engine that is started here, such as --engine=embedded; to evaluate "
             "another model in the same way, add --model NAME"
         )
     return EvalTarget(config)

@@ -3,7 +3,7 @@ They are made once the episode has ended, before it is logged.
 
 A batch that is trained again, after a crash or by `arl replay`, then has the same numbers. An entry
 point of the group `agentgym_rl.additions` names an `AdditionKind`, whose `takes` decides from the
-configuration whether it applies. One member adds the log-probs of served teachers
+configuration whether it applies. One member adds the log-probs of served models
 (arl_objectives/served_teachers.py).
 """
 
@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.extensions import load_extensions, not_installed
+from agentgym_rl.core.extensions import load_extensions
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 
@@ -57,16 +57,9 @@ class AdditionKind(ABC):
 
 
 def addition_kinds(config: Config) -> list[AdditionKind]:
-    """Return the registered kinds that take this configuration, by their names.
-
-    Raises:
-        ConfigError: there are served teachers, and no registered kind handles them.
-    """
+    """Return the registered kinds that take this configuration, by their names."""
     members = load_extensions(GROUP, of=AdditionKind)
-    found = [kind for kind in members.values() if kind.takes(config)]
-    if config.algo.teacher.models and not found:
-        raise not_installed(GROUP, "algo.teacher.models", "checks teachers and has them answer")
-    return found
+    return [kind for kind in members.values() if kind.takes(config)]
 
 
 @asynccontextmanager

@@ -40,8 +40,8 @@ async def check(config: Config, *, trains: bool = True) -> None:
 
     Raises:
         ConfigError: an engine of another provider, an unknown env, agent, filter or model, a model
-            without chat template, no usable vLLM or SGLang, an unknown sandbox backend if one is
-            needed, tasks that cannot be recorded, or a port that is taken.
+            without chat template, no usable server of the engine, an unknown sandbox backend if one
+            is needed, tasks that cannot be recorded, or a port that is taken.
     """
     spec = await check_parts(config)
     check_policy(config, config.own_engine)

@@ -3,8 +3,8 @@
 The cursor (producer.py) offers the tasks in their order, and the selection takes or skips each one.
 It may depend on results of groups, so a task that is taken is logged before it is played: a resumed
 run takes the same tasks. An entry point of the group `agentgym_rl.draws` names a `DrawsKind`, whose
-`takes` decides from `rollout` whether it applies; without one, every task is played. The curriculum
-is a member (arl_objectives/curriculum.py).
+`takes` decides from `rollout` whether it applies; without one, every task is played. One member is
+the curriculum (arl_objectives/curriculum.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import load_extensions, not_installed, only_one
+from agentgym_rl.core.extensions import load_extensions, only_one
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.task import Task
 from agentgym_rl.storage.episode_log import EpisodeLog
@@ -58,6 +58,10 @@ class DrawsKind(ABC):
         """Return whether this kind selects the tasks of a run with this configuration."""
 
     @abstractmethod
+    def key(self, config: RolloutConfig) -> str:
+        """Return the key, with its value, that makes a run choose, as errors name it."""
+
+    @abstractmethod
     def check(self, config: RolloutConfig) -> None:
         """Refuse a configuration before anything is started.
 
@@ -81,15 +85,11 @@ def draws_kind(config: RolloutConfig) -> DrawsKind | None:
     """Return the registered kind that takes this configuration; None: every task is played.
 
     Raises:
-        ConfigError: several kinds take it, or none does and `rollout.curriculum` is set.
+        ConfigError: several kinds take it.
     """
     members = load_extensions(GROUP, of=DrawsKind)
     kinds = {name: kind for name, kind in members.items() if kind.takes(config)}
-    found = only_one(GROUP, kinds, would="would both choose the tasks of this run")
-    if found is None and config.curriculum:
-        key = f"rollout.curriculum {config.curriculum!r}"
-        raise not_installed(GROUP, key, "chooses tasks like that")
-    return found
+    return only_one(GROUP, kinds, would="would both choose the tasks of this run")
 
 
 def draws_of(

@@ -311,7 +311,7 @@ class Player:
 
     @property
     def single_agent(self) -> Player:
-        """Return the player of the same episodes without agents at other seats."""
+        """Return the player of the same episodes without other agents."""
         return self
 
     async def play(

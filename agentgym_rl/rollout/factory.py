@@ -98,7 +98,7 @@ async def policy_gateway(
     yet; supervise the engines while the context is open."""
     chat = ChatFormat.load(model_dir, config)
     info = await fleet.ready()
-    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # "" from vLLM and SGLang
+    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # "" from other projects
         raise ConfigError(
             f"engine and gateway disagree on the tokenizer or chat template of {model_dir}: "
             f"{info.tokenizer_hash} and {tokenizer_hash(model_dir)}"

@@ -1,13 +1,14 @@
 """The kinds of players that installed packages register, in addition to the player of one agent.
 
 `agentgym_rl.players`     what is played: an episode of one agent, unless a kind takes it, such as
-                          games with an agent at each seat (game.py)
+                          games of several agents
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.extensions import extension_names, load_extension, only_one
@@ -24,6 +25,9 @@ class PlayerKind(ABC):
 
     Evaluations use the `single_agent` player of the result.
     """
+
+    single_agent: ClassVar[bool] = False
+    """Whether one agent plays an episode."""
 
     @abstractmethod
     def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
@@ -50,18 +54,11 @@ class PlayerKind(ABC):
             ConfigError: the reason.
         """
 
-    def seats(self, env: Env) -> Sequence[str]:
-        """Return the seats of `env` that `match` gives to players; empty: `env` is not a game of
-        this kind."""
-        return ()
-
-    def match(self, env: Env, players: Sequence[Player]) -> Player:
-        """Return the player of games between `players`, one for each of `seats`, in that order."""
-        raise NotImplementedError(f"{self!r} names no seats")
-
 
 class _Episodes(PlayerKind):
     """The kernel's own kind: one agent plays."""
+
+    single_agent = True
 
     def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
         return True

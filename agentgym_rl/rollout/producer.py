@@ -22,7 +22,7 @@ from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gym.data import Epochs, without_end
 
-from .draws import Draws
+from .draws import Draws, draws_kind
 from .episode import Player, play_with_retries
 from .groups import OpenGroup, OpenGroups
 
@@ -58,7 +58,7 @@ class TaskCursor(Cursor):
     to date in `numbers`, if given.
 
     Raises:
-        ConfigError: `rollout.curriculum` is set, and there are no `draws`.
+        ConfigError: the run chooses among its tasks, and there are no `draws`.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class TaskCursor(Cursor):
         version: Callable[[], int] = lambda: 0,
         numbers: MutableMapping[str, float] | None = None,
     ) -> None:
-        if config.curriculum and draws is None:
+        if draws is None and (kind := draws_kind(config)) is not None:
             raise ConfigError(
-                f"rollout.curriculum={config.curriculum!r}: tasks are drawn without a log here, "
+                f"{kind.key(config)}: tasks are drawn without a log here, "
                 "so there are no rewards to choose by; leave the key out"
             )
         self._config = config

@@ -124,7 +124,7 @@ class Loop:
             turn_discount=algo.turn_discount,
             leave_out=algo.leave_out,
             reward_parts=algo.reward.parts,
-            teacher=algo.teacher,
+            of_task=algo.of_task,
             checkpoint=self._due[step].checkpoint,
         )
 

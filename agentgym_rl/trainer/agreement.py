@@ -99,8 +99,8 @@ class Agreement:
             return (
                 "A plain forward of the worst row agrees with the trainer and not with the engine "
                 f"{numbers}: the engine computes something else. Look for another model, dtype or "
-                "quantization in it, log-probs before temperature (vLLM: --logprobs-mode "
-                "processed_logprobs), or an adapter that it does not apply."
+                "quantization in it, log-probs before temperature (a flag of its server), or an "
+                "adapter that it does not apply."
             )
         return (
             f"A plain forward of the worst row agrees with neither {numbers}: look at the model "

@@ -18,17 +18,15 @@ from agentgym_rl.algo.advantages import (
     whitened,
 )
 from agentgym_rl.algo.aggregation import Tally, aggregation_weights
-from agentgym_rl.algo.kl import Taught, largest_moment, taught_by
+from agentgym_rl.algo.kl import largest_moment
 from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights
 from agentgym_rl.algo.own_advantage import TokenBatch, own_advantages
 from agentgym_rl.algo.terms import Term
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import Row
 
-from .policy import Policy
-from .shard_tensors import MicroBatch, ShardTokens, frozen_pass
+from .shard_tensors import MicroBatch, ShardTokens
 from .usage import Phases
 from .world import World
 
@@ -180,7 +178,6 @@ def base_advantages(
 def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Tensor:
     """Return the advantages of episodes, [E], relative to group or batch; with parts of rewards
     the weighted sum of one for each."""
-    assert algo.baseline != "critic"
     compare = partial(
         episode_advantages,
         group_ids=shard.compared,
@@ -234,7 +231,7 @@ def token_advantages(
         own = own + tokens.turn_returns
     weights = shard.weights or [1.0] * len(shard.rewards)
     own = own * torch.tensor(weights, dtype=torch.float64)[tokens.episodes]
-    own = own * algo.teacher.reward_coef
+    own = own * algo.reward_factor
     return own if added is None else own + added
 
 
@@ -316,43 +313,6 @@ def _turn_rewards(shard: BatchShard, tokens: ShardTokens) -> Tensor:
     paid = [credit.turn_rewards for credit in shard.credits]
     found = [paid[e][t] if paid and paid[e] else 0.0 for e, t in pairs]
     return torch.tensor(found, dtype=torch.float64)
-
-
-def teacher_targets(
-    teachers: Sequence[Policy | None], tokens: ShardTokens, *, top_k: int, vocab_size: int
-) -> Taught:
-    """Return the targets of the teachers for this rank's tokens (collective). `None` is a served
-    teacher, whose log-probs are already in the batch.
-
-    Each model computes only the rows of the tasks that it teaches. With `top_k`, it also names its
-    likeliest tokens among the first `vocab_size`, those that the policy has.
-
-    Raises:
-        TrainerError: a row has a token that a teacher lacks.
-    """
-    weights = tokens.teacher_weights
-    columns = list(tokens.told.unbind(1))
-    tops: list[Tensor] = []
-    count = min([top_k, vocab_size, *(it.vocab_size for it in teachers if it is not None)])
-    for number, teacher in enumerate(teachers):
-        if teacher is not None:
-            rows = [r for r, at in enumerate(tokens.starts[:-1]) if weights[at, number] > 0]
-            _check_vocabulary(teacher, [tokens.rows[r] for r in rows])
-            say = partial(teacher.likeliest, count=count, vocab_size=vocab_size)
-            found = frozen_pass(teacher, say, tokens, rows, shape=(1 + 2 * count,))
-            columns[number] = found[:, 0]
-            tops.append(found[:, 1:].unflatten(1, (2, count)))
-    top = torch.stack(tops, 1) if count else None
-    return taught_by(torch.stack(columns, 1), weights, top)
-
-
-def _check_vocabulary(teacher: Policy, rows: Sequence[Row]) -> None:
-    highest = max((int(row.tokens.max()) for row in rows), default=0)
-    if highest >= teacher.vocab_size:
-        raise TrainerError(
-            f"a row has token {highest}, and a teacher has 0 to {teacher.vocab_size - 1}: "
-            "algo.teacher.models have to be models of the policy's tokenizer"
-        )
 
 
 def largest_advantage(shard: BatchShard, tokens: ShardTokens, advantages: Tensor) -> str:

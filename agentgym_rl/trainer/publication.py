@@ -348,8 +348,8 @@ def make_publisher(
     config: Config, folder: Path, *, model_dir: Path | None = None, incarnation: int = 0
 ) -> Publisher:
     """Return the publisher of the configured run, which keeps every version that it prepares;
-    `folder` is the run's weights folder (transport shm), `model_dir` that of its model,
-    which versions for SGLang are checked against.
+    `folder` is the run's weights folder (transport shm), `model_dir` that of its model, which
+    versions are checked against for engines that check nothing.
 
     Raises:
         ConfigError: the transport cannot work here.

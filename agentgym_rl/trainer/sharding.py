@@ -1,6 +1,5 @@
 """The placement of a model's parameters and activations: FSDP2 over the ranks, block by block; and
-their removal from the device while engines use it (`cluster.colocated`), which has never run on
-GPUs."""
+their removal from the device while engines use it, which has never run on GPUs."""
 
 from __future__ import annotations
 

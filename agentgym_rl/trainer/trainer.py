@@ -152,7 +152,7 @@ class Trainer:
             turn_discount=algo.turn_discount,
             leave_out=algo.leave_out,
             reward_parts=algo.reward.parts,
-            teacher=algo.teacher,
+            of_task=algo.of_task,
         )
         return shard
 
@@ -260,8 +260,7 @@ class Trainer:
             stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention.of(config.trainer),
-            critic=stepper.critic,
-            reference=stepper.moving,
+            terms=stepper.model_terms,
             timeout_s=config.trainer.finish_timeout_s,
         )
         with closing(checkpoints):

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import get_args
 
 import aiohttp
-from arl_vllm.command import MAX_LOGPROBS
+from arl_vllm.client import MAX_LOGPROBS, VllmEngine
 from torch import Tensor
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
@@ -76,7 +75,7 @@ async def play(
     counters. `weights` are the policies, served in turn as versions 0, 1, 2, …"""
     played: list[Played] = []
     counters: Counter[str] = Counter()
-    source = HttpEngine(
+    source = VllmEngine(
         engine.sampled,
         send_seed=not engine.is_vllm,
         polls_staging=engine.is_vllm,
@@ -127,7 +126,7 @@ class _Updates:
         )
 
     @asynccontextmanager
-    async def going_on(self, source: HttpEngine) -> AsyncIterator[Router]:
+    async def going_on(self, source: VllmEngine) -> AsyncIterator[Router]:
         await source.name_version(self.version)
         self._router.add("engine-0", source, version=self.version)
         stop = asyncio.Event()

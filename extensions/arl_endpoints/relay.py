@@ -22,7 +22,6 @@ from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.formats import Served
 from agentgym_rl.gateway.errors import Withheld, bad_request, unsupported
-from agentgym_rl.gateway.odd_replies import OddReplies
 from agentgym_rl.gateway.request.body import json_object
 from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
 from agentgym_rl.gateway.request.client_sampling import Sampling, left_to_session
@@ -33,6 +32,7 @@ from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
+from .odd_replies import ADVICE, OddReplies
 from .session import RelayedTurn, RelaySession, StreamedMessage
 from .upstream import Upstream
 
@@ -55,6 +55,7 @@ class Relay(SessionServer):
     """A server between agents and `upstream`, whose replies it returns."""
 
     session_type = RelaySession
+    odd_replies = ADVICE
 
     def __init__(self, upstream: Upstream, *, config: GatewayConfig) -> None:
         super().__init__(Served(_estimate), config=config, model_name=upstream.model)

@@ -16,8 +16,9 @@ import msgspec
 from agentgym_rl.config import EndpointConfig
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError, Withheld
-from agentgym_rl.gateway.odd_replies import withholds
 from agentgym_rl.runtime.http_client import bound_response
+
+from .odd_replies import withholds
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -13,13 +13,15 @@ from torch import Tensor
 from agentgym_rl.algo.own_advantage import Ranks, TokenBatch
 from agentgym_rl.algo.own_loss import LossTokens
 from agentgym_rl.algo.terms import Term
-from agentgym_rl.config import CovarianceConfig
+
+from .keys import CovarianceConfig
 
 
 class CovarianceTerm(Term):
     """The tokens with the largest covariances in the batch, of advantage and log-prob: they have no
     gradient, or a penalty on |log u| (`algo.covariance`)."""
 
+    order = 50
     keys: CovarianceConfig
 
     def __init__(self, keys: CovarianceConfig) -> None:

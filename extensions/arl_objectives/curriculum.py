@@ -27,6 +27,8 @@ from agentgym_rl.runtime.imports import import_object
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, Recovered, Result
 
+from .keys import CurriculumKeys
+
 log = logging.getLogger(__name__)
 
 _SUSPICIOUS = 64
@@ -196,7 +198,8 @@ def strategy(config: RolloutConfig) -> Curriculum:
     Raises:
         ConfigError: the class cannot be imported, or refuses its options.
     """
-    name, options = config.curriculum, config.curriculum_options
+    keys = config.part(CurriculumKeys)
+    name, options = keys.curriculum, keys.curriculum_options
     try:
         made = import_object(name)(**options) if ":" in name else PassRate(name, **options)
     except ConfigError:
@@ -302,7 +305,10 @@ class Drawn(Draws):
 
 class _Kind(DrawsKind):
     def takes(self, config: RolloutConfig) -> bool:
-        return bool(config.curriculum)
+        return bool(config.part(CurriculumKeys).curriculum)
+
+    def key(self, config: RolloutConfig) -> str:
+        return f"rollout.curriculum={config.part(CurriculumKeys).curriculum!r}"
 
     def check(self, config: RolloutConfig) -> None:
         strategy(config)
@@ -310,7 +316,7 @@ class _Kind(DrawsKind):
     def draws(
         self, config: RolloutConfig, episodes: EpisodeLog, *, seed: int, recovered: Recovered
     ) -> Draws:
-        name = config.curriculum
+        name = config.part(CurriculumKeys).curriculum
         return Drawn(strategy(config), episodes, seed=seed, name=name, recovered=recovered)
 
 

@@ -25,17 +25,19 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import Config, TeacherConfig, TeacherModel
+from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.token_records import ALL, TeacherLogprobs
 from agentgym_rl.core.trajectory import Row, Trajectory
 from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import CANARIES, check_tokenizer, teacher_folders
+from agentgym_rl.models.resolve import CANARIES, check_tokenizer, resolve_model
 from agentgym_rl.rollout.additions import Addition, AdditionKind
 from agentgym_rl.runtime.http_client import AnswerTooLarge, HttpClient, read_json
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.tasks import together
+
+from .keys import TeacherConfig, TeacherKeys, TeacherModel
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +66,9 @@ async def check_teachers(config: TeacherConfig, model_dir: Path, longest: int) -
         ConfigError: one has another tokenizer; or see `resolve_model` and `ServedTeachers.check`.
         InfraError: a server does not answer.
     """
-    for folder in await asyncio.to_thread(teacher_folders, config):
-        if folder is not None:
+    for one in config.models:
+        if not one.is_served:
+            folder = await asyncio.to_thread(resolve_model, one.model)
             check_tokenizer(folder, model_dir, who="the teacher")
     async with ServedTeachers(config) as teachers:
         await teachers.check(model_dir, longest=longest)
@@ -267,15 +270,15 @@ class ServedTeachers(Addition):
 
 class _Kind(AdditionKind):
     def takes(self, config: Config) -> bool:
-        return bool(config.algo.teacher.models)
+        return bool(config.algo.part(TeacherKeys).teacher.models)
 
     async def check(self, config: Config, model_dir: Path, *, say: Callable[[str], None]) -> None:
         say("asking the teachers for their tokenizers")
         longest = config.own_engine.max_model_len
-        await check_teachers(config.algo.teacher, model_dir, longest)
+        await check_teachers(config.algo.part(TeacherKeys).teacher, model_dir, longest)
 
     def opened(self, config: Config) -> ServedTeachers:
-        return ServedTeachers(config.algo.teacher)
+        return ServedTeachers(config.algo.part(TeacherKeys).teacher)
 
 
 KIND = _Kind()

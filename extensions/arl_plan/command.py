@@ -197,7 +197,7 @@ class Models:
         """Return the models of an objective, in addition to the policy's folder."""
         named = algo.kl.reference
         other = local_folder(ModelConfig(path=named), "") if named not in ("", "initial") else None
-        models = (one.model for one in algo.teacher.models if not one.is_served)
+        models = algo.frozen_models[named not in ("", "initial") :]  # the reference is the first
         teachers = (local_folder(ModelConfig(path=model), "") for model in models)
         return cls(policy, policy if named == "initial" else other, tuple(teachers))
 

@@ -222,7 +222,14 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     advantage is not zero, or the loss has other terms than advantages."""
     level = algo.baseline in ("mean", "leave_one_out", "length_weighted")
     others = algo.whitening.over != "none" or bool(algo.reward.parts or algo.advantage)
-    if not level or others or algo.kl.reference or algo.uses_every_row or algo.teacher.models:
+    if (
+        not level
+        or others
+        or algo.kl.reference
+        or algo.uses_every_row
+        or algo.frozen_models
+        or algo.of_task("", {})
+    ):
         return [True] * len(shard.rewards)
     rewards: dict[str, set[float]] = {}
     for group_id, reward in zip(shard.group_ids, shard.rewards, strict=True):
@@ -246,8 +253,7 @@ def not_simulated(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[tuple[st
         )
     if algo.reward.parts:
         yield "algo.reward.parts", "no group has equal parts, so every episode has a gradient"
-    if rollout.curriculum:
-        yield "rollout.curriculum", "all tasks are drawn alike"
+    yield from rollout.not_simulated()
     if rollout.group_reward:
         yield "rollout.group_reward", "it takes no time, and changes no reward"
 

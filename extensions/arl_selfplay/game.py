@@ -29,6 +29,8 @@ from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.rollout.episode import EpisodeEnv, Player
 from agentgym_rl.rollout.players import PlayerKind
 
+from .keys import SeatKeys
+
 OWN = "env:"
 """The prefix of a seat that a player of the game itself takes."""
 FROZEN = "frozen:"
@@ -284,10 +286,10 @@ class Games(PlayerKind):
     """The kind of players of runs with a player for each seat (`rollout.seats`)."""
 
     def takes(self, rollout: RolloutConfig, spec: EnvSpec) -> bool:
-        return bool(rollout.seats)
+        return bool(rollout.part(SeatKeys).seats)
 
     def check(self, rollout: RolloutConfig, spec: EnvSpec, env: Env) -> None:
-        check_seats(rollout.seats, spec, env)
+        check_seats(rollout.part(SeatKeys).seats, spec, env)
 
     def check_single_agent(self, spec: EnvSpec, env: Env) -> None:
         check_single_agent(spec, env)
@@ -295,19 +297,22 @@ class Games(PlayerKind):
     def player(
         self, single_agent: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
-        return seated(
-            single_agent, rollout.seats, rotates=rollout.rotate_seats, opponents=opponents
-        )
+        keys = rollout.part(SeatKeys)
+        return seated(single_agent, keys.seats, rotates=keys.rotate_seats, opponents=opponents)
 
-    def seats(self, env: Env) -> Sequence[str]:
-        game = env.unwrapped
-        return game.seats if isinstance(game, MultiSeatEnv) else ()
 
-    def match(self, env: Env, players: Sequence[Player]) -> Player:
-        first, *others = players
-        opponents = {f"model {number}": each for number, each in enumerate(others, start=2)}
-        seats = dict(zip(self.seats(env), (POLICY, *opponents), strict=True))
-        return seated(first, seats, opponents=opponents)
+def seats_of(env: Env) -> Sequence[str]:
+    """Return the seats of a game; none: the environment is no game."""
+    game = env.unwrapped
+    return game.seats if isinstance(game, MultiSeatEnv) else ()
+
+
+def match_of(seats: Sequence[str], players: Sequence[Player]) -> Player:
+    """Return the player of games between `players`, one for each of `seats`, in that order."""
+    first, *others = players
+    opponents = {f"model {number}": each for number, each in enumerate(others, start=2)}
+    places = dict(zip(seats, (POLICY, *opponents), strict=True))
+    return seated(first, places, opponents=opponents)
 
 
 KIND = Games()

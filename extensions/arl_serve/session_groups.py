@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.config import RolloutConfig, ServeConfig
+from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.credit import added_reward
 from agentgym_rl.core.task import Task, derived_number, derived_seed
 from agentgym_rl.core.trajectory import Outcome, Trajectory
@@ -30,6 +30,8 @@ from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+
+from .keys import ServeConfig
 
 log = logging.getLogger(__name__)
 

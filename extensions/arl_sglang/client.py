@@ -19,11 +19,11 @@ import asyncio
 import secrets
 import tempfile
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -34,7 +34,6 @@ from agentgym_rl.core.engine import (
     Memory,
     SamplingParams,
     SleepLevel,
-    adapter_name,
     version_label,
 )
 from agentgym_rl.core.errors import (
@@ -47,9 +46,18 @@ from agentgym_rl.core.errors import (
 )
 from agentgym_rl.core.model_folder import link_weights, text_settings
 from agentgym_rl.engines import protocol
-from agentgym_rl.engines.client.client import EngineClient, Route, TokenRequest, wired
-from agentgym_rl.engines.client.deltas import NO_LOGPROB, decode, read_counters, streamed
-from agentgym_rl.storage.weights_folder import check_version, held, write_adapter
+from agentgym_rl.engines.client.client import (
+    ClientOptions,
+    EngineClient,
+    Measure,
+    Route,
+    TokenRequest,
+    wired,
+)
+from agentgym_rl.engines.client.deltas import NO_LOGPROB, Words, decode, read_counters, streamed
+from agentgym_rl.storage.weights_folder import check_version, held
+
+from .adapters import adapter_name, write_adapter
 
 GENERATE = "/generate"
 LOAD_ADAPTER, UNLOAD_ADAPTER = "/load_lora_adapter", "/unload_lora_adapter"
@@ -136,6 +144,22 @@ class SglangEngine(EngineClient):
             prompt, its config.json and tensors are those of every update.
     """
 
+    words: ClassVar[Words] = Words(
+        (
+            *("maximum context length", "maximum model length"),
+            *("exceeds the maximum allowed length", "longer than the model's context length"),
+        )
+    )
+    metrics: ClassVar[Mapping[Measure, str]] = {
+        "running": "sglang:num_running_reqs",
+        "waiting": "sglang:num_queue_reqs",
+        "kv_use": "sglang:token_usage",
+        "tokens": "sglang:generation_tokens_total",
+        "put_back": "sglang:num_retracted_requests_total",
+        "prompts": "sglang:prompt_tokens_total",
+        "prefilled": "sglang:prefilled_tokens_total",
+        "reused": "sglang:cached_tokens_total",
+    }
     health_path: ClassVar[str] = "/model_info"  # /health samples a token, and fails in a pause
     _label_path: ClassVar[str] = "/model_info"
     _naming: ClassVar[dict[str, Any]] = {"abort_all_requests": False}
@@ -146,20 +170,9 @@ class SglangEngine(EngineClient):
         url: str,
         *,
         model_dir: Path,
-        timeout_s: float = 120.0,
-        control_timeout_s: float = 120.0,
-        has_spans: bool = True,
-        incarnation: int = 0,
-        kind: str = "sglang",
+        **options: Unpack[ClientOptions],
     ) -> None:
-        super().__init__(
-            url,
-            timeout_s=timeout_s,
-            control_timeout_s=control_timeout_s,
-            has_spans=has_spans,
-            incarnation=incarnation,
-            kind=kind,
-        )
+        super().__init__(url, **options)
         self._model_dir = model_dir
         self._asked_before: _Known | None = None
 
@@ -421,7 +434,7 @@ class _Reader:
     def __call__(self, raw: bytes, url: str, before: int) -> protocol.Choice:
         reply = decode(raw, _Reply, url)
         if reply.error is not None:
-            raise streamed(url, reply.error)
+            raise streamed(url, reply.error, SglangEngine.words)
         meta, ids = reply.meta_info, reply.output_ids
         finish = meta.finish_reason
         new = meta.completion_tokens - before

@@ -28,11 +28,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, UNKNOWN_LABEL, Interrupt, adapter_name
+from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.engines.served_adapter import EMPTY_ADAPTER
 from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER
-from agentgym_rl.weights.adapter import WholeVersion
 from agentgym_rl.weights.broadcast import BroadcastGroup, buckets
 from agentgym_rl.weights.engine_routes import (
     RESUME_TIMEOUT_S,
@@ -42,7 +41,11 @@ from agentgym_rl.weights.engine_routes import (
     RemoteEngine,
     Way,
 )
-from agentgym_rl.weights.files import bytes_of, kinds_of
+from agentgym_rl.weights.files import Prepared, bytes_of, kinds_of
+
+from .adapters import adapter_name
+from .build import ADAPTER_INTERRUPTS
+from .version import WholeVersion
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class SglangEngine(RemoteEngine):
         self,
         path: Path,
         *,
-        whole: WholeVersion,
+        version: Prepared,
         label: str,
         interrupt: Interrupt,
         deadline: float,
@@ -100,6 +103,7 @@ class SglangEngine(RemoteEngine):
     ) -> None:
         """Check the version, and prepare the folder that the server will load in its pause; load an
         adapter at once."""
+        whole = version.as_form(WholeVersion)
         self._check_mode(interrupt, deadline)
         if self._has_lora(deadline):
             self._load_adapter(whole, label, deadline)
@@ -117,7 +121,7 @@ class SglangEngine(RemoteEngine):
     def stage_tensors(
         self,
         *,
-        whole: WholeVersion,
+        version: Prepared,
         way: Way,
         address: str,
         interrupt: Interrupt,
@@ -130,6 +134,7 @@ class SglangEngine(RemoteEngine):
                 f"{self}: was started with --enable-lora, and gets adapters as files alone: set "
                 f"weights.transport to 'shm', got {way!r}"
             )
+        whole = version.as_form(WholeVersion)
         tensors = whole.tensors()
         if interrupt == "wait":
             raise WeightsError(

@@ -24,7 +24,7 @@ import numpy as np
 
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
-from agentgym_rl.config import Config, GatewayConfig, InitConfig
+from agentgym_rl.config import Config, GatewayConfig
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json
@@ -40,6 +40,7 @@ from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
 from .demonstrations import Notes, SkippedRow, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
+from .keys import InitConfig
 from .written import TokenRow, note_unread_calls, rows_of
 
 _log = logging.getLogger(__name__)
@@ -214,9 +215,9 @@ async def warmed_up(opened: Opened, progress: Progress) -> Config:
         ProcessDied: a rank failed.
     """
     config, run_dir = opened.config, opened.run_dir
-    if config.init.method != "sft":
+    if config.of(InitConfig).method != "sft":
         return config
-    init = config.init
+    init = config.of(InitConfig)
     progress.phase(f"warming up: reading {init.data}")
     held_out = None
     if opened.evaluates:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict
 from agentgym_rl.gateway.messages import REASONING, spoken, text_of, thoughts_of
-from agentgym_rl.gateway.odd_replies import calls_of, has_call, has_tagged_call
 from agentgym_rl.gateway.parsers import ParserFactory
+from agentgym_rl.gateway.parsers.calls_in_text import calls_of, has_call, has_tagged_call
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gym.data.fields import check_text
 

@@ -175,12 +175,10 @@ async def _scripted(_: str, **options: Any) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def _vllm(url: str) -> AsyncIterator[Engine]:
-    from arl_vllm.command import MAX_LOGPROBS
-
-    from agentgym_rl.engines.client.client import HttpEngine
+    from arl_vllm.client import MAX_LOGPROBS, VllmEngine
 
     options: dict[str, Any] = {"timeout_s": 120, "polls_staging": True}
-    client = HttpEngine(url, send_seed=False, num_alternatives=MAX_LOGPROBS, **options)
+    client = VllmEngine(url, send_seed=False, num_alternatives=MAX_LOGPROBS, **options)
     try:
         await _at_version_0(client)
         yield client

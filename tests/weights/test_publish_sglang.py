@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from arl_sglang.version import WholeVersion
 from fake_engine import engine
 from fake_sglang import sglang
 from safetensors.torch import save_file
@@ -17,7 +18,7 @@ from agentgym_rl.core.engine import UNKNOWN_LABEL
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.weights import broadcast
-from agentgym_rl.weights.adapter import WholeVersion, named, peft_tensors
+from agentgym_rl.weights.adapter import named, peft_tensors
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
@@ -422,7 +423,7 @@ def test_a_folder_that_could_not_be_filled_is_made_anew(model_dir, tmp_path, mon
         raise OSError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agentgym_rl.weights.adapter.link_weights", full)
+        patch.setattr("arl_sglang.version.link_weights", full)
         with pytest.raises(WeightsError, match=r"cannot make .* no space"):
             whole.folder()
     assert list(tmp_path.glob(".sglang-*")) == []

@@ -23,6 +23,7 @@ from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.rollout.producer import Producer
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.runtime.tasks import first_of
+from arl_scale.keys import WorkerKeys
 from arl_scale.mirrors import Followers
 
 from . import IMPORTS
@@ -81,11 +82,12 @@ class Workers(Supervisor[WorkerSlot], Producer):
         """Set up the workers, which wait for an engine for at most `engine_timeout_s`, and have
         `stop_timeout_s` to end by themselves. `on_error` is called with each error that ends the
         run and is not a worker's fault."""
-        limit = rollout.max_restarts
+        keys = rollout.part(WorkerKeys)
+        limit = keys.max_restarts
         super().__init__("rollout worker", max_restarts=limit, key="rollout.max_restarts")
         self.restarts = 0
         """The number of restarts of workers."""
-        self._config = rollout
+        self._config, self._keys = rollout, keys
         self._config_file = config_file
         self._processes = processes
         self._leases = leases
@@ -107,7 +109,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
         async with serving(api, host=self._processes.host, port=0) as url:
             self._url = url
             try:
-                for index in range(self._config.workers):
+                for index in range(self._keys.workers):
                     await self._enlist(index)
                 yield self
             finally:
@@ -132,7 +134,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             lambda: self._leases.num_ready >= len(self.left),
             who="rollout",
             what="its workers to start",
-            timeout_s=self._start_timeout_s * (1 + self._config.max_restarts),
+            timeout_s=self._start_timeout_s * (1 + self._keys.max_restarts),
         )
 
     # ------------------------------------------------------------------ one worker
@@ -163,7 +165,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             worker_process(
                 self._config_file,
                 index=slot.index,
-                cpus=self._config.worker_cpus,
+                cpus=self._keys.worker_cpus,
                 controller_url=self._url,
                 token=slot.life.token,
             )

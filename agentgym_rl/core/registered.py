@@ -1,18 +1,18 @@
-"""Sections whose types packages register: the `type` of such a section names a member of a
+"""Sections and values that packages register: the `type` of such a section names a member of a
 registry, and the member has the class of the section's keys. A member is imported when its type is
 chosen, or when all are listed."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.extensions import extension_names, load_extension, load_extensions
+from .chat import is_mapping
+from .extensions import extension_names, load_extension, load_extensions
 
 
 class WithKeys(ABC):
@@ -22,6 +22,36 @@ class WithKeys(ABC):
     """The class of its keys; the default of `type` is its name."""
     order: ClassVar[int] = 1000
     """Its place in lists; those with the same are sorted by name."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in the registry."""
+        return type_of(self.section)
+
+
+def type_of(section: type[BaseModel]) -> str:
+    """Return the `type` that chooses a section."""
+    return section.model_fields["type"].default
+
+
+class OneOf:
+    """The mark of a key whose values are registered names; those other than the `usual` one are
+    found when they are needed."""
+
+    def __init__(self, names: Callable[[], Sequence[str]], *, usual: str) -> None:
+        self.names, self.usual = names, usual
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._known)
+
+    def _known(self, value: Any) -> Any:
+        if value != self.usual and value not in (names := self.names()):
+            *others, last = map(repr, names)
+            expected = f"{', '.join(others)} or {last}" if others else last
+            raise PydanticKnownError("literal_error", {"expected": expected})
+        return value
 
 
 class Kinds(ABC):
@@ -85,3 +115,11 @@ class Registered(Kinds, Generic[M]):
                 {"discriminator": "'type'", "tag": str(name), "expected_tags": known},
             )
         return self[name].section.model_validate(values)
+
+
+def offered(group: str, attribute: str) -> list[str]:
+    """Return the values that the sections of a group's members have in an attribute, in order."""
+    members = Registered(group, WithKeys, usual="").members.values()
+    return list(
+        dict.fromkeys(it for member in members for it in getattr(member.section, attribute))
+    )

@@ -19,11 +19,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar,
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import is_function_path, path_of
-
+from .chat import is_list, is_mapping, is_tuple
+from .errors import ConfigError
+from .extensions import absent, is_function_path, path_of
 from .registered import Kinds
+
+KEYS = "keys"
+"""The group of entry points of the keys that packages add (core/added_keys.py)."""
 
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
@@ -101,6 +103,12 @@ class Section(BaseModel):
     needs: ClassVar[Sequence[Needs]] = ()
     """The rules of keys that have an effect only with some values of another key."""
 
+    added: ClassVar[Sequence[type[Section]]] = ()
+    """The classes of the keys that other packages add to this one (core/added_keys.py)."""
+    added_to: ClassVar[str | None] = None
+    """The beginning of the dotted names of such keys; None: none can be added."""
+    after: ClassVar[str] = ""
+    """The key of the section behind which those of a package stand in lists; "": they are last."""
     added_by: ClassVar[str] = ""
     """The description of a registration that adds a section to this one; "": packages cannot add
     sections."""
@@ -123,6 +131,36 @@ class Section(BaseModel):
         """Yield an error, with its remedy, for each conflict of this section with other sections of
         `config`."""
         return iter(())
+
+    def part(self, kind: type[S]) -> S:
+        """Return this section as one with the keys that a package adds by `kind`.
+
+        Raises:
+            TypeError: it adds them to another section.
+        """
+        if not isinstance(self, kind):
+            raise TypeError(f"{kind.__name__} is no part of {type(self).__name__}")
+        return self
+
+    def located(self, folder_of: Callable[[str], str], *, env_id: str) -> Self:
+        """Return the section with absolute paths of the models that it names, which `folder_of`
+        returns; `env_id` is the environment that they play."""
+        return self
+
+    def fitted_to(self, size: float) -> Mapping[str, tuple[Any, str]]:
+        """Return values, each with its reason, of keys that depend on the number of parameters of
+        the model; those that are set keep their values."""
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_missing_package(cls, values: Any) -> Any:
+        """Refuse the keys of packages that were left out of the installation, by their names."""
+        if cls.added_to is not None and is_mapping(values):
+            for name in values.keys() - cls.model_fields.keys():
+                if why := missing_key(f"{cls.added_to}{name}"):
+                    raise ValueError(why)
+        return values
 
     @model_validator(mode="before")
     @classmethod
@@ -196,6 +234,24 @@ def named_or_function(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"expected {', '.join(known)}, or a function as module:function{hint}")
+
+
+def missing_key(name: str) -> str:
+    """Return why a dotted key is not there, if its package was left out of the installation."""
+    return missing_member(KEYS, name, f"{name} is a key")
+
+
+def missing_member(group: str, name: str, said: str) -> str:
+    """Return why a registry lacks a member of ours, if its package was left out; `said` names what
+    is missing."""
+    point = next((it for it in absent(group) if it.name == name), None)
+    if point is None:
+        return ""
+    package = point.module.partition(".")[0]
+    return (
+        f"{said} of the extension {package}, which is not installed: install agentgym-rl with its "
+        f"extensions (the folder extensions/{package}), or leave it out"
+    )
 
 
 class NoKeys(Section):

@@ -4,14 +4,12 @@ endpoint's: it filters them, takes all of them for thoughts, or reads no calls i
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from agentgym_rl.core.chat import is_dict, is_list
 from agentgym_rl.gateway.messages import spoken, text_of, thoughts_of
-from agentgym_rl.gateway.parsers import Parser, ToolCall
-from agentgym_rl.gateway.parsers.formats import FORMATS
+from agentgym_rl.gateway.parsers.calls_in_text import has_call
 from agentgym_rl.runtime.log import Repeated
 
 Odd = Literal["filtered_turns", "empty_turns", "text_calls"]
@@ -37,16 +35,7 @@ _WITHHOLDING_WORDS = (
 """The words of such errors without a code of their own (Anthropic, Azure, DeepSeek)."""
 _CALLED = ("tool_calls", "function_call", "tool_use")
 """The finish reasons of replies with calls."""
-_CALL = (
-    r"""["'](?:name|function|tool|tool_name|recipient_name)["']\s*:\s*["'](?:functions\.)?"""
-    r"""(?:{names})["']|<function=(?:{names})>|<invoke name="(?:{names})">"""
-    r"""|```tool_code\s[^`]*\b(?:{names})\(|^\s*Action:\s*(?:{names})\s*$"""
-)
-"""Calls of these functions in JSON or as a dictionary, in XML, as Gemma writes them, and as ReAct
-does."""
-_LONGEST = 32_000
-"""The number of characters of a reply that are searched for calls."""
-ADVICE: Mapping[Odd, str] = {
+ADVICE: Mapping[str, str] = {
     "filtered_turns": "replies were withheld by a content filter of the endpoint: another endpoint "
     "or other tasks do not have it",
     "empty_turns": "replies had neither text nor calls, only thoughts or nothing: if thoughts fill "
@@ -104,38 +93,6 @@ def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
         function = tool.get("function") if is_dict(tool) else None
         if is_dict(function) and isinstance(function.get("name"), str):
             yield function["name"]
-
-
-def has_call(text: str, names: set[str]) -> bool:
-    """Return whether some family's parser finds a call of one of these functions in the begin of
-    `text`, or JSON looks like one."""
-    text = text[:_LONGEST]
-    either = "|".join(map(re.escape, names))
-    if re.search(_CALL.format(names=either), text, re.MULTILINE):
-        return True
-    return any(_finds(family, text, names) for family in FORMATS)
-
-
-def _finds(family: str, text: str, names: set[str]) -> bool:
-    parser = FORMATS[family](())
-    calls = calls_of(parser, text)
-    marked = any(tag in text for tag in parser.begins)
-    return any(call.name in names or (marked and call.malformed) for call in calls)
-
-
-def has_tagged_call(text: str) -> bool:
-    """Return whether the begin of `text` has a complete call between some family's tags, whatever
-    the functions are."""
-    text = text[:_LONGEST]
-    parsers = (FORMATS[family](()) for family in FORMATS)
-    tagged = (parser for parser in parsers if any(tag in text for tag in parser.begins))
-    return any(not call.malformed for parser in tagged for call in calls_of(parser, text))
-
-
-def calls_of(parser: Parser, text: str) -> list[ToolCall]:
-    """Return the calls that a parser finds in a complete reply."""
-    events = [*parser.feed(text), *parser.finish(ended=True)]
-    return [event for event in events if isinstance(event, ToolCall)]
 
 
 class OddReplies:
