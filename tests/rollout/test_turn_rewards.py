@@ -68,7 +68,7 @@ def test_an_agent_without_any_request_is_counted_and_named(chat, caplog):
     found = play(chat, env=Paying, agent=agent)
     assert not found.credit.turn_rewards
     assert found.metrics["unpaid_turn_rewards"] == 2
-    assert "turn_reward of task t is not paid: the agent has not asked the model" in caplog.text
+    assert "turn_reward of task t is not paid: the agent has not requested any" in caplog.text
 
 
 def test_a_turn_reward_that_is_no_number_is_the_environments_failure(chat):
