@@ -107,9 +107,9 @@ def test_the_rollout_side_is_torch_free(module):
 
 
 def test_the_verifiers_processes_import_no_numpy():
-    """Each pool waits for these imports, and each new zygote makes them again."""
+    """Each pool waits for these imports, and each new fork server makes them again."""
     inside = "arl_verifier.inside"
-    assert "numpy" not in imported_by(f"import {inside}.zygote")
+    assert "numpy" not in imported_by(f"import {inside}.fork_server")
 
 
 @cases("name", agentgym_rl.__all__)
@@ -334,34 +334,34 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 200,
-    "algo": 2_550,
+    "algo": 2_350,
     "arl_audit": 2_900,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_300,
     "arl_inspect": 1_950,
-    "arl_objectives": 1_100,
+    "arl_objectives": 2_000,
     "arl_plan": 3_950,
-    "arl_scale": 3_450,
-    "arl_selfplay": 450,
+    "arl_scale": 3_500,
+    "arl_selfplay": 800,
     "arl_serve": 850,
-    "arl_sglang": 1_500,
+    "arl_sglang": 1_700,
     "arl_verifier": 1_750,
     "arl_vllm": 1_550,
-    "arl_warmup": 1_450,
+    "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_250,
-    "config": 3_650,
+    "config": 2_850,
     "controller": 1_550,
-    "core": 2_850,
+    "core": 3_600,
     "engines": 3_550,
-    "evaluate": 1_800,
+    "evaluate": 1_750,
     "fleet": 1_100,
-    "gateway": 11_350,
+    "gateway": 11_250,
     "gym": 5_650,
     "models": 650,
-    "report": 750,
+    "report": 700,
     "rollout": 2_450,
     "run": 2_300,
     "runtime": 2_650,
@@ -399,6 +399,32 @@ def test_no_package_outgrows_its_ceiling():
         "commit that needs it, with the reason in its message"
     )
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
+
+
+MOST_KEYS = 211
+"""The keys that the kernel itself declares, each type of a section counted; it may only fall."""
+
+
+def keys_of(model: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The keys of a section, each with the package that declares it."""
+    from agentgym_rl.config import fields_of, section_types
+
+    for name, field in fields_of(model).items():
+        owner = next((part for part in model.added if name in part.model_fields), model)
+        kinds = section_types(field)
+        if not kinds:
+            yield f"{prefix}{name}", owner.__module__.partition(".")[0]
+        for kind in kinds:
+            yield from keys_of(kind, f"{prefix}{name}.")
+
+
+def test_no_further_key_is_declared_in_the_kernel():
+    from agentgym_rl.config import Config
+
+    found = Counter(owner for _, owner in keys_of(Config))
+    assert found["agentgym_rl"] <= MOST_KEYS, (
+        "a key of an optional feature belongs to its package (docs/extensions.md#keys)"
+    )
 
 
 def test_few_functions_are_given_the_complete_configuration():

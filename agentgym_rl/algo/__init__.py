@@ -1,6 +1,6 @@
 """The objective as pure functions: tensors in, tensors out.
 
-    advantages.py   rewards, shaped -> one advantage per episode, or one per token with a critic
+    advantages.py   rewards, shaped -> one advantage per episode
     losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, CISPO, SAPO, ...
     own_loss.py     the input and output of a loss; a user's own loss, as module:function
     own_advantage.py  the batch that parts of the objective get; a user's own advantages

@@ -1,6 +1,6 @@
-"""The terms of this package beside the policy loss: the divergence from a reference, the
-imitation of good episodes, and the entropy. They are entry points like others', under
-the keys of `algo` that turn them on."""
+"""The kernel's own terms, added to the policy loss: the divergence from a reference, the imitation
+of good episodes, and the entropy. They are registered by entry points like those of other packages,
+under the keys of `algo` that turn them on."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from .terms import Term
 class ReferenceTerm(Term):
     """The divergence from the reference model, in the loss or as a reward of tokens (`algo.kl`)."""
 
+    order = 10
     keys: KlConfig
 
     def __init__(self, keys: KlConfig) -> None:
@@ -57,6 +58,7 @@ class ImitationTerm(Term):
     """The mean −log π of episodes with a reward above 0 (`algo.positive_nll`)."""
 
     needs = ("every_row",)
+    order = 30
     keys: AlgoConfig
 
     def begin(self, batch: TokenBatch) -> None:
@@ -74,6 +76,7 @@ class EntropyTerm(Term):
     """The bonus for the policy's entropy (`algo.entropy_coef`)."""
 
     needs = ("entropy", "every_row")
+    order = 40
     keys: AlgoConfig
 
     def loss(self, tokens: LossTokens, tally: Tally) -> Tensor | None:

@@ -8,13 +8,21 @@ differ in the ratio and in its bound. A name with a colon is a user's own functi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import AlgoConfig, Correction, MaskCorrection, SequenceMaskCorrection
+from agentgym_rl.config import (
+    LOSSES,
+    AlgoConfig,
+    Correction,
+    MaskCorrection,
+    SequenceMaskCorrection,
+)
+from agentgym_rl.runtime.imports import import_object
 
 from .own_loss import LossTokens, TokenObjective, own_objective
 
@@ -68,7 +76,7 @@ def _log_weight(difference: Tensor, rows: Tensor, finite: Tensor, weight: str) -
     if weight == "row_mean":
         return row_means(difference, rows, finite)
     if weight == "row_product":  # of hundreds of tokens; beyond e^±20 a bound decides anyway
-        return _row_sums(difference, rows).clamp(-20.0, 20.0)
+        return row_sums(difference, rows).clamp(-20.0, 20.0)
     return torch.zeros_like(difference) if weight == "none" else difference
 
 
@@ -90,7 +98,7 @@ def _measured(
         if correction.reduce == "mean":
             measured = row_means(measured, rows, finite)
         elif correction.reduce == "sum":
-            measured = _row_sums(measured, rows)
+            measured = row_sums(measured, rows)
         else:
             measured = _row_maxima(measured, rows)
     return measured.exp() if correction.measure == "ratio" else measured
@@ -105,7 +113,7 @@ def row_means(values: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
     return (total / count.clamp(min=1))[rows]
 
 
-def _row_sums(values: Tensor, rows: Tensor) -> Tensor:
+def row_sums(values: Tensor, rows: Tensor) -> Tensor:
     """Return [N], the sum of `values` over each token's row."""
     zeros = values.new_zeros(int(rows.max()) + 1 if len(rows) else 0)
     return zeros.index_add(0, rows, values)[rows]
@@ -143,16 +151,17 @@ class PolicyLoss(NamedTuple):
 
 
 def policy_loss(tokens: LossTokens, algo: AlgoConfig, added: Iterable[Tensor] = ()) -> PolicyLoss:
-    """Return the loss `algo.loss` of some tokens, with what terms have `added` to the objective of
-    each, [N].
+    """Return the loss `algo.loss` of some tokens; `added`, [N], is the sum that terms add to the
+    objective of each token.
 
     Tokens of behavior weight 0 contribute nothing, whatever their log-probs: not even a NaN.
     """
     live = tokens.live
     log_ratio = tokens.log_ratio
-    kind = algo.ratio or ("row" if algo.loss == "gspo" else "token")
+    found = LOSSES.get(algo.loss)
+    kind = algo.ratio or (found.ratio if found else "token")
     moved = log_ratio if kind == "token" else _row_log_ratio(tokens, kind)
-    objective = LOSSES.get(algo.loss, own_objective)(tokens, moved, algo)
+    objective = _function(found.function if found else "")(tokens, moved, algo)
     gained = torch.where(live, objective.value, 0.0)
     for part in added:
         gained = gained + torch.where(live, part, 0.0)
@@ -162,10 +171,16 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig, added: Iterable[Tensor] = 
         return PolicyLoss(loss, (objective.clipped & live).sum(), kl, log_ratio.detach()[live])
 
 
+@cache
+def _function(path: str) -> Callable[[LossTokens, Tensor, AlgoConfig], TokenObjective]:
+    """Return the function of a registered loss; "": that of users' own."""
+    return import_object(path) if path else own_objective
+
+
 def _row_log_ratio(tokens: LossTokens, kind: str) -> Tensor:
     """Return [N] the mean of log u over all trained tokens of the row, including those that are
-    dropped; over those that are kept (`row_kept`); or, with the gradient of the token alone, at
-    most 10 (`row_token`). 0 for a dropped token.
+    dropped; over those that are kept (`row_kept`); or, at most 10, with the gradient of only the
+    token itself (`row_token`). 0 for a dropped token.
 
     GSPO and GSPO-token, Zheng et al. 2025 (https://arxiv.org/abs/2507.18071).
     """
@@ -179,7 +194,7 @@ def _row_log_ratio(tokens: LossTokens, kind: str) -> Tensor:
     return torch.where(tokens.live, mean, 0.0)
 
 
-def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
+def ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """Return min(u·A, clip(u)·A) with u = exp(x − anchor), or GSPO's, the same for each row.
 
     With `dual_clip` c the objective of a negative advantage is at least c·A. For ppo a token of
@@ -207,109 +222,19 @@ def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObject
     return TokenObjective(objective, clipped)
 
 
-def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return clip(u)·A·x, with a constant clipped ratio: tokens beyond the bound keep a gradient.
-
-    CISPO, MiniMax 2025 (https://arxiv.org/abs/2506.13585).
-    """
-    ratio = log_ratio.detach().exp()
-    inside = ratio.clamp(1.0 - algo.clip_low, 1.0 + algo.clip_high)
-    return TokenObjective(inside * tokens.advantages * _finite(tokens), inside != ratio)
-
-
-def _sapo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return 4/τ · σ(τ·(u − 1)) · A: tokens have less effect as they leave the ratio 1.
-
-    SAPO, Gao et al. 2025 (https://arxiv.org/abs/2511.20347).
-    """
-    tau = _either(tokens.advantages > 0, algo.sapo.tau_good, algo.sapo.tau_bad)
-    gate = 4 / tau * torch.sigmoid(tau * (log_ratio.exp() - 1))
-    return _unbounded(gate * tokens.advantages)
-
-
-def _gmpo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return A times the geometric mean over the row of u, where log u has one bound: at most
-    `clip_high` for a positive advantage, at least −`clip_low` for a negative one.
-
-    GMPO, Zhao et al. 2025 (https://arxiv.org/abs/2507.20673), whose bounds are those of logs.
-    """
-    good, bad = tokens.advantages > 0, tokens.advantages < 0
-    inside = torch.where(good, log_ratio.clamp(max=algo.clip_high), log_ratio)
-    inside = torch.where(bad, inside.clamp(min=-algo.clip_low), inside)
-    mean = row_means(inside, tokens.rows, tokens.live)
-    return TokenObjective(mean.exp() * tokens.advantages, inside != log_ratio)
-
-
-def _vespo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return φ(w)·A·x, with the constant φ(w) = exp(λ + k·log w − λ·w) of the product w of the
-    row's ratios, so that φ(1) = 1; `log w` is bounded by log 1e-8 and 20.
-
-    VESPO, Shen et al. 2026 (https://arxiv.org/abs/2602.10693).
-    """
-    vespo, good = algo.vespo, tokens.advantages >= 0
-    log_w = _row_sums(log_ratio.detach().clamp(-20.0, 20.0), tokens.rows)
-    log_w = log_w.clamp(math.log(1e-8), 20.0)
-    k = _either(good, vespo.k_good, vespo.k_bad)
-    lambda_ = _either(good, vespo.lambda_good, vespo.lambda_bad)
-    phi = (lambda_ + k * log_w - lambda_ * log_w.exp()).exp()
-    return _unbounded(phi * tokens.advantages * _finite(tokens))
-
-
-def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
+def reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """Return A·x, no ratio and no bound: with w' the importance-weighted policy gradient.
 
     Williams 1992 (https://doi.org/10.1007/BF00992696).
     """
-    return _unbounded(tokens.advantages * _finite(tokens))
+    return unbounded(tokens.advantages * finite_logprobs(tokens))
 
 
-def _dro(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return A·x − ½β·(log u)², which holds the policy near the anchor without a clip.
-
-    DRO, Richemond et al. 2024 (https://arxiv.org/abs/2405.19107), as used for the policy alone by
-    Kimi k1.5 (https://arxiv.org/abs/2501.12599).
-    """
-    return _unbounded(tokens.advantages * _finite(tokens) - 0.5 * algo.dro_beta * log_ratio**2)
-
-
-def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
-    """Return u·A, but 0 for a token whose probability is more than δ from the behavior policy's if
-    the update would move it farther away.
-
-    The distance is |exp(x) − exp(b)|, the token's own part of the total variation: DPPO, Qi et al.
-    2026 (https://arxiv.org/abs/2602.04879).
-    """
-    now, then = tokens.logprobs.detach().exp(), tokens.behavior_logprobs.exp()
-    away = (now - then) * tokens.advantages > 0
-    stopped = away & ((now - then).abs() > algo.divergence_limit)
-    value = torch.where(stopped, 0.0, log_ratio.exp() * tokens.advantages)
-    return TokenObjective(value, stopped)
-
-
-LOSSES: Mapping[str, Callable[[LossTokens, Tensor, AlgoConfig], TokenObjective]] = {
-    "ppo": _ppo,
-    "gspo": _ppo,
-    "cispo": _cispo,
-    "sapo": _sapo,
-    "gmpo": _gmpo,
-    "vespo": _vespo,
-    "reinforce": _reinforce,
-    "dro": _dro,
-    "dppo": _dppo,
-}
-"""The objectives by name in `algo.loss`; gspo is ppo with the ratio of a row."""
-
-
-def _unbounded(value: Tensor) -> TokenObjective:
+def unbounded(value: Tensor) -> TokenObjective:
+    """Return an objective without a bound."""
     return TokenObjective(value, torch.zeros_like(value, dtype=torch.bool))
 
 
-def _either(chosen: Tensor, one: float, other: float) -> Tensor:
-    """Return `one` where it is chosen, in the precision of the configuration."""
-    pair = torch.tensor([one, other], dtype=torch.float64, device=chosen.device)
-    return torch.where(chosen, pair[0], pair[1])
-
-
-def _finite(tokens: LossTokens) -> Tensor:
+def finite_logprobs(tokens: LossTokens) -> Tensor:
     """Return x, and 0 for a dropped token, where x may be −∞."""
     return torch.where(tokens.live, tokens.logprobs, 0.0)

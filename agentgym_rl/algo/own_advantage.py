@@ -2,17 +2,17 @@
 
     def advantage(batch: TokenBatch, **options) -> Tensor
 
-The function gets a batch and returns the advantage of each of its tokens, [N]. `options`
-are those of `algo.advantage_options`. It takes the place of `algo.baseline` and `algo.scale`, and
-rewards of turns are its own to add; the weight of the task, `algo.whiten` over tokens and a
-divergence in the reward apply to its result.
+The function gets a batch and returns the advantage of each of its tokens, [N]. `options` are those
+of `algo.advantage_options`. It replaces `algo.baseline` and `algo.scale`, and has to add rewards of
+turns itself; the weight of the task, `algo.whiten` over tokens and a divergence in the reward apply
+to its result.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -24,7 +24,6 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime.imports import import_function
 
 from .advantages import Moments, moments_of
-from .kl import Taught
 from .own_loss import needs_of
 
 T = TypeVar("T")
@@ -60,7 +59,7 @@ class TokenBatch:
     rewards: Tensor
     """The rewards of episodes as `algo.reward` shapes them, [E] float64."""
     groups: Tensor
-    """The number of each episode's group, [E] int64. The seats of a game are groups of their
+    """The number of each episode's group, [E] int64. The players of a game are groups of their
     own."""
     lengths: Tensor
     """The number of trained tokens of each episode, [E] int64, on all ranks together."""
@@ -87,15 +86,15 @@ class TokenBatch:
     staleness: Tensor
     """The age of the weights that sampled each token, in versions, [N] int64."""
     ranks: Ranks
-    """The ranks, for numbers of the whole batch."""
+    """The ranks, for statistics over the complete batch."""
     proximal: Tensor | None = None
     """The log-probs under the weights at the start of the batch, [N], if they are needed."""
     reference: Tensor | None = None
     """The log-probs under the reference model, [N], if they are needed."""
-    taught: Taught | None = None
-    """The teaching of the tokens, if there are teachers."""
+    provided: dict[str, object] = field(default_factory=dict[str, object])
+    """The things that terms provide to others beside those above, by `Term.provides`."""
     token_rewards: Tensor | None = None
-    """The rewards of single tokens, [N], for a critic; None: there are none."""
+    """The rewards of single tokens, [N], for a term that sums rewards; None: there are none."""
     advantages: Tensor | None = None
     """The advantages of the tokens, [N] float64, once all parts have been added."""
 
@@ -156,7 +155,7 @@ def _returned(algo: AlgoConfig, what: str) -> ConfigError:
 
 
 class _SingleProcess:
-    """One rank, for a batch that exists for a trial."""
+    """A `Ranks` of a single rank, for trial batches."""
 
     def gather(self, value: T, /) -> list[T]:
         return [value]

@@ -1,10 +1,11 @@
-"""The parts of the objective that are the user's own, tried before they train; what all parts need
-of a batch."""
+"""The trial of the user's own parts of the objective before training, and the needs of all
+parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import get_args
 
 import torch
 
@@ -13,33 +14,30 @@ from agentgym_rl.core.errors import ConfigError
 
 from .aggregation import Tally
 from .own_advantage import advantage_needs, check_advantage, made_up_batch
-from .own_loss import check_loss, loss_needs, made_up_tokens
-from .terms import Term, our_terms, registered_terms
+from .own_loss import Need, check_loss, loss_needs, made_up_tokens
+from .terms import Term, our_terms, provider, registered_terms
 
 
 def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
     """Try the functions of `algo.loss` and `algo.advantage`, and the terms of other packages, on
-    made-up tokens; return what all parts of the objective need of a batch.
+    made-up tokens; return the needs of all parts of the objective.
 
     Raises:
         ConfigError: one does not keep its contract, or needs models that the configuration does not
             name; or the reference model, which nothing else uses, is named and not needed.
     """
-    others = registered_terms(algo)
+    ours, others = our_terms(algo), registered_terms(algo)
+    provided = {term.provides for term in (*ours, *others.values())}
     wanted: dict[str, Collection[str]] = {
         f"algo.loss={algo.loss!r}": loss_needs(algo),
         f"algo.advantage={algo.advantage!r}": advantage_needs(algo),
         **{f"algo.{name}": term.needs for name, term in others.items()},
     }
     for who, its in wanted.items():
-        if "reference" in its and not algo.kl.reference:
-            raise ConfigError(
-                f'{who} needs a reference model: set algo.kl.reference to "initial" (the model the '
-                "run begins with) or to a model"
-            )
-        if "teacher" in its and not algo.teacher.models:
-            raise ConfigError(f"{who} needs a teacher: name one in algo.teacher.models")
-    found = frozenset[str]().union(*wanted.values(), *(it.needs for it in our_terms(algo)))
+        for need in sorted(set(its) - provided):
+            if (kind := provider(need)) is not None:
+                raise ConfigError(f"{who} needs {kind.lacking}")
+    found = frozenset[str]().union(*wanted.values(), *(it.needs for it in ours))
     if algo.kl.reference and "reference" not in found:
         raise ConfigError(
             f"algo.kl.reference {algo.kl.reference!r} does nothing: algo.kl.coef is 0, and no "
@@ -55,12 +53,13 @@ def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
 
 
 def _check_term(name: str, term: Term) -> None:
-    """Try a term of another package, unless it needs a teacher, whose teaching no trial has.
+    """Try a term of another package, unless it has models or needs those of another term, which no
+    trial has.
 
     Raises:
-        ConfigError: a method raised, or returned something else than its contract says.
+        ConfigError: a method raised, or returned a value that its contract does not allow.
     """
-    if "teacher" in term.needs:
+    if term.has_models or set(term.needs) - {*get_args(Need)}:
         return
     batch, tokens = made_up_batch(term.needs), made_up_tokens()
     tally, size = Tally(), len(batch.rows)

@@ -1,9 +1,10 @@
 """The contract of a term of the objective.
 
 A term is a class that a package registers by an entry point of the group `agentgym_rl.objectives`.
-It is on in the runs whose configuration has its section, `algo.NAME`. Processes without torch
-import it for the keys of its section. Our own terms (built_in_terms.py, and arl_objectives) are
-registered under the key of `algo` that turns them on.
+It is on in runs whose configuration has its section, `algo.NAME`. Processes without torch import it
+for the keys of its section. The terms of this distribution (built_in_terms.py, arl_objectives) are
+registered under the key of `algo` that turns them on; those that `algo.baseline` chooses, in the
+group `agentgym_rl.baselines`. A `ModelTerm` (trainer/model_term.py) has models of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
-from agentgym_rl.config import AlgoConfig, NoKeys, Section
+from agentgym_rl.config import BASELINES, AlgoConfig, NoKeys, Section
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import (
     entry_points_of,
@@ -32,17 +33,25 @@ GROUP = "objectives"
 
 class Term:
     """A term of the objective. A subclass has a `section` of keys, and any of the methods, which
-    are called in this order. Those that get a batch are collective: every rank calls them."""
+    are called in this order. Methods that get a batch are collective: every rank calls them."""
 
     section: ClassVar[type[Section]] = NoKeys
     """The keys of the term, below `algo.NAME`."""
     needs: Collection[str] = ()
     """The things that the term needs; an instance may set its own."""
+    provides: ClassVar[str] = ""
+    """The need of other parts that the term meets, if it is on; "": none."""
+    lacking: ClassVar[str] = ""
+    """The thing that it provides, and how to get it, for errors of parts that need it."""
+    has_models: ClassVar[bool] = False
+    """Whether it is a `ModelTerm`."""
+    order: ClassVar[int] = 60
+    """Its place among the terms; those with the same are in the order of their names."""
     replaces_advantages: ClassVar[bool] = False
     """Whether `base` takes the place of advantages relative to a group or a batch."""
 
     def __init__(self, keys: Section) -> None:
-        """Keep the values of the term's keys, as `self.keys`."""
+        """Store the values of the term's keys as `self.keys`."""
         self.keys = keys
 
     def learns(self, step: int) -> bool:
@@ -54,8 +63,9 @@ class Term:
         return None
 
     def returns(self, batch: TokenBatch) -> Tensor | None:
-        """Return what rewards of tokens add to the advantages of these and of earlier tokens, [N]:
-        `algo.whiten` over tokens applies to it, and with a critic `rewards` takes its place."""
+        """Return the rewards of tokens, summed over each token and the later ones of its row, [N],
+        to be added to advantages: `algo.whiten` over tokens applies to it, and with a critic
+        `rewards` takes its place."""
         return None
 
     def base(self, batch: TokenBatch) -> Tensor:
@@ -63,7 +73,7 @@ class Term:
         raise NotImplementedError
 
     def advantages(self, batch: TokenBatch) -> Tensor | None:
-        """Return what is added to the advantages of the tokens, [N], as it is."""
+        """Return a number to add to the advantage of each token, [N], without whitening."""
         return None
 
     def begin(self, batch: TokenBatch) -> None:
@@ -85,45 +95,61 @@ class Term:
         return None
 
     def objective(self, tokens: LossTokens) -> Tensor | None:
-        """Return what is added to the objective of each token, [n]: larger is better. The behavior
-        weight and the aggregation weight of the token apply to it."""
+        """Return a number to add to the objective of each token, [n]: larger is better. The
+        behavior weight and the aggregation weight of the token apply to it."""
         return None
 
     def loss(self, tokens: LossTokens, tally: Tally) -> Tensor | None:
-        """Return what is added to the loss of these tokens, a scalar: smaller is better. A sum over
-        tokens, times `tokens.weights`, depends neither on packing nor on ranks."""
+        """Return a number to add to the loss of these tokens, a scalar: smaller is better. A sum
+        over tokens, times `tokens.weights`, depends neither on packing nor on ranks."""
         return None
 
     def measure(self, batch: TokenBatch, used: Tensor, proximal: Tensor, tally: Tally) -> None:
         """Add metrics of the tokens at the indices `used`, with their proximal log-probs."""
 
     def end(self, batch: TokenBatch) -> None:
-        """Follow the updates of a batch."""
+        """Finish a batch, after its updates."""
+
+
+def all_terms(algo: AlgoConfig) -> list[Term]:
+    """Return the terms that are on, in the order in which they are added.
+
+    Raises:
+        ConfigError: see `our_terms` and `registered_terms`.
+    """
+    found = [*our_terms(algo), *registered_terms(algo).values()]
+    return sorted(found, key=lambda term: term.order)
 
 
 def our_terms(algo: AlgoConfig) -> list[Term]:
-    """Return the terms of this distribution that are on, in the order in which they are added.
+    """Return the terms of this distribution that are on.
 
     Raises:
         ConfigError: the term of a key that is set is not installed.
     """
-    points = entry_points_of(GROUP)
     found: list[Term] = []
-    for name in algo.wanted_terms:
-        value: object = getattr(algo, name)
+    for name, keys in algo.terms.items():
+        group = BASELINES if name == algo.baseline else GROUP
+        points = entry_points_of(group)
         if name not in points or not is_ours(points[name]):
-            raise not_installed(GROUP, f"algo.{name}", "has its term")
-        found.append(_kind(name)(value if isinstance(value, Section) else algo))
-    return found
+            raise not_installed(group, f"algo.{name}", "has its term")
+        found.append(_kind(name, group)(keys))
+    return sorted(found, key=lambda term: term.order)
+
+
+def provider(need: str) -> type[Term] | None:
+    """Return our term that provides what a part of the objective needs; None: there is none."""
+    ours = (name for name, point in entry_points_of(GROUP).items() if is_ours(point))
+    return next((kind for kind in map(_kind, ours) if kind.provides == need), None)
 
 
 def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
-    """Return the terms of other packages that are on, by name and in that order. One with a loss
-    needs every row, unless it names the tokens that it `uses`: rows whose advantages are all 0
-    would be left out, and its loss with them.
+    """Return the terms of other packages that are on, by name and in that order. A term with a loss
+    needs every row, unless its `uses` names the tokens: otherwise rows whose advantages are all 0
+    would be left out, and the term's loss with them.
 
     Raises:
-        ConfigError: one is not registered, is no `Term`, or cannot be made.
+        ConfigError: one is not registered, is not a `Term`, or cannot be made.
     """
     found: dict[str, Term] = {}
     for name, keys in sorted(algo.term_sections.items()):
@@ -139,16 +165,16 @@ def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
     return found
 
 
-def _kind(name: str) -> type[Term]:
+def _kind(name: str, group: str = GROUP) -> type[Term]:
     """Return the class that is registered under a name.
 
     Raises:
-        ConfigError: it is not registered, or is no `Term`.
+        ConfigError: it is not registered, or is not a `Term`.
     """
-    kind: object = load_extension(GROUP, name)
+    kind: object = load_extension(group, name)
     if not (isinstance(kind, type) and issubclass(kind, Term)):
         raise ConfigError(
-            f"{GROUP} has {name!r}, which is {kind!r:.80}; expected a subclass of "
+            f"{group} has {name!r}, which is {kind!r:.80}; expected a subclass of "
             "agentgym_rl.algo.terms.Term"
         )
     return kind

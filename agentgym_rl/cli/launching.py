@@ -23,7 +23,7 @@ from agentgym_rl.runtime.signals import run_interruptible
 from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
 from agentgym_rl.trainer.launch import trainer_processes
 
-from .output import print_json
+from .output import print_result
 
 _TOKEN = "ARL_TOKEN"
 
@@ -80,15 +80,16 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     run_dir = resume or next_run_dir(config.run, kind)
     if not config.cluster.kind.submits:
         text = run_interruptible(lambda: dry_run(config, run_dir, resumes=resume is not None))
-        print_json({"text": text}) if args.json else print(text)
+        print_result({"text": text}, text, as_json=args.json)
         return 0
     config = config.model_copy(update={"run": "" if resume else str(run_dir)})
     job = cluster_kind(config.cluster).job(config, run_dir, partial(_command, args, resume))
     if args.dry_run:
-        print_json({"script": job.script}) if args.json else print(job.script)
+        print_result({"script": job.script}, job.script, as_json=args.json)
         return 0
     done = job.submit()
-    print_json({"job": str(done.job), "submitted": done.said}) if args.json else print(done.text)
+    found = {"job": str(done.job), "submitted": done.said}
+    print_result(found, done.text, as_json=args.json)
     return 0
 
 

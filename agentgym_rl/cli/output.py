@@ -40,6 +40,11 @@ def counting(done: str, what: str = "tokens") -> Callable[[int], None]:
     return count
 
 
+def print_result(value: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command, as a JSON object or as text."""
+    print_json(value) if as_json else print(text)
+
+
 def print_json(value: Any) -> None:
     """Print a JSON object; if stdout is reserved for JSON, only the first object is printed."""
     text = json.dumps(_finite(value), allow_nan=False)

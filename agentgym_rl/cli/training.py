@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .command import key_flag, load_configuration, overrides_of, steps_flag
-from .output import print_json, progress_of
+from .output import print_result, progress_of
 
 if TYPE_CHECKING:
     from agentgym_rl.config import Config
@@ -51,10 +51,7 @@ def run_training(args: Namespace, train: Job) -> int:
             lambda: train(config, resume=args.resume, progress=progress),
             hang_s=config.rollout.patience_s,
         )
-    if args.json:
-        print_json(asdict(result))
-    else:
-        print(training_text(asdict(result)))
+    print_result(asdict(result), training_text(asdict(result)), as_json=args.json)
     return 0
 
 

@@ -38,7 +38,7 @@ LOG_TAIL_LINES = 15
 _CAUSE = re.compile(
     r"^(\(\S+ pid=\d+\) )?(ERROR [^\]]*\] )?([\w.]+\.)?[A-Z]\w*(Error|Exception): \S"
 )
-"""The pattern of a line that names an exception, bare or after the prefixes of vLLM's logging."""
+"""The pattern of a line that names an exception, bare or after the prefixes of servers."""
 
 
 class LocalProcesses:

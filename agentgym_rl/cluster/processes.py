@@ -128,6 +128,10 @@ class Cluster(ABC):
         """Yield what of a configuration does not work there: the configuration is then refused."""
         yield from ()
 
+    def has_gpus(self, cluster: ClusterConfig) -> bool | None:
+        """Return whether the processes get GPUs there; None: as this machine has some."""
+        return None
+
     def job(self, config: Config, run_dir: Path, command: Callable[[Path], Sequence[str]]) -> Job:
         """Return the job that does the run in `run_dir`, where `submits`; `command` returns the
         command line that does it with a configuration file.

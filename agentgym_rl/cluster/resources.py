@@ -44,8 +44,9 @@ def demands(config: Config, *, gpus: bool) -> list[Demand]:
         found = [_shared(it, trainer.num_threads, size) for it in found]
     else:
         found.append(Demand("trainer", trainer.num_ranks, trainer.num_threads, size))
-    if config.rollout.workers:
-        found.append(Demand("rollout", config.rollout.workers, config.rollout.worker_cpus))
+    count, cpus = config.rollout.player_processes
+    if count:
+        found.append(Demand("rollout", count, cpus))
     return found
 
 

@@ -14,50 +14,10 @@ import tomli_w
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 from pydantic_core import PydanticCustomError
 
+from agentgym_rl.core.added_keys import with_added_keys
 from agentgym_rl.core.errors import ConfigError
-
-from .algo import AlgoConfig
-from .algo_terms import (
-    ClampCorrection,
-    Correction,
-    CovarianceConfig,
-    CriticConfig,
-    KlConfig,
-    MaskCorrection,
-    MomentMaskCorrection,
-    NoCorrection,
-    RewardConfig,
-    SapoConfig,
-    SequenceMaskCorrection,
-    StdConfig,
-    TeacherConfig,
-    TeacherModel,
-    VespoConfig,
-    WhitenConfig,
-)
-from .allocation import may_use_gpu
-from .cluster import ClusterConfig, LoggingConfig
-from .engine import (
-    ENGINES,
-    EndpointConfig,
-    EngineConfig,
-    EngineKind,
-    OwnEngineConfig,
-    ServerEngineConfig,
-)
-from .file import load, preset_names
-from .gateway import GatewayConfig, ServeConfig
-from .model import InitConfig, LoraConfig, ModelConfig
-from .records import FORMAT, LaterVersion, check_format, head_of
-from .rollout import (
-    AgentConfig,
-    EnvConfig,
-    EvalConfig,
-    RolloutConfig,
-    SandboxConfig,
-    VerifierConfig,
-)
-from .section import (
+from agentgym_rl.core.registered import OneOf, type_of
+from agentgym_rl.core.section import (
     SECRET,
     Anytime,
     InEval,
@@ -72,26 +32,61 @@ from .section import (
     unset_keys,
     without,
 )
+
+from .algo import BASELINES, LOSSES, AlgoConfig
+from .algo_terms import (
+    ClampCorrection,
+    Correction,
+    KlConfig,
+    MaskCorrection,
+    MomentMaskCorrection,
+    NoCorrection,
+    RewardConfig,
+    SequenceMaskCorrection,
+    StdConfig,
+    WhitenConfig,
+)
+from .allocation import may_use_gpu
+from .cluster import ClusterConfig, LoggingConfig
+from .engine import (
+    ENGINES,
+    EndpointConfig,
+    EngineConfig,
+    EngineKind,
+    OwnEngineConfig,
+    ServerEngineConfig,
+)
+from .file import load, preset_names
+from .gateway import GatewayConfig
+from .model import LoraConfig, ModelConfig
+from .records import FORMAT, LaterVersion, check_format, head_of
+from .rollout import (
+    AgentConfig,
+    EnvConfig,
+    EvalConfig,
+    RolloutConfig,
+    SandboxConfig,
+    VerifierConfig,
+)
 from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
+    "BASELINES",
     "ENGINES",
     "FORMAT",
+    "LOSSES",
     "AgentConfig",
     "AlgoConfig",
     "ClampCorrection",
     "ClusterConfig",
     "Config",
     "Correction",
-    "CovarianceConfig",
-    "CriticConfig",
     "EndpointConfig",
     "EngineConfig",
     "EngineKind",
     "EnvConfig",
     "EvalConfig",
     "GatewayConfig",
-    "InitConfig",
     "KlConfig",
     "LaterVersion",
     "LoggingConfig",
@@ -101,22 +96,18 @@ __all__ = [
     "MomentMaskCorrection",
     "NoCorrection",
     "NoKeys",
+    "OneOf",
     "OwnEngineConfig",
     "RewardConfig",
     "RolloutConfig",
     "SandboxConfig",
-    "SapoConfig",
     "Section",
     "Sections",
     "SequenceMaskCorrection",
-    "ServeConfig",
     "ServerEngineConfig",
     "StdConfig",
-    "TeacherConfig",
-    "TeacherModel",
     "TrainerConfig",
     "VerifierConfig",
-    "VespoConfig",
     "WeightsConfig",
     "WhitenConfig",
     "check_format",
@@ -128,10 +119,12 @@ __all__ = [
     "may_use_gpu",
     "preset_names",
     "section_types",
+    "type_of",
     "unset_keys",
 ]  # fmt: skip
 
 
+@with_added_keys()
 class Config(Sections):
     """The configuration of a run, with all of its keys (docs/configuration.md).
 
@@ -154,7 +147,6 @@ class Config(Sections):
     sandbox: Anytime[SandboxConfig] = SandboxConfig()
     verifier: Anytime[VerifierConfig] = VerifierConfig()
     model: ModelConfig = ModelConfig()
-    init: InitConfig = InitConfig()
     engine: Annotated[SerializeAsAny[EngineConfig], ENGINES] = Field(
         default_factory=ENGINES.default
     )
@@ -165,7 +157,6 @@ class Config(Sections):
     lora: LoraConfig = LoraConfig()
     weights: Anytime[WeightsConfig] = WeightsConfig()
     eval: OnResume[EvalConfig] = EvalConfig()
-    serve: Anytime[ServeConfig] = ServeConfig()
     cluster: Anytime[ClusterConfig] = ClusterConfig()
     logging: Anytime[LoggingConfig] = LoggingConfig()
 
@@ -187,8 +178,8 @@ class Config(Sections):
         raise ConfigError(
             f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint"
             f"{' ' + url if url else ''} gives out no token ids "
-            "and log-probs that a trainer could learn from, and takes no weights; use "
-            "--engine=embedded or --engine=vllm (or sglang) here"
+            "and log-probs that a trainer could learn from, and takes no weights; use an engine "
+            "that does here, such as --engine=embedded"
         )
 
     @model_validator(mode="before")
@@ -205,15 +196,6 @@ class Config(Sections):
                 {"key": key},
             )
         return values
-
-    @model_validator(mode="after")
-    def _some_batch_trains_the_policy(self) -> Config:
-        if self.algo.critic.warmup_steps >= self.steps:
-            raise ValueError(
-                f"algo.critic.warmup_steps {self.algo.critic.warmup_steps} leaves none of the "
-                f"{self.steps} batches to the policy: raise steps, or lower it"
-            )
-        return self
 
 
 def load_config(

@@ -2,65 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from agentgym_rl.core.added_keys import LossKind, ObjectiveKeys, with_added_keys
 from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, is_function_path, load_extension
-
-from .algo_terms import (
-    Correction,
-    CovarianceConfig,
-    CriticConfig,
-    KlConfig,
-    MaskCorrection,
-    RewardConfig,
-    SapoConfig,
-    StdConfig,
-    TeacherConfig,
-    VespoConfig,
-    WhitenConfig,
+from agentgym_rl.core.extensions import (
+    extension_names,
+    is_function_path,
+    load_extension,
+    load_extensions,
 )
-from .section import (
+from agentgym_rl.core.section import (
     INNER,
     Fitted,
     Needs,
     Section,
-    Sections,
     default,
     field_of,
+    missing_key,
+    missing_member,
     named_or_function,
     none_of,
     one_of,
 )
-from .trainer import TrainerConfig
 
+from .algo_terms import (
+    Correction,
+    KlConfig,
+    MaskCorrection,
+    RewardConfig,
+    StdConfig,
+    WhitenConfig,
+)
+
+BASELINES = "baselines"
+"""The group of entry points of terms that `algo.baseline` chooses: they compute the advantages."""
+if TYPE_CHECKING:
+    Baseline = str
+else:  # pydantic names the registered ones in its errors
+    _OURS = ("none", "mean", "leave_one_out", "length_weighted", "batch_mean")
+    Baseline = Literal[(*_OURS, *extension_names(BASELINES))]
 _TERMS = "objectives"
 """The group of entry points of the terms that other packages add."""
-LOSSES = ("ppo", "gspo", "cispo", "sapo", "gmpo", "vespo", "reinforce", "dro", "dppo")
-WITH_RATIO = ("ppo", "gspo", "cispo", "sapo")
+_FOUND = load_extensions("losses", of=LossKind)
+LOSSES: Mapping[str, LossKind] = {
+    name: _FOUND[name] for name in sorted(_FOUND, key=lambda name: (_FOUND[name].order, name))
+}
+"""The registered losses, by name."""
+_WITH_RATIO = [name for name, kind in LOSSES.items() if kind.takes_ratio]
 """The losses that take any `algo.ratio`, as do a user's own."""
-_OWN_RATIO = [loss for loss in LOSSES if loss not in WITH_RATIO]
+_OWN_RATIO = [name for name in LOSSES if name not in _WITH_RATIO]
 _STD = one_of("group_std", "batch_std", "leave_one_out_std")
 
 
-def _of_loss(key: str, *losses: str) -> Needs:
-    """Return the rule of a key that some losses alone have."""
+def _of_losses(key: str) -> Needs:
+    """Return the rule of a key that only some losses have."""
+    losses = [name for name, kind in LOSSES.items() if key in kind.keys]
     return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
 
 
 def _has_own_part(values: Mapping[str, Any]) -> bool:
-    """Return whether a part of the objective is not ours, and may need the reference model."""
+    """Return whether a part of the objective comes from the user or another package, and may need
+    the reference model."""
     own = is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
     return own or bool(values.keys() - AlgoConfig.model_fields.keys())
 
 
-class AlgoConfig(Section):
+@with_added_keys("algo")
+class AlgoConfig(ObjectiveKeys):
     """The objective (formulas and sources: agentgym_rl/algo)."""
 
     model_config = ConfigDict(extra="allow")
@@ -68,30 +83,16 @@ class AlgoConfig(Section):
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("loss_options", "loss", "a function (module:function)", none_of(*LOSSES)),
-        _of_loss("clip_low", "ppo", "gspo", "cispo", "gmpo"),
-        _of_loss("clip_high", "ppo", "gspo", "cispo", "gmpo"),
-        _of_loss("dual_clip", "ppo", "gspo"),
-        _of_loss("behavior_clip", "ppo"),
-        _of_loss("sapo", "sapo"),
-        _of_loss("vespo", "vespo"),
-        _of_loss("dro_beta", "dro"),
-        _of_loss("divergence_limit", "dppo"),
-        Needs("ratio", "loss", f"{', '.join(WITH_RATIO)} or a function", none_of(*_OWN_RATIO)),
+        *map(_of_losses, ("clip_low", "clip_high", "dual_clip", "behavior_clip")),
+        Needs("ratio", "loss", f"{', '.join(_WITH_RATIO)} or a function", none_of(*_OWN_RATIO)),
         Needs("behavior_correction", "naive", "false", one_of(False)),
-        Needs("critic", "baseline", "'critic'", one_of("critic")),
-        # A critic's batch_std is one of advantages, and no deviation of rewards.
         Needs("std", "scale", "a standard deviation of rewards", _STD),
-        Needs("std", "baseline", "no critic", none_of("critic")),
         Needs("whiten", "whiten.over", "episodes or tokens", none_of("none")),
         Needs("kl", "kl.coef", "above 0", unless=_has_own_part),
         Needs("advantage_options", "advantage", "a function (module:function)"),
         *(
             Needs(key, "advantage", "unset (a function has its own)", one_of(None))
             for key in ("baseline", "scale", "std", "shuffle_advantages")
-        ),
-        *(
-            Needs(key, "teacher.reward_coef", "above 0")
-            for key in ("reward", "std", "whiten", "turn_discount", "shuffle_advantages")
         ),
     )
 
@@ -123,10 +124,6 @@ class AlgoConfig(Section):
     the probability with which it was sampled is lowered no further, so old episodes do not undo the
     policy (docs/staleness.md). With `rollout.max_staleness` 0 it adds nothing to an equal
     `clip_low`. 1: no limit, as in the papers."""
-    divergence_limit: float = Field(default=0.2, gt=0, le=1)
-    """The δ of dppo: the maximum distance of a token's probability from the behavior policy's."""
-    dro_beta: float = Field(default=0.1, gt=0)
-    """The β of dro: the cost of ½(log u)²."""
     behavior_correction: Correction = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
     """The weight of a token in the loss. token: equal for all tokens of the batch; sequence: equal
@@ -134,9 +131,7 @@ class AlgoConfig(Section):
     episode is."""
     max_tokens: Fitted[int] = Field(default=192, ge=1)
     """The nominal trained tokens of an episode: the constant of `constant` aggregation."""
-    baseline: Literal[
-        "none", "mean", "leave_one_out", "length_weighted", "batch_mean", "critic"
-    ] = "mean"
+    baseline: Baseline = "mean"
     """The number subtracted from a reward. mean: the group's mean; leave_one_out: the mean of the
     group's other episodes; length_weighted: the group's mean, weighted by trained tokens;
     batch_mean: the batch's mean; critic: a learned value for each token (`critic`); none: 0."""
@@ -167,18 +162,17 @@ class AlgoConfig(Section):
     not rise."""
     std: StdConfig = StdConfig()
     whiten: WhitenConfig = WhitenConfig()
-    covariance: CovarianceConfig = CovarianceConfig()
-    sapo: SapoConfig = SapoConfig()
-    vespo: VespoConfig = VespoConfig()
     kl: KlConfig = KlConfig()
-    teacher: TeacherConfig = TeacherConfig()
     reward: RewardConfig = RewardConfig()
-    critic: CriticConfig = CriticConfig()
 
     @classmethod
     def added_names(cls) -> Sequence[str]:
         """Return the names of the terms that other packages register."""
-        return [name for name in extension_names(_TERMS) if name not in cls.model_fields]
+        return [
+            name
+            for name in extension_names(_TERMS)
+            if name not in cls.model_fields and "." not in name
+        ]
 
     @classmethod
     def added_field(cls, name: str) -> FieldInfo:
@@ -220,7 +214,7 @@ class AlgoConfig(Section):
         except ConfigError as error:
             raise PydanticCustomError(INNER, "{said}", {"said": str(error)}) from error
         if field is None:
-            raise ValueError(f"unknown key {name}")
+            raise ValueError(missing_key(f"algo.{name}") or f"unknown key {name}")
         usual: Section = field.default
         try:
             return type(usual).model_validate(value)
@@ -241,7 +235,16 @@ class AlgoConfig(Section):
     @field_validator("loss")
     @classmethod
     def _known_loss(cls, loss: str) -> str:
-        return named_or_function(loss, LOSSES)
+        if why := missing_member("losses", loss, f"{loss!r} is a loss"):
+            raise ValueError(why)
+        return named_or_function(loss, [*LOSSES])
+
+    @field_validator("baseline", mode="before")
+    @classmethod
+    def _known_baseline(cls, baseline: Any) -> Any:
+        if why := missing_member(BASELINES, str(baseline), f"{baseline!r} is a baseline"):
+            raise ValueError(why)
+        return baseline
 
     @field_validator("advantage")
     @classmethod
@@ -255,7 +258,6 @@ class AlgoConfig(Section):
         self._consistent_loss()
         self._consistent_advantage()
         self._consistent_scale()
-        self._consistent_critic()
         limit = self.reward.overlong_limit or self.max_tokens
         if (self.reward.overlong_buffer or 0) > limit:
             raise ValueError(
@@ -266,14 +268,15 @@ class AlgoConfig(Section):
 
     @property
     def whitening(self) -> WhitenConfig:
-        """Return the whitening of advantages; a critic's batch_std is one over tokens."""
-        if self.baseline == "critic" and self.scale == "batch_std":
+        """Return the whitening of advantages; batch_std is one over tokens, where a term computes
+        the advantages of tokens."""
+        if self.baseline in extension_names(BASELINES) and self.scale == "batch_std":
             return WhitenConfig(over="tokens")
         return self.whiten
 
     @property
     def in_group(self) -> bool:
-        """Return whether an episode alone in its group has advantage 0."""
+        """Return whether the only episode of a group has advantage 0."""
         if self.advantage is not None:
             return False
         return self.baseline in ("mean", "leave_one_out", "length_weighted") or self.scale in (
@@ -281,39 +284,36 @@ class AlgoConfig(Section):
             "leave_one_out_std",
         )
 
-    def conflicts(self, config: Sections) -> Iterator[str]:
-        rate = config.of(TrainerConfig).critic_learning_rate
-        if rate is not None and self.baseline != "critic":
-            yield (
-                f"trainer.critic_learning_rate {rate} without a "
-                f"critic: algo.baseline is {self.baseline!r}; leave it out, or use baseline critic"
-            )
-
     @property
-    def wanted_terms(self) -> Sequence[str]:
-        """Return the keys that are on and that a term of the objective acts on, in the order in
-        which the terms are added. They name the terms: one that is not installed is an error."""
-        on = {
-            "kl": self.kl.coef,
-            "teacher": self.teacher.models,
-            "positive_nll": self.positive_nll,
-            "entropy_coef": self.entropy_coef,
-            "covariance": self.covariance.rule != "none",
+    def terms(self) -> dict[str, Section]:
+        on: dict[str, tuple[object, Section]] = {
+            "kl.reference": (self.kl.reference, self.kl),
+            "kl": (self.kl.coef, self.kl),
+            "positive_nll": (self.positive_nll, self),
+            "entropy_coef": (self.entropy_coef, self),
+            self.baseline: (self.baseline in extension_names(BASELINES), self),
         }
-        return [name for name, value in on.items() if value]
+        return {name: keys for name, (is_on, keys) in on.items() if is_on}
 
     @property
     def uses_every_row(self) -> bool:
-        """Return whether the loss has a term for tokens whose advantage is 0."""
         of_kl = self.kl.coef and not self.kl_in_reward
-        return bool(of_kl or self.entropy_coef or self.positive_nll) or self.covariance.rule == "kl"
+        return bool(of_kl or self.entropy_coef or self.positive_nll)
 
     @property
     def needs_batch(self) -> bool:
-        """Return whether the loss of a token depends on all proximal log-probs of the batch."""
         moment = self.behavior_correction.type == "moment_mask" and not self.naive
-        taught = bool(self.teacher.models) and self.teacher.placement == "reward"
-        return moment or self.covariance.rule != "none" or self.kl_in_reward or taught
+        return moment or self.kl_in_reward
+
+    @property
+    def frozen_models(self) -> list[str]:
+        return [self.kl.reference] if self.kl.reference not in ("", "initial") else []
+
+    def located(self, folder_of: Callable[[str], str], *, env_id: str) -> Self:
+        if not self.frozen_models:
+            return self
+        kl = self.kl.model_copy(update={"reference": folder_of(self.kl.reference)})
+        return self.model_copy(update={"kl": kl})
 
     @property
     def kl_in_reward(self) -> bool:
@@ -361,32 +361,4 @@ class AlgoConfig(Section):
             raise ValueError(
                 "std.of 'centred' has no meaning with scale 'leave_one_out_std', the deviation of "
                 "other episodes' rewards: leave it out"
-            )
-
-    def _consistent_critic(self) -> None:
-        if self.baseline != "critic":
-            return
-        if self.scale not in ("none", "batch_std"):
-            raise ValueError(
-                f"baseline 'critic' with scale {self.scale!r} has no meaning: a critic judges "
-                "tokens, not episodes of a group; use batch_std or none"
-            )
-        if self.shuffle_advantages:
-            raise ValueError(
-                "shuffle_advantages permutes advantages of episodes; baseline 'critic' gives "
-                "every token its own: use another baseline for the negative control"
-            )
-        if self.whiten.over == "episodes" or (self.whiten.over != "none" and self.scale != "none"):
-            raise ValueError(
-                f"baseline 'critic' with whiten.over {self.whiten.over!r} and scale "
-                f"{self.scale!r}: its advantages are those of tokens; use tokens with scale none"
-            )
-        if self.reward.parts:
-            raise ValueError("baseline 'critic' learns one return: leave reward.parts out")
-        if self.kl.placement == "token":
-            raise ValueError("baseline 'critic' sums rewards itself: use kl.placement reward")
-        if not self.teacher.reward_coef:
-            raise ValueError(
-                "baseline 'critic' does nothing with teacher.reward_coef 0, which leaves out the "
-                "environment's rewards: use another baseline, or raise teacher.reward_coef"
             )

@@ -1,15 +1,13 @@
-"""The sections of `algo`: behavior weights, divergence, teachers, critic, deviations, rewards."""
+"""The sections of `algo`: behavior weights, divergence, deviations, rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from agentgym_rl.core.chat import is_list, is_mapping, is_tuple, is_url
-
-from .section import Needs, Section, default, one_of
+from agentgym_rl.core.section import Needs, Section, default, one_of
 
 
 class NoCorrection(Section):
@@ -160,138 +158,6 @@ class KlConfig(Section):
         return self
 
 
-class TeacherModel(Section):
-    """One entry of `algo.teacher.models`: a frozen model, and the tasks that it teaches."""
-
-    model: str = Field(min_length=1)
-    """The teacher: a folder or a Hugging Face id, which trainer ranks load; or the URL of a server
-    of OpenAI's completions whose `echo` has log-probs (`arl engine`, vLLM, SGLang)."""
-    weight: float = Field(default=1.0, gt=0)
-    """The factor of this teacher's divergence."""
-    only: dict[str, Any] = Field(default_factory=dict)
-    """The values that `env_id`, or a field of the task's data, must have; empty: all tasks."""
-
-    @field_validator("model")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        if value.startswith(("http://", "https://")) and not is_url(value):
-            raise ValueError("expected http://host:port, or https://host")
-        return value
-
-    @property
-    def is_served(self) -> bool:
-        """Return whether the teacher is a server, rather than a folder."""
-        return self.model.startswith(("http://", "https://"))
-
-    def teaches(self, env_id: str, data: Mapping[str, Any]) -> bool:
-        """Return whether the teacher teaches a task of this environment with these data."""
-        known = {**data, "env_id": env_id}
-        return all(name in known and known[name] == want for name, want in self.only.items())
-
-
-class TeacherConfig(Section):
-    """The section `algo.teacher`: on-policy distillation, which draws the policy to other models on
-    the tokens that it sampled itself."""
-
-    models: tuple[TeacherModel, ...] = ()
-    """The teachers; each may be its `model` alone. Empty: there is no distillation."""
-    coef: float = Field(default=1.0, gt=0)
-    """The cost of one nat of divergence from a teacher of weight 1."""
-    placement: Literal["reward", "loss"] = "reward"
-    """The place of the cost. reward: a reward of each token, to which the clip of the loss applies;
-    loss: a term of the loss."""
-    horizon: Literal["token", "row"] = "token"
-    """The costs in a token's advantage. token: its own; row: also those of the later tokens of its
-    row."""
-    top_k: int = Field(default=0, ge=0)
-    """The number of the teacher's likeliest tokens over which the loss term sums the divergence;
-    all other tokens together count as one more. 0: estimated from the sampled token alone."""
-    reward_coef: float = Field(default=1.0, ge=0)
-    """The factor of advantages from the environment's rewards; 0: the teachers alone teach."""
-    timeout_s: float = Field(default=120.0, gt=0)
-    """The limit of one answer of a served teacher."""
-    patience_s: float = Field(default=600.0, gt=0)
-    """The time for which a failed request to a served teacher is repeated before the run ends."""
-
-    @field_validator("models", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        """Take a text for the model of a teacher of all tasks, and name a key that no teacher
-        has."""
-        items: Sequence[Any] = value if is_list(value) or is_tuple(value) else [value]
-        known = TeacherModel.model_fields
-        for name in (key for item in items if is_mapping(item) for key in item if key not in known):
-            raise ValueError(f"unknown key {name}; allowed: {', '.join(known)}")
-        return [{"model": item} if isinstance(item, str) else item for item in items]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> TeacherConfig:
-        fields = type(self).model_fields.items()
-        changed = [name for name, field in fields if getattr(self, name) != field.default]
-        if changed and not self.models:
-            raise ValueError(
-                f"{', '.join(changed)} without models does nothing: name a teacher in "
-                "algo.teacher.models, or leave it out"
-            )
-        if self.horizon == "row" and self.placement == "loss":
-            raise ValueError(
-                'horizon "row" needs placement reward: the loss term of a token has its own '
-                "divergence alone"
-            )
-        if self.top_k and self.placement == "reward":
-            raise ValueError(
-                f'top_k {self.top_k} needs placement "loss": a reward is paid for the sampled '
-                "token, and for no other"
-            )
-        if self.top_k and (served := [one.model for one in self.models if one.is_served]):
-            raise ValueError(
-                f"top_k {self.top_k} needs teachers in folders; {served[0]} is a server, which "
-                "tells the log-probs of the sampled tokens: use 0"
-            )
-        waits = [name for name in changed if name in ("timeout_s", "patience_s")]
-        if waits and not any(one.is_served for one in self.models):
-            raise ValueError(
-                f"{', '.join(waits)} without a served teacher does nothing, and none of the models "
-                "is a URL: leave it out"
-            )
-        return self
-
-    def weights(self, env_id: str, data: Mapping[str, Any]) -> list[float]:
-        """Return the weight of each teacher for a task; 0 for one that does not teach it."""
-        return [one.weight * one.teaches(env_id, data) for one in self.models]
-
-
-class CriticConfig(Section):
-    """The section `algo.critic`: a value model, which learns the return of each token
-    (`algo.baseline` "critic")."""
-
-    discount: float = Field(default=1.0, ge=0, le=1)
-    """The discount γ from one trained token to the next."""
-    gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    """The λ of GAE: 1 uses a token's actual return, 0 only the value of the next token."""
-    length_alpha: float | None = Field(default=None, gt=0)
-    """The α of a λ that adapts to the l trained tokens of a row, 1 − 1/(α·l), in place of
-    `gae_lambda` (VAPO); None: off."""
-    return_lambda: float | None = Field(default=None, ge=0, le=1)
-    """The λ of the returns that the critic learns; None: that of the advantages."""
-    bootstrap_truncated: bool = False
-    """The switch to add γ·V of the state after its last trained token to the reward of a truncated
-    episode, whose future was cut off."""
-    value_clip: float | None = Field(default=None, gt=0)
-    """The limit on a batch's change of a value, in units of shaped reward; None: no limit."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """The number of initial training batches that train only the critic."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> CriticConfig:
-        if self.length_alpha is not None and self.gae_lambda != 1.0:
-            raise ValueError(
-                f"length_alpha {self.length_alpha} replaces gae_lambda {self.gae_lambda}: leave "
-                "one of them out"
-            )
-        return self
-
-
 class StdConfig(Section):
     """The section `algo.std`: the standard deviation of `algo.scale`."""
 
@@ -317,58 +183,6 @@ class WhitenConfig(Section):
     """A small number that keeps the deviation √v from being 0, in the way of `eps_in`."""
     eps_in: Literal["std", "variance", "floor"] = "std"
     """The divisor. std: √v + eps; variance: √(v + eps); floor: √max(v, eps)."""
-
-
-class CovarianceConfig(Section):
-    """The section `algo.covariance`: the tokens whose (A − mean A) · (log p − mean log p) over the
-    batch is large, which make the policy's entropy collapse (arXiv:2505.22617)."""
-
-    needs: ClassVar[Sequence[Needs]] = (
-        Needs("share", "rule", "'clip' or 'kl'", one_of("clip", "kl")),
-        Needs("low", "rule", "'clip'", one_of("clip")),
-        Needs("high", "rule", "'clip'", one_of("clip")),
-        Needs("coef", "rule", "'kl'", one_of("kl")),
-    )
-
-    rule: Literal["none", "clip", "kl"] = "none"
-    """The rule. clip: random tokens with a covariance in (low, high) have no gradient; kl: the
-    tokens with the largest covariance cost coef · |log u|, where u is their ratio."""
-    share: float = Field(default=2e-4, gt=0, le=1)
-    """The share of the batch's tokens that are chosen, at least one."""
-    low: float = 1.0
-    """The lower bound on a covariance, for the rule clip."""
-    high: float = 5.0
-    """The upper bound on a covariance, for the rule clip."""
-    coef: float = Field(default=1.0, gt=0)
-    """The cost of one nat, for the rule kl."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> CovarianceConfig:
-        if self.low >= self.high:
-            raise ValueError(f"low {self.low} is not below high {self.high}")
-        return self
-
-
-class SapoConfig(Section):
-    """The section `algo.sapo`: the temperatures of SAPO's gate."""
-
-    tau_good: float = Field(default=1.0, gt=0)
-    """The temperature of tokens with an advantage above 0."""
-    tau_bad: float = Field(default=1.05, gt=0)
-    """The temperature of the others: a higher one makes the gate narrower."""
-
-
-class VespoConfig(Section):
-    """The section `algo.vespo`: the weight of a row, exp(λ + k·log w − λ·w)."""
-
-    k_good: float = Field(default=2.0, ge=0)
-    """The k where the advantage is 0 or more."""
-    lambda_good: float = Field(default=3.0, gt=0)
-    """The λ where the advantage is 0 or more."""
-    k_bad: float = Field(default=3.0, ge=0)
-    """The k where the advantage is negative."""
-    lambda_bad: float = Field(default=2.0, gt=0)
-    """The λ where the advantage is negative."""
 
 
 class RewardConfig(Section):

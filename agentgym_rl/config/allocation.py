@@ -1,11 +1,11 @@
-"""The allocation of engines and trainer to devices, in one line: `vllm:d4t2+fsdp:d8`.
+"""The allocation of engines and trainer to devices, in one line: `ENGINE:d4t2+fsdp:d8`.
 
 The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backends of this package:
 
     allocation  component ("+" component)*        on separate devices
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
-    backend     vllm | sglang | embedded | ...    engines: d servers (of t GPUs each)
+    backend     a type of engine (engine.type)    engines: d servers (of t GPUs each)
                 fsdp                              trainer: d ranks
     dimension   a letter and a number: d4
 
@@ -37,7 +37,7 @@ _MEANING = {
     "t": "tensor parallelism: GPUs a server splits the model over",
 }
 _WITH_THE_ACTOR = ("critic", "ref")
-"""The models that every trainer rank holds beside the policy."""
+"""The models that every trainer rank holds in addition to the policy."""
 _WHY_NOT = {
     ("fsdp", "t"): "trainer ranks compute whole matrices, sharded in memory alone: fsdp:d8",
     ("fsdp", "c"): "trainer ranks hold whole rows: lower trainer.max_tokens_per_microbatch",
@@ -91,7 +91,7 @@ def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping
     if not text:
         return overrides
     found = settings(text)
-    # An allocation in the overrides takes precedence over the whole file.
+    # An allocation in the overrides takes precedence over the complete file.
     beside = overrides if KEY in overrides else {**_dotted(values), **overrides}
     for key, value in found.items():
         given = beside.get(key, value)
@@ -119,7 +119,8 @@ def settings(text: str) -> dict[str, Any]:
     parts = [part for component in components for part in component]
     engines = [part for part in parts if not part.trains]
     trainers = [part for part in parts if part.trains]
-    for kind, there, form in (("engine", engines, "vllm:d1"), ("trainer", trainers, "fsdp:d1")):
+    usual = f"{next(iter(_dimensions()))}:d1"
+    for kind, there, form in (("engine", engines, usual), ("trainer", trainers, "fsdp:d1")):
         if not there:
             reader.fail(len(text), f"no {kind}: expected one, such as {form}")
     if len(engines) > 1:
@@ -154,7 +155,7 @@ def _check_shared(engine: Part, actor: Part, shared: list[Part], reader: _Reader
 
 
 def _check_models(trainers: list[Part], components: list[list[Part]], reader: _Reader) -> None:
-    """Check the models named beside the policy: they must be on the policy's devices."""
+    """Check the models named in addition to the policy: they must be on the policy's devices."""
     actor, *others = trainers
     if actor.name not in ("", "actor"):
         reader.fail(

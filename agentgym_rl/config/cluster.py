@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, field_validator
 
+from agentgym_rl.core.added_keys import with_added_keys
 from agentgym_rl.core.extensions import extension_names, load_extension
-
-from .section import Section, Sections, named_or_function
+from agentgym_rl.core.registered import OneOf
+from agentgym_rl.core.section import Section, Sections, named_or_function
 
 PROCESSES = "processes"
 """The group of entry points with the kinds of clusters (cluster/processes.py)."""
-if TYPE_CHECKING:
-    ClusterType = str
-else:  # pydantic names the registered kinds in its errors
-    ClusterType = Literal[tuple(sorted({"local", *extension_names(PROCESSES)}))]
 
 
 class ClusterKind(Protocol):
@@ -27,33 +24,25 @@ class ClusterKind(Protocol):
     gives_out_devices: bool
     """True if the cluster chooses the devices of processes, at most one for each."""
     submits: bool
-    """True if `arl train` submits a job, and the run is done by that."""
+    """True if `arl train` submits a job, which then does the run."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        """Yield what of a configuration does not work there."""
+        """Yield an error for each part of a configuration that does not work there."""
+        ...
+
+    def has_gpus(self, cluster: ClusterConfig) -> bool | None:
+        """Return whether the processes get GPUs there; None: as this machine has some."""
         ...
 
 
+@with_added_keys("cluster")
 class ClusterConfig(Section):
     """The places of the processes."""
 
-    type: ClusterType = "local"
+    type: Annotated[str, OneOf(lambda: _types(), usual="local")] = "local"
     """The type. `local`: on this machine, as children of `arl train`. `ray`: engines and trainer
     ranks on the nodes of a Ray cluster. `slurm`: a job that starts Ray on its nodes and runs the
     same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
-    address: str = "auto"
-    """The address of the Ray cluster, HOST:PORT; `auto`: the cluster of this machine."""
-    nodes: int = Field(default=1, ge=1)
-    """The number of nodes that Ray needs before the run begins; the nodes of the Slurm job."""
-    start_timeout_s: float = Field(default=120.0, gt=0)
-    """The longest wait for those nodes, for room on them, and for the start of a Ray process."""
-    runtime_env: dict[str, Any] = Field(default_factory=dict)
-    """The Ray runtime environment of the processes: `env_vars` for all of them, `py_modules` with
-    the wheel of this package if nodes do not have it."""
-    gpus_per_node: int = Field(default=0, ge=0)
-    """The number of GPUs to request from Slurm on each node."""
-    sbatch: tuple[str, ...] = ()
-    """More options of sbatch, as in ["--partition=gpu", "--time=8:00:00"]."""
     colocated: bool = False
     """The sharing of devices: engines sleep while ranks train, and ranks keep their state in CPU
     memory while engines sample. Experimental on GPUs: never run."""
@@ -75,6 +64,10 @@ class ClusterConfig(Section):
 
     def conflicts(self, config: Sections) -> Iterator[str]:
         return self.kind.conflicts(config)
+
+
+def _types() -> list[str]:
+    return sorted({"local", *extension_names(PROCESSES)})
 
 
 class LoggingConfig(Section):

@@ -18,21 +18,28 @@ from pydantic.fields import FieldInfo
 from agentgym_rl.core.chat import is_dict, is_list, is_mapping
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_toml
-
-from .allocation import expanded
-from .records import brought_up, is_record
-from .section import (
+from agentgym_rl.core.registered import type_of
+from agentgym_rl.core.section import (
     INNER,
     SECRET,
     Section,
     field_of,
     flat,
+    missing_key,
     reached,
     section_types,
     without,
 )
 
+from .allocation import expanded
+from .records import brought_up, is_record
+
 M = TypeVar("M", bound=BaseModel)
+
+
+class MissingPackage(ConfigError):
+    """The error for a key of a package that was left out of the installation."""
+
 
 PRESETS = Path(__file__).parent / "presets"
 """The folder of presets: named files of values, one published recipe each."""
@@ -52,6 +59,8 @@ def load(
         values = brought_up(model, values, source)
         try:
             return _load(model, values, overrides, preset="")  # it has all values of its preset
+        except MissingPackage:
+            raise
         except ConfigError as error:
             try:
                 model.model_validate(values)
@@ -150,8 +159,8 @@ def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 def _switch_types(
     model: type[BaseModel], values: dict[str, Any], overrides: Mapping[str, Any], prefix: str = ""
 ) -> None:
-    """Remove keys of a section that its new type lacks, if an override changes that type; within
-    another section, whose types mean other things by the same keys, all of them."""
+    """Remove the keys of a section that its new type lacks, if an override changes that type;
+    inside other sections, where a key can mean something else in another type, remove all keys."""
     for name, field in model.model_fields.items():
         table, wanted = values.get(name), overrides.get(f"{prefix}{name}.type")
         kinds = section_types(field)
@@ -160,9 +169,9 @@ def _switch_types(
         if wanted is None or len(kinds) < 2 or not is_dict(table):
             continue
         wanted = _literal(model, [name, "type"], wanted)
-        if wanted == table.get("type", kinds[0].model_fields["type"].default):
+        if wanted == table.get("type", type_of(kinds[0])):
             continue
-        new = [kind for kind in kinds if kind.model_fields["type"].default == wanted]
+        new = [kind for kind in kinds if type_of(kind) == wanted]
         for key in [key for key in table if new and (prefix or key not in new[0].model_fields)]:
             del table[key]
 
@@ -175,8 +184,8 @@ def _drop_moot(
     chosen: Collection[str],
     prefix: str = "",
 ) -> None:
-    """Drop the values of a preset that do nothing beside those that the user has `chosen`: the
-    user's own would be refused."""
+    """Drop the values of a preset that have no effect with the keys that the user has `chosen`;
+    such values of the user's own would be refused."""
     for rule in model.needs if issubclass(model, Section) else ():
         fits = rule.fits(reached(model, values, rule.other)) or rule.unless(values)
         if rule.key in preset and not fits:
@@ -203,7 +212,7 @@ def _switch_rows(values: dict[str, Any], above: Mapping[str, Any]) -> None:
         return
     again = {"path", "eval_path"} & chosen.keys()  # possibly in the other of the two forms
     sources = chosen.keys() & _ROWS_OF
-    if not sources and "eval_path" in chosen:  # a file alone, in place of a data set
+    if not sources and "eval_path" in chosen:  # only a file, in place of a data set
         sources = {"path"}
     if sources:
         for source, its_own in _ROWS_OF.items():
@@ -281,11 +290,11 @@ def _reject_unknown(
     for key, value in values.items():
         field = field_of(model, key)
         if field is None:
+            if why := missing_key(f"{prefix}{key}"):
+                raise MissingPackage(why)
             absent: Mapping[str, str] = model.absent if issubclass(model, Section) else {}
             other = next((kind for kind in kinds if key in kind.model_fields), None)
-            elsewhere = (
-                f"{prefix}type {other.model_fields['type'].default!r} has it" if other else ""
-            )
+            elsewhere = f"{prefix}type {type_of(other)!r} has it" if other else ""
             hint = absent.get(key) or elsewhere or _hint(key, _names(model), prefix)
             if is_mapping(value) and issubclass(model, Section) and model.added_by:
                 hint += f" (sections of other packages need {model.added_by}, installed here)"
@@ -314,7 +323,7 @@ def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
         return None
     if len(kinds) == 1:
         return kinds[0]
-    named = [kind for kind in kinds if kind.model_fields["type"].default == value.get("type")]
+    named = [kind for kind in kinds if type_of(kind) == value.get("type")]
     return named[0] if named else kinds[0]
 
 
@@ -349,11 +358,7 @@ def _place(model: type[BaseModel], loc: Sequence[int | str]) -> str:
     parts: list[str] = []
     for part in loc:
         fields = [it for kind in kinds if (it := field_of(kind, str(part))) is not None]
-        if not fields and any(
-            part == kind.model_fields["type"].default
-            for kind in kinds
-            if "type" in kind.model_fields
-        ):
+        if not fields and part in [type_of(kind) for kind in kinds if "type" in kind.model_fields]:
             continue
         if not fields and isinstance(part, str):
             break  # inside a plain value: pydantic's name of one of its types

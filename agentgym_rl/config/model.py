@@ -1,5 +1,5 @@
 """The sections `model`, the policy; `init`, its preparation before the first batch; and `lora`, the
-training of a low-rank adapter beside frozen weights."""
+training of a low-rank adapter with frozen base weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from agentgym_rl.core.section import Section, Sections
+
 from .algo import AlgoConfig
-from .section import Fitted, Section, Sections
 
 
 class ModelConfig(Section):
@@ -23,31 +24,6 @@ class ModelConfig(Section):
     "openai", the model's name at that URL, with "litellm" PROVIDER/NAME."""
     revision: str | None = None
     """The commit, tag or branch of a Hugging Face id."""
-
-
-class InitConfig(Section):
-    """The start of the policy: the unchanged model, or the model after a supervised warm-up."""
-
-    method: Literal["none", "sft"] = "none"
-    """The method; `sft`: the model first learns the assistant's turns of `data`."""
-    data: str = ""
-    """A JSONL file in the format of `arl export --sft`: `messages` and `tools`, or `input_ids`
-    and `labels`. It must not hold episodes of tasks that the run evaluates."""
-    epochs: int = Field(default=1, ge=1)
-    """The number of passes over the data."""
-    rows_per_step: int = Field(default=32, ge=1)
-    """The number of conversations per optimizer step."""
-    learning_rate: Fitted[float] = Field(default=5e-4, gt=0)
-    """The peak learning rate; the schedule is the trainer's."""
-
-    @model_validator(mode="after")
-    def _data_for_sft(self) -> InitConfig:
-        if (self.method == "sft") != bool(self.data):
-            raise ValueError(
-                "init.method 'sft' and init.data go together: --init sft --data FILE (JSONL, "
-                "such as `arl export --sft RUN --out FILE` writes)"
-            )
-        return self
 
 
 class LoraConfig(Section):

@@ -3,27 +3,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core.chat import is_mapping, is_url
-from agentgym_rl.core.errors import near_match
+from agentgym_rl.core.added_keys import PlayKeys, with_added_keys
+from agentgym_rl.core.chat import is_mapping
 from agentgym_rl.core.extensions import path_of
+from agentgym_rl.core.section import Anytime, Fitted, InEval, OnResume, Section, Sections
 
 from .algo import AlgoConfig
-from .cluster import ClusterConfig
-from .section import Anytime, Fitted, InEval, OnResume, Section, Sections
 from .trainer import TrainerConfig, WeightsConfig
-
-CURRICULA = ("", "task", "level", "env")
-"""The values of `rollout.curriculum`, beside `module:Class`."""
-
-_PLAYER = re.compile(r"policy|league|env:.+|frozen:.+|url:(?P<url>https?://[^#]+)#.+")
-"""The players of a seat."""
 
 
 class EnvConfig(Section):
@@ -39,7 +31,8 @@ class EnvConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _reward_function(cls, values: Any) -> Any:
-        """Take a function in the place of the id as one that rewards replies (docs/python.md)."""
+        """Convert a function given as id to an environment that rewards replies with it
+        (docs/python.md)."""
         if is_mapping(values) and isinstance(found := values.get("id"), FunctionType):
             return {**values, "id": f"reward:{path_of(found)}"}
         return values
@@ -75,7 +68,8 @@ class VerifierConfig(Section):
     """The memory (address space) that a process may take."""
 
 
-class RolloutConfig(Section):
+@with_added_keys("rollout")
+class RolloutConfig(PlayKeys):
     """The play and admission of episodes. B = `groups_per_batch`; counts are groups."""
 
     groups_per_batch: int = Field(default=8, ge=1)
@@ -120,12 +114,6 @@ class RolloutConfig(Section):
     (`Env.step_timeout_s`, 10 s for most)."""
     max_retries: Anytime[int] = Field(default=2, ge=0)
     """The number of times that an episode is played again after an infrastructure failure."""
-    curriculum: str = ""
-    """The choice among the tasks by measured rewards. "task", "level" or "env" (a member of a mix):
-    the unit of a pass rate, and tasks near a rate of one half are preferred; or a strategy of your
-    own, `module:Class`. Empty: every task."""
-    curriculum_options: dict[str, Any] = Field(default_factory=dict)
-    """The keyword arguments of that class; aim, floor, window, low and high of the built-in one."""
     shuffle: bool = True
     """The switch to shuffle tasks of a finite source in each epoch, by `seed`; if off, the order is
     always the source's own."""
@@ -142,25 +130,6 @@ class RolloutConfig(Section):
     max_rejected: OnResume[int] = Field(default=1000, ge=1)
     """The number of groups in a row that `should_accept` may refuse, or that may be too long,
     before the run stops with an error; and the number of tasks in a row with weight 0."""
-
-    seats: dict[str, str] = Field(default_factory=dict)
-    """The player of each seat of a game in training: `policy`; `env:NAME`, a player of the game
-    itself; `frozen:MODEL`, a model that stays as it is; `league`, past versions of the policy; or
-    `url:URL#NAME`, a model served elsewhere. Empty: the environment is played from one seat."""
-    rotate_seats: bool = False
-    """The switch to move the players on to other seats from task to task, by the task's seed."""
-    league_every: int = Field(default=5, ge=1)
-    """The number N of versions after which `league` draws another one, out of 0, N, 2·N, …"""
-
-    workers: Anytime[int] = Field(default=0, ge=0)
-    """The number of processes that play episodes, each with its own gateway, environments and
-    sandboxes; 0: `arl train` itself plays them."""
-    worker_cpus: Anytime[int] = Field(default=1, ge=1)
-    """The CPUs of each worker with its environments and sandboxes: the threads that libraries like
-    numpy may take, and the CPUs that a cluster reserves."""
-    max_restarts: Anytime[int] = Field(default=3, ge=0)
-    """The maximum number of restarts of each lost worker; the last worker to be lost for good ends
-    the run."""
 
     @property
     def patience_s(self) -> float:
@@ -188,23 +157,8 @@ class RolloutConfig(Section):
         """Return `lookahead`, or its default η."""
         return self.max_staleness if self.lookahead is None else self.lookahead
 
-    @field_validator("curriculum")
-    @classmethod
-    def _known_curriculum(cls, name: str) -> str:
-        module, colon, attribute = name.partition(":")
-        own = colon and attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))
-        if name not in CURRICULA and not own:
-            known = ", ".join(CURRICULA[1:])
-            raise ValueError(f"expected {known}, a class as module:Class, or nothing at all")
-        return name
-
     @model_validator(mode="after")
     def _consistent(self) -> RolloutConfig:
-        if self.curriculum_options and not self.curriculum:
-            raise ValueError(
-                f"curriculum_options {self.curriculum_options} without a curriculum: leave them "
-                "out, or set curriculum"
-            )
         if self.target_staleness > self.max_staleness:
             raise ValueError(
                 f"lookahead {self.lookahead} exceeds max_staleness {self.max_staleness}"
@@ -212,85 +166,16 @@ class RolloutConfig(Section):
         if self.group_reward is not None and not all(self.group_reward.partition(":")):
             raise ValueError(f"group_reward {self.group_reward!r}: expected module:function")
         self._check_concurrency()
-        self._check_seats()
         return self
 
-    @property
-    def other_models(self) -> list[str]:
-        """Return the players of seats that are models beside the policy."""
-        return sorted({who for who in self.seats.values() if not re.match("policy$|env:", who)})
-
-    @property
-    def other_engines(self) -> list[str]:
-        """Return the players of seats that need an engine of their own."""
-        return [who for who in self.other_models if not who.startswith("url:")]
-
     def conflicts(self, config: Sections) -> Iterator[str]:
-        algo, weights = config.of(AlgoConfig), config.of(WeightsConfig)
-        if "league" in self.other_engines and (
-            weights.keep_versions != "all" or weights.transport != "shm"
-        ):
-            yield (
-                "the seats of the league (rollout.seats) need weights.keep_versions 'all' and "
-                "weights.transport 'shm', which keep past versions as files"
-            )
-        if self.other_engines and config.of(ClusterConfig).colocated:
-            yield (
-                f"the seats of {', '.join(self.other_engines)} (rollout.seats) need engines that "
-                "do not sleep: leave out cluster.colocated"
-            )
-        if self.group_size == 1 and algo.in_group and algo.teacher.reward_coef:
+        algo = config.of(AlgoConfig)
+        if self.group_size == 1 and algo.in_group and algo.reward_factor:
             yield (
                 f"rollout.group_size 1 with algo.baseline {algo.baseline!r} and algo.scale "
                 f"{algo.scale!r} trains nothing: an episode alone in its group has "
                 "advantage 0; use group_size 2 or more, or baseline batch_mean with scale "
                 "batch_std or none (or a teacher alone: algo.teacher.reward_coef 0)"
-            )
-        yield from self._beside_teachers(algo)
-
-    def _beside_teachers(self, algo: AlgoConfig) -> Iterator[str]:
-        """Yield what teachers alone make useless, and what a served one cannot compute."""
-        teacher = algo.teacher
-        if not teacher.reward_coef and self.should_accept == "mixed_rewards":
-            yield (
-                "rollout.should_accept 'mixed_rewards' drops groups for rewards that do not count "
-                "(algo.teacher.reward_coef 0): use all"
-            )
-        if not teacher.reward_coef and self.group_reward:
-            yield (
-                f"rollout.group_reward {self.group_reward!r} pays rewards that do not count "
-                "(algo.teacher.reward_coef 0): leave it out, or raise algo.teacher.reward_coef"
-            )
-        served = next((one.model for one in teacher.models if one.is_served), "")
-        if served and self.temperature != 1:
-            yield (
-                f"rollout.temperature {self.temperature} with the served teacher {served}: "
-                "servers tell log-probs at temperature 1, and others cannot be computed from "
-                "those; use 1, or the teacher's folder"
-            )
-
-    def _check_seats(self) -> None:
-        players = set(self.seats.values())
-        for seat, who in self.seats.items():
-            found = _PLAYER.fullmatch(who)
-            if found is None or (found["url"] and not is_url(found["url"])):
-                raise ValueError(
-                    f"seats.{seat} {who!r}: allowed are policy, env:NAME, frozen:MODEL, league and "
-                    f"url:http://HOST/v1#NAME{near_match(who, ('policy', 'league'))}"
-                )
-        if self.seats and "policy" not in players:
-            raise ValueError(
-                f"seats {self.seats}: nothing would be trained; give a seat to the policy"
-            )
-        if self.rotate_seats and len(players) < 2:
-            raise ValueError(f"rotate_seats changes nothing with seats {self.seats}; leave it out")
-        usual = type(self).model_fields["league_every"].default
-        if self.league_every != usual and "league" not in players:
-            raise ValueError(f"league_every {self.league_every} without a seat of the league")
-        if self.workers and self.other_models:
-            raise ValueError(
-                f"workers {self.workers} with the seats of {', '.join(self.other_models)}: only "
-                "`arl train` itself can ask other models; set workers to 0"
             )
 
     def _check_concurrency(self) -> None:

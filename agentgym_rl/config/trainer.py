@@ -7,7 +7,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .section import Fitted, Needs, OnResume, Section, named_or_function, none_of, one_of
+from agentgym_rl.core.added_keys import with_added_keys
+from agentgym_rl.core.registered import OneOf, offered
+from agentgym_rl.core.section import (
+    Fitted,
+    Needs,
+    OnResume,
+    Section,
+    named_or_function,
+    none_of,
+    one_of,
+)
 
 OPTIMIZERS = ("adamw", "muon", "adamw8bit")
 """The names of `trainer.optimizer`; any other is a function."""
@@ -15,6 +25,7 @@ OPTIMIZERS = ("adamw", "muon", "adamw8bit")
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
+@with_added_keys("trainer")
 class TrainerConfig(Section):
     """The FSDP2 trainer."""
 
@@ -60,8 +71,6 @@ class TrainerConfig(Section):
     learning_rate: Fitted[float | None] = Field(default=None, ge=0)
     """The peak learning rate. Unset: by the size of the model, 3e-4 below 20 million
     parameters (the bundled ones), 1e-5 below a billion, 5e-6 below ten billion, else 1e-6."""
-    critic_learning_rate: float | None = Field(default=None, ge=0)
-    """The peak learning rate of the critic, on the same schedule (default: `learning_rate`)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     """The decay of the learning rate over `steps`, down to `learning_rate_floor`."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -164,7 +173,7 @@ class TrainerConfig(Section):
 class WeightsConfig(Section):
     """The transfer of policy versions from trainer to engines."""
 
-    transport: Literal["shm", "gloo", "nccl", "ipc"] = "shm"
+    transport: Annotated[str, OneOf(lambda: offered("engines", "transports"), usual="shm")] = "shm"
     """The transport. `shm`: safetensors files in a folder that both can access. vLLM and SGLang
     only: `gloo` broadcasts over sockets, `nccl` between GPUs; `ipc` is vLLM's own within one GPU,
     and sends the tensors to SGLang in requests. Experimental, not measured yet: `nccl`, and vLLM's

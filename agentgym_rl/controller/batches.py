@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from agentgym_rl.algo.balance import balance
 from agentgym_rl.algo.prefixes import num_distinct
-from agentgym_rl.config import AlgoConfig, TeacherConfig, TrainerConfig
+from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group, by_env
 from agentgym_rl.core.trajectory import Trajectory
+
+
+def _nothing(env_id: str, data: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
+    """Return the numbers of an objective whose terms need none."""
+    return {}
 
 
 def split_batch(
@@ -24,11 +30,12 @@ def split_batch(
     turn_discount: float = 1.0,
     leave_out: Sequence[str] = (),
     reward_parts: Iterable[str] = (),
-    teacher: TeacherConfig = TeacherConfig(),  # noqa: B008 - frozen
+    of_task: Callable[[str, Mapping[str, Any]], Mapping[str, Sequence[float]]] = _nothing,
 ) -> list[BatchShard]:
     """Return one shard per rank, without the rows of episodes that are left out (`left_out`); those
     count as episodes without a trained token, but for their rewards. `reward_parts` are the names
-    of the parts of rewards.
+    of the parts of rewards; `of_task` returns the numbers that terms need for the episodes of a
+    task, given its environment and its data (`AlgoConfig.of_task`).
 
     Groups are first dealt to minibatches, whole if their numbers allow (see `_parts`), balanced by
     tokens and independent of ranks. Whole groups are then dealt to ranks, balanced by distinct
@@ -57,9 +64,7 @@ def split_batch(
     weights = [groups[g].weight for g in group_of]
     names = [f"{e.episode_id} of {e.env_id}" if e.env_id else e.episode_id for e in episodes]
     returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
-    taught = [
-        teacher.weights(e.env_id, groups[g].data) for e, g in zip(episodes, group_of, strict=True)
-    ]
+    tasks = [of_task(e.env_id, groups[g].data) for e, g in zip(episodes, group_of, strict=True)]
     seats = [episode.seat for episode in episodes]
     shards: list[BatchShard] = []
     for held in map(set, _dealt_to_ranks(groups, num_ranks)):
@@ -76,7 +81,7 @@ def split_batch(
                 num_episodes=sum(count > 0 for count in trained),
                 minibatches=minibatches,
                 weights=weights,
-                teachers=taught if teacher.models else (),
+                of_tasks={name: [its[name] for its in tasks] for name in (tasks or [{}])[0]},
                 turn_returns=returns if any(returns) else (),
                 credits=[e.credit for e in episodes] if any(returns) else (),
                 lengths=lengths,
@@ -111,7 +116,7 @@ def shards_of(
         turn_discount=algo.turn_discount,
         leave_out=algo.leave_out,
         reward_parts=algo.reward.parts,
-        teacher=algo.teacher,
+        of_task=algo.of_task,
     )
 
 

@@ -150,9 +150,9 @@ class Look:
     has_room: bool
     """Whether the staleness bound would admit one more group."""
     trainer_waits: bool
-    sandboxes: int = 0
+    sandboxes: int
     """The sandboxes in use."""
-    want_sandbox: int = 0
+    want_sandbox: int
     """The episodes that wait for a sandbox."""
 
 

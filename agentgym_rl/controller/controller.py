@@ -29,7 +29,7 @@ StepListener = Callable[[int, Mapping[str, float]], None]
 
 
 class Devices(Protocol):
-    """The turns on devices that engines and trainer ranks share (see colocation.Colocation)."""
+    """The turns on devices that engines and trainer ranks share."""
 
     async def ranks_started(self) -> None: ...
 

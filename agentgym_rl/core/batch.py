@@ -47,9 +47,11 @@ class BatchShard:
     minibatches: Sequence[Sequence[BatchRow]]
     weights: Sequence[float] = ()
     """The weight of the task per episode of the batch, a factor of its advantage. Empty: all 1."""
-    teachers: Sequence[Sequence[float]] = ()
-    """The weights of the teachers (`algo.teacher.models`) per episode of the batch, 0 for a teacher
-    of other tasks. Empty: there are no teachers."""
+    of_tasks: Mapping[str, Sequence[Sequence[float]]] = field(
+        default_factory=dict[str, Sequence[Sequence[float]]]
+    )
+    """The numbers that a term of the objective needs per episode of the batch, by the term's name:
+    they depend on the episode's task."""
     turn_returns: Sequence[Sequence[float]] = ()
     """The returns per episode of the batch, per turn, from `Credit.turn_returns`; an episode
     without turn rewards has none. Empty: no episode has any."""
@@ -101,7 +103,7 @@ class BatchShard:
 _HEAD = (
     *("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights"),
     *(
-        "teachers",
+        "of_tasks",
         "turn_returns",
         "credits",
         "lengths",
@@ -127,7 +129,7 @@ class StepReport:
     """The metrics, as in docs/metrics.md: loss, mismatch/…, policy/…, grad_norm, lr, time/…"""
     intervals: Intervals = ()
     """The intervals of rank 0; phases rollout_wait, proximal, forward_backward, optimizer,
-    weight_sync, checkpoint; if there are such models, also reference, teacher, values, critic."""
+    weight_sync, checkpoint; and those of terms with models of their own, such as reference."""
     group_ids: Sequence[str] = ()
     """The IDs of the trained groups, in the order of the batch, as the trainer saw them."""
     parameters: str = ""

@@ -1,7 +1,7 @@
 """The engine contract: token ids in; sampled ids, log-probs and policy versions out.
 
-Every engine serves the same HTTP routes (a subset of vLLM's RL API); `engines/client/client.py`
-turns them into this contract, `engines/scripted.py` implements it directly for tests.
+Most engines serve the HTTP routes of `engines/protocol.py`; `engines/client/client.py` turns them
+into this contract, `engines/scripted.py` implements it directly for tests.
 """
 
 from __future__ import annotations
@@ -23,27 +23,22 @@ Interrupt = Literal["keep", "recompute", "abort", "wait"]
 recompute: they continue with a KV cache rebuilt under the weights served on resume. abort: they
 end with the tokens so far (`finish_reason` abort). wait: the pause waits until they are done."""
 
-ADAPTER_INTERRUPTS: Sequence[Interrupt] = ("abort", "wait")
-"""The values of `rollout.interrupt` for SGLang with `lora.serve` "adapter": it samples a request to
-its end with the adapter that it began with."""
-
 PAUSE_PATHS: Mapping[Interrupt, str] = {
     "keep": "/pause?mode=keep&clear_cache=false",
     "recompute": "/pause?mode=keep&clear_cache=true",
     "abort": "/pause?mode=abort&clear_cache=true",
     "wait": "/pause?mode=wait&clear_cache=true",
 }
-"""The pause routes of vLLM's RL API, by their effect."""
-
+"""The pause routes, by their effect."""
 
 Memory = Literal["weights", "kv_cache"]
-"""The device memory that a sleeping engine has released; the tags of vLLM's /wake_up."""
+"""The device memory that a sleeping engine has released; the tags of /wake_up."""
 SleepLevel = Literal[1, 2]
 """The depth of sleep: 1 keeps the weights in CPU memory; 2 discards them: new ones must follow."""
 
 
 def sleep_path(level: SleepLevel) -> str:
-    """Return the sleep route of vLLM's RL API; requests in flight are kept."""
+    """Return the route that lets an engine sleep; requests in flight are kept."""
     return f"/sleep?level={level}&mode=keep"
 
 
@@ -106,8 +101,8 @@ class Delta:
     the token's decode step (arrival time for engines that do not report it).
 
     `versions` are stamped by the engine at the token's own decode step. Versions come in token
-    order but may lag behind: vLLM reports the versions of a whole request on its last delta, which
-    then has more versions than tokens. A finished request has as many versions as tokens.
+    order but may lag behind: some engines report the versions of a whole request on its last delta,
+    which then has more versions than tokens. A finished request has as many versions as tokens.
 
     `support` has for each token the ids that it was drawn from, if the request is `truncated_by` a
     parameter and the engine reports them; else it is empty.
@@ -262,7 +257,7 @@ class Engine(Sampler):
 
     @abstractmethod
     async def is_sleeping(self) -> bool:
-        """Return whether the engine sleeps or is paused: vLLM does not distinguish the two."""
+        """Return whether the engine sleeps or is paused: some do not distinguish the two."""
 
     @abstractmethod
     async def update_weights(self, path: str, *, version: int) -> None:
@@ -285,11 +280,6 @@ def version_label(version: int, *, incarnation: int = 0) -> str:
     return f"{incarnation}.{version}"
 
 
-def adapter_name(label: str) -> str:
-    """Return the name of the adapter that is the version `label`, on servers with several."""
-    return f"arl-{label}"
-
-
 UNKNOWN_LABEL = version_label(UNKNOWN_VERSION)
 """The label of weights that are of no version, since a transfer into them broke off: tokens that
 are sampled from them have an unknown version."""
@@ -299,8 +289,8 @@ def parse_version(label: str) -> int:
     """Return the policy version inside a label; the inverse of `version_label`.
 
     Raises:
-        ValueError: the label does not end in an integer (vLLM's label is "default" before the first
-            update).
+        ValueError: the label does not end in an integer (a server's own label before the first
+            update does not).
     """
     try:
         return int(label.rpartition(".")[2])

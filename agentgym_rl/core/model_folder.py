@@ -1,7 +1,7 @@
 """The safetensors files of a model folder: their names, headers, bytes and digests; the model's
 settings; and whether weights fit the model.
 
-The module imports little, since vLLM's processes import it, too.
+The module imports little, since processes of servers import it, too.
 """
 
 from __future__ import annotations

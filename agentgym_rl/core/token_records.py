@@ -183,7 +183,7 @@ def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) 
     ids = np.full((length, *shape), UNKNOWN_EXPERT, np.int16)
     for start, part in told:
         stop = start + len(part)
-        if part.shape[1:] != shape or not 0 <= start <= stop <= length:
+        if part.shape[1:] != shape or start < 0 or stop > length:
             raise ValueError(
                 f"experts of shape {part.shape} from token {start} on, in a row of {length} tokens "
                 f"with {shape}"

@@ -10,38 +10,30 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import ENGINES, LoraConfig, ServerEngineConfig
-from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.config import ENGINES
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import CANARIES
 from agentgym_rl.runtime.http_client import HttpClient, read_json
 
-from .kind import Ask, Checked, Fit, ServerKind
+from .kind import Ask, Checked, EngineSetup, ServerKind
 
 
 async def check_server(
-    url: str,
-    config: ServerEngineConfig,
-    *,
-    model_dir: Path,
-    transport: str,
-    interrupt: Interrupt,
-    timeout_s: float,
-    lora: LoraConfig = LoraConfig(),  # noqa: B008 - frozen
+    url: str, setup: EngineSetup, *, model_dir: Path, timeout_s: float
 ) -> Checked:
-    """Check the server at `url`, of whichever kind it is, without changing anything in it.
+    """Check that the server at `url`, of whichever kind it is, fits the setup of a run, without
+    changing anything in it.
 
     Raises:
         ConfigError: it does not answer within `timeout_s`, is of no kind that is known, of no
             supported version, or was started without a necessary flag. The message names every
             missing flag that can be queried, so that one restart is enough.
     """
-    fit = Fit(config, transport, interrupt, lora)
     try:
         async with asyncio.timeout(timeout_s), HttpClient() as http:
             ask = partial(_ask, http, url.rstrip("/"), timeout_s=timeout_s)
             kind, identity = await _recognized(ask, url)
-            checked, missing = await kind.check(ask, url, fit, identity)
+            checked, missing = await kind.check(ask, url, setup, identity)
             if not missing:
                 await _check_tokenizer(ask, url, model_dir)
     except TimeoutError:

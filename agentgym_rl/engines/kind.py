@@ -4,6 +4,7 @@ with the name that `engine.type` has: its keys, its servers, their client, and t
 from __future__ import annotations
 
 import os
+import tempfile
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.core.extensions import load_extension
 from agentgym_rl.weights.receivers import ReceiverKind
 
+from .builds import Build, Releases, probe_build
+
 if TYPE_CHECKING:
     from agentgym_rl.gym.sandbox import Probe
 
-    from .client.client import EngineClient
+    from .client.client import ClientOptions, EngineClient
     from .router.router import Router
 
 
@@ -88,12 +91,39 @@ class Launch(NamedTuple):
     journal: Path | None = None
     """The file to which requests are logged."""
 
+    @property
+    def engine(self) -> ServerEngineConfig:
+        """Return the keys of the engine, which is a server of another project."""
+        assert isinstance(self.config.engine, ServerEngineConfig)
+        return self.config.engine
+
+    @property
+    def adapter_dir(self) -> Path:
+        """Return the folder to which the first adapter of the server is written."""
+        return self.run_dir or Path(tempfile.mkdtemp(prefix="arl-"))
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the flags that servers of all projects have: the address first."""
+        engine = self.engine
+        parallel = ("--tensor-parallel-size", str(engine.tensor_parallel_size))
+        return [
+            *("--served-model-name", self.config.model.path),
+            *("--host", self.host),
+            *("--port", str(self.port)),
+            *("--dtype", engine.dtype),
+            *("--stream-interval", str(engine.stream_interval)),
+            *(parallel if engine.tensor_parallel_size > 1 else ()),
+        ]
+
 
 class OwnKind(ReceiverKind):
     """A kind of engine that runs start, and whose weights they set."""
 
     title: ClassVar[str]
     """The name of the engine, or of its project, for people."""
+    reward_model_command: ClassVar[str] = ""
+    """The command that serves a classifier, for an error: ", such as `...`"; "": not known."""
 
     @abstractmethod
     def serve(self, launch: Launch) -> None:
@@ -109,13 +139,17 @@ class OwnKind(ReceiverKind):
         """
         from .client.client import HttpEngine
 
-        return HttpEngine(
-            url,
-            kind=setup.engine.type,
-            timeout_s=setup.engine.request_timeout_s,
-            control_timeout_s=setup.weights.update_timeout_s,
-            incarnation=incarnation,
-        )
+        return HttpEngine(url, **self.client_options(setup, incarnation=incarnation))
+
+    def client_options(self, setup: EngineSetup, *, incarnation: int) -> ClientOptions:
+        """Return the options that every client of a server of this kind has."""
+        return {
+            "kind": self.name,
+            "timeout_s": setup.engine.request_timeout_s,
+            "control_timeout_s": setup.weights.update_timeout_s,
+            "has_spans": True,
+            "incarnation": incarnation,
+        }
 
     def serve_reward_model(
         self, model: str, engine: OwnEngineConfig, *, host: str, port: int
@@ -126,8 +160,8 @@ class OwnKind(ReceiverKind):
             ConfigError: it cannot be served.
         """
         raise ConfigError(
-            f"--reward-model with --backend {engine.type}: start that server by its own command, "
-            "such as `vllm serve MODEL --runner pooling`; judges ask it at /classify"
+            f"--reward-model with --backend {engine.type}: start that server by its own command"
+            f"{self.reward_model_command}; judges ask it at /classify"
         )
 
     def fork_imports(self, engine: OwnEngineConfig) -> tuple[str, ...]:
@@ -163,20 +197,13 @@ class Checked(NamedTuple):
     """The seed of its sampling."""
 
 
-class Fit(NamedTuple):
-    """The part of a run that a server has to fit."""
-
-    config: ServerEngineConfig
-    transport: str
-    interrupt: Interrupt
-    lora: LoraConfig
-
-
 class ServerKind(OwnKind):
     """A kind of engine whose servers are another project's; they may run before the run does."""
 
     identity: ClassVar[str]
     """The route by whose answer a server of this kind is recognized."""
+    releases: ClassVar[Releases]
+    """The releases of the project that are driven here."""
     polls_staging: ClassVar[bool] = True
     dimensions: ClassVar[str] = "dt"
     no_dimensions: ClassVar[dict[str, str]] = {
@@ -188,24 +215,61 @@ class ServerKind(OwnKind):
         """Return whether this is the answer of such a server at `identity`."""
 
     @abstractmethod
-    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
+    async def check(
+        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
+    ) -> tuple[Checked, list[str]]:
         """Return the properties of the server at `url`, which answered `identity`, and the flags
-        that it lacks, a line each.
+        that it lacks for the setup of a run, a line each.
 
         Raises:
             ConfigError: it is of a version that is not supported, or cannot be asked.
         """
 
     @abstractmethod
-    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
-        """Return the argv of a server, and the additions to its environment.
+    def command(self, launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
+        """Return the argv of a server of an installed release, and the additions to its
+        environment.
 
         Raises:
             ConfigError: it cannot serve such a run.
         """
 
+    @abstractmethod
+    def find_build(self, python: str) -> Build:
+        """Return the checked release of an interpreter (empty: the running one).
+
+        Raises:
+            ConfigError: no such interpreter, none in it, or one that cannot be driven; the message
+                says what to install.
+        """
+
+    def client_options(self, setup: EngineSetup, *, incarnation: int) -> ClientOptions:
+        options = super().client_options(setup, incarnation=incarnation)
+        if (python := setup.python_of_servers) is not None:
+            options["has_spans"] = self.find_build(python).has_spans
+        return options
+
+    def check_build(self, engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
+        assert isinstance(engine, ServerEngineConfig)
+        build = self.find_build(engine.python)
+        self.releases.check_interrupt(interrupt, has_spans=build.has_spans, where=build.python)
+
+    def probe(self, python: str) -> Probe:
+        return probe_build(self.releases.title, lambda: self.find_build(python))
+
+    def checked(self, version: str, setup: EngineSetup, *, where: str, seed: int = 0) -> Checked:
+        """Return the properties of a running server of that release.
+
+        Raises:
+            ConfigError: it is not supported, or cannot keep versions apart.
+        """
+        self.releases.check(version, where=where)
+        has_spans = self.releases.has_spans(version)
+        self.releases.check_interrupt(setup.interrupt, has_spans=has_spans, where=where)
+        return Checked(self.name, has_spans, seed)
+
     def serve(self, launch: Launch) -> None:
-        argv, env = self.command(launch)
+        argv, env = self.command(launch, self.find_build(launch.engine.python))
         _become(argv, env)
 
 

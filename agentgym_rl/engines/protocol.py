@@ -1,8 +1,8 @@
 """The HTTP protocol of engines as msgspec structs, shared by server and client.
 
-Field names and shapes are those of vLLM 0.32's `/inference/v1/generate`, so that one client works
-with both; `decode_times` is our one extension. Unknown fields of a request are refused, unknown
-fields of a response are ignored.
+Field names and shapes of `/inference/v1/generate` are those of a server of another project, so that
+one client works with both (arl_vllm/client.py); `decode_times` is our one extension. Unknown fields
+of a request are refused, unknown fields of a response are ignored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ ABORT_REQUESTS = "/inference/v1/abort_requests"
 COMPLETIONS = "/v1/completions"
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 UNNAMED = "default"
-"""The label in vLLM of the weights it was started with, until it gets another one."""
-SERVED_ADAPTER = "arl-policy"
-"""The name of the adapter in requests to engines that serve it beside its base."""
+"""The label of the weights that a server was started with, until it gets another one."""
 DONE = b"[DONE]"
 """The payload of the last server-sent event of a stream."""
 
@@ -56,11 +54,11 @@ class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     """The number of alternatives: 0 reports the sampled token; None nothing; more is not served
     here."""
     routed_experts_prompt_start: Annotated[int, Meta(ge=0)] | None = None
-    """The position from which on the reply has the `routed_experts`; None: an embedded engine sends
-    none, vLLM all."""
+    """The position from which on the reply has the `routed_experts`; None: the embedded engine
+    sends none, others may send all."""
     detokenize: bool = True
-    """The request for text. False saves vLLM the text, which is not used here; vLLM needs it for
-    `stop` strings. The embedded engine makes text only for those, and so saves nothing."""
+    """The request for text. False saves a server the text, which is not used here, and which it
+    needs for `stop` strings. The embedded engine makes text only for those."""
 
 
 class GenerateBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -125,9 +123,8 @@ class Choice(Struct, kw_only=True):
     Spans index the complete output, also in a streamed chunk. `decode_times` has one entry per
     token of this chunk: CLOCK_MONOTONIC seconds at the end of the token's decode step.
     `sampling_mask` has the ids that each token was drawn from (the embedded engine: for requests
-    with `top_p`, `top_k` or `min_p`; vLLM: with --return-sampling-mask). `routed_experts` are the
-    experts of prompt and output, all but the last token (`experts_text`), with the finish_reason
-    (vLLM: with --enable-return-routed-experts).
+    with `top_p`, `top_k` or `min_p`). `routed_experts` are the experts of prompt and output, all
+    but the last token (`experts_text`), with the finish_reason. Servers may need a flag for each.
     """
 
     index: int = 0
@@ -158,8 +155,8 @@ class ErrorDetail(Struct, kw_only=True):
 
 
 class ErrorReply(Struct, omit_defaults=True):
-    """The body of a status that is not 2xx. vLLM's RL routes and its middleware send a bare text;
-    unknown routes send only `detail`, as FastAPI does."""
+    """The body of a status that is not 2xx. Some routes send a bare text; unknown ones send only
+    `detail`, as FastAPI does."""
 
     error: ErrorDetail | str | None = None
     detail: Any = None
@@ -172,7 +169,7 @@ class StreamOptions(Struct):
 
 
 class CompletionBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /v1/completions`: OpenAI's fields, and of vLLM's those that a token needs.
+    """The body of `POST /v1/completions`: OpenAI's fields, and those that a token needs.
 
     The fields from `suffix` on are OpenAI's, and are served only with these values."""
 
@@ -219,7 +216,7 @@ class CompletionLogprobs(Struct):
     token_logprobs: list[float | None]
     """The log-probs; None for the first token of a prompt, which nothing predicts."""
     top_logprobs: list[dict[str, float] | None]
-    """The token alone, as vLLM answers to `logprobs` 0."""
+    """The token alone, the answer to `logprobs` 0."""
     text_offset: list[int]
 
 
@@ -284,22 +281,13 @@ class NewVersionBody(Struct, forbid_unknown_fields=True):
 
 
 class WeightInfo(Struct):
-    """The reply of `GET /weight_info`; `UNNAMED` from a vLLM server that has had no update."""
+    """The reply of `GET /weight_info`; the label is `UNNAMED` before the first update."""
 
     weight_version: str
 
 
-class Staging(Struct):
-    """The progress of one vLLM worker in loading new weights."""
-
-    state: Literal["idle", "staging", "ready", "failed"]
-    error: str = ""
-    path: str = ""
-
-
 def experts_text(experts: npt.NDArray[np.integer[Any]]) -> str:
-    """Return the experts of tokens, [n, layers, k], as vLLM sends them: a file of numpy, in base
-    64."""
+    """Return the experts of tokens, [n, layers, k], as text: a file of numpy, in base 64."""
     with io.BytesIO() as file:
         np.save(file, experts, allow_pickle=False)
         return base64.b64encode(file.getbuffer()).decode("ascii")
@@ -318,14 +306,8 @@ def read_experts(text: str) -> npt.NDArray[np.int16]:
     return found.astype(np.int16)
 
 
-class StagingReply(Struct):
-    """The reply of `POST /collective_rpc` for `arl_staging`: one entry per worker."""
-
-    results: list[Staging]
-
-
 class VersionInfo(Struct):
-    """The reply of `GET /version`; vLLM sends only `version`."""
+    """The reply of `GET /version`; other servers send only `version`."""
 
     version: str
     tokenizer_hash: str = ""
@@ -334,7 +316,7 @@ class VersionInfo(Struct):
 class ModelCard(Struct):
     id: str
     max_model_len: int | None
-    """The context length; None for an adapter, which vLLM lists after its base."""
+    """The context length; None for an adapter, which is listed after its base."""
     object: str = "model"
     owned_by: str = "agentgym-rl"
     created: int = 0

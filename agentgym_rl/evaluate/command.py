@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,7 @@ from agentgym_rl.config import (
     ModelConfig,
     dump_record,
 )
-from agentgym_rl.core.errors import ConfigError, EpisodeError, cause_of
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.core.errors import ConfigError, cause_of
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.defaults import with_model_defaults
@@ -33,7 +29,7 @@ from agentgym_rl.rollout.config_checks import check
 from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
-from agentgym_rl.rollout.players import check_single_agent, player_kinds
+from agentgym_rl.rollout.players import check_single_agent
 from agentgym_rl.rollout.prompt_lengths import check_prompts
 from agentgym_rl.rollout.rollout import Rollout
 from agentgym_rl.rollout.throughput import Meter, Pace, measuring
@@ -43,7 +39,6 @@ from .evaluate import evaluate as play_all
 from .evaluate import planned
 from .folder import EvalFolder, EvalTarget, Evaluated, kept_date, open_folder, with_kept
 from .result import EvalResult, summarize
-from .statistics import Won, ratings
 from .target import chosen, first_engines
 
 
@@ -59,7 +54,7 @@ async def evaluate(
 ) -> EvalResult:
     """Evaluate a model on held-out tasks; return when every process has ended.
 
-    It runs in the event loop of the caller, and leaves signal handlers and logging alone, like
+    It runs in the event loop of the caller, and does not change signal handlers or logging, like
     `agentgym_rl.train`.
 
     >>> import asyncio
@@ -126,76 +121,6 @@ async def evaluate_all(
     return found
 
 
-async def round_robin(targets: Sequence[EvalTarget], progress: Progress) -> dict[str, Any]:
-    """Let the models play each other at a game of two seats: any two of them every held-out task,
-    once at either seat. Return ratings and results, the JSON object of `arl eval --round-robin`.
-
-    Raises:
-        ConfigError: some configuration cannot work, or the game has not two seats.
-    """
-    config = targets[0].config
-    spec = env_spec(config.env, config.rollout)
-    game = await specimen(spec)
-    kind = next((kind for _, kind in player_kinds() if len(kind.seats(game)) == 2), None)
-    if kind is None:
-        raise ConfigError(f"--round-robin: {config.env.id} is no game of two seats")
-    checked = await _all_checked([(each, None) for each in targets], say=progress.phase)
-    names, won = [each.model for each in checked], list[Won]()
-    pairs: list[dict[str, Any]] = []
-    async with contextlib.AsyncExitStack() as stack:
-        players = [
-            await stack.enter_async_context(_serving(one, progress, first_index=number))
-            for one, number in zip(checked, first_engines(checked), strict=True)
-        ]
-        for one, other in permutations(range(len(players)), 2):
-            progress.phase(f"{names[one]} against {names[other]}")
-            match = kind.match(game, [players[one], players[other]])
-            points = await _match(checked[one], match, progress)
-            won += [{(one, other): value, (other, one): 1 - value} for value in points]
-            results = {said: points.count(value) for value, said in _RESULTS.items()}
-            pairs.append({"first": names[one], "second": names[other], **results})
-    each = len(won) // len(pairs)
-    tasks = [_sum(won[index::each]) for index in range(each)]
-    rated = ratings(tasks, len(names), seed=config.seed)
-    return {"seats": list(kind.seats(game)), "tasks": len(tasks), "pairs": pairs} | {
-        "models": [{"model": name, **asdict(it)} for name, it in zip(names, rated, strict=True)]
-    }
-
-
-_RESULTS = {1.0: "won", 0.5: "drawn", 0.0: "lost"}
-"""The results of a game by the points of its first seat."""
-
-
-def _sum(parts: Sequence[Won]) -> Won:
-    total: Counter[tuple[int, int]] = Counter()
-    for part in parts:
-        total.update(part)
-    return dict(total)
-
-
-async def _match(target: EvalTarget, player: Player, progress: Progress) -> list[float]:
-    """Play every held-out task; return the points of the first seat, in the order of tasks.
-
-    Raises:
-        InfraError, TooManyErrors: see `evaluate`.
-        EpisodeError: a game failed, so that the players have not played the same tasks.
-    """
-    config, points = target.config, dict[int, float]()
-
-    async def keep(task: Task, index: int, played: Trajectory) -> None:
-        if not played.outcome.trains:
-            raise EpisodeError(f"game {played.episode_id}: {played.outcome}: {played.error}")
-        first, second = (seat.reward for seat in played.seats)
-        points[index] = 0.5 if first == second else float(first > second)
-
-    spec = env_spec(config.env, config.rollout)
-    tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)
-    games = config.eval.model_copy(update={"samples_per_task": 1, "pass_at": ()})
-    seed, shown = config.seed, progress.evaluating
-    await play_all(games, config.rollout, player, tasks, seed=seed, on_progress=shown, keep=keep)
-    return [points[index] for index in sorted(points)]
-
-
 def _places(
     targets: Sequence[EvalTarget], out: Path | None
 ) -> list[tuple[EvalTarget, Path | None]]:
@@ -212,8 +137,8 @@ def _places(
 async def _all_checked(
     places: Sequence[tuple[EvalTarget, Path | None]], *, say: Callable[[str], None]
 ) -> list[EvalTarget]:
-    """Refuse what cannot work; return all models to evaluate, with one date in their prompts:
-    that of an evaluation which is continued."""
+    """Refuse configurations that cannot work; return all models to evaluate, with the same date in
+    their prompts: the date of the evaluation that is continued, if there is one."""
     dates = [kept_date(folder) for _, folder in places if folder is not None]
     date, checked = next((date for date in dates if date is not None), None), list[EvalTarget]()
     for one, folder in places:
@@ -229,7 +154,8 @@ async def _all_checked(
 
 
 async def _checked(target: EvalTarget, *, say: Callable[[str], None]) -> EvalTarget:
-    """Refuse what cannot work; return it with the defaults that fit its model."""
+    """Refuse a configuration that cannot work; return the target with the defaults for its
+    model."""
     await _check(target)
     config, folder = target.config, None
     if not isinstance(config.engine, EndpointConfig):
@@ -247,8 +173,8 @@ async def _check(target: EvalTarget) -> None:
         endpoint = endpoint_kind(config.engine)
         if checkpoint:
             raise ConfigError(
-                f"--checkpoint {checkpoint} needs an engine that loads its weights: --engine="
-                f"embedded, vllm or sglang; --engine={config.engine.type} asks "
+                f"--checkpoint {checkpoint} needs an engine that loads its weights, such as "
+                f"--engine=embedded; --engine={config.engine.type} asks "
                 f"{endpoint.place(config.engine)} for --model NAME"
             )
         return await endpoint.check(config, config.engine)
@@ -280,7 +206,7 @@ async def _evaluate(target: EvalTarget, progress: Progress, out: Path | None) ->
 async def _missing(
     target: EvalTarget, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
 ) -> tuple[EvalResult, Pace]:
-    """Play the missing episodes. If there are none, no engine is started."""
+    """Play the missing episodes; start no engine if there are none."""
     config = target.config
     spec = env_spec(config.env, config.rollout)
     tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)
@@ -318,6 +244,26 @@ def _report(target: EvalTarget, result: EvalResult, pace: Pace) -> dict[str, Any
     if isinstance(engine, EndpointConfig) and engine.base_url:
         report["base_url"] = engine.base_url
     return report
+
+
+@contextlib.asynccontextmanager
+async def serving_all(
+    targets: Sequence[EvalTarget], progress: Progress
+) -> AsyncIterator[tuple[list[EvalTarget], list[Player]]]:
+    """Serve several models at once; yield them with the defaults that fit, and a player of each.
+
+    Raises:
+        ConfigError: some configuration cannot work; nothing is started yet.
+    """
+    checked = await _all_checked([(each, None) for each in targets], say=progress.phase)
+    async with contextlib.AsyncExitStack() as stack:
+        yield (
+            checked,
+            [
+                await stack.enter_async_context(_serving(one, progress, first_index=number))
+                for one, number in zip(checked, first_engines(checked), strict=True)
+            ],
+        )
 
 
 @contextlib.asynccontextmanager

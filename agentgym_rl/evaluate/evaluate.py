@@ -11,7 +11,6 @@ from agentgym_rl.config import EvalConfig, RolloutConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task, TaskSource, derived_seed, length_of
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gateway.odd_replies import ADVICE
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.rollout.episode import Player, play_with_retries
 from agentgym_rl.rollout.producer import drawn
@@ -73,8 +72,8 @@ async def evaluate(
     except failures of infrastructure, which are not results.
 
     An episode that fails because of infrastructure is played again, up to `rollout.max_retries`
-    times. The first one for which that fails too ends the evaluation. Episodes that fail in the
-    agent's or environment's code, or have too long a first prompt, are left out of the means;
+    times. If the last attempt of an episode fails too, the evaluation ends. Episodes that fail in
+    the agent's or environment's code, or have too long a first prompt, are left out of the means;
     `outcomes` counts them.
 
     Raises:
@@ -124,7 +123,7 @@ async def evaluate(
             *(result.cut_turns, replies, rollout.max_tokens),
             why="cut replies",
         )
-    for odd, advice in ADVICE.items():
+    for odd, advice in player.gateway.odd_replies.items():
         if count := getattr(result, odd):
             player.warnings.warn("%d of %d %s", count, replies, advice, why=odd)
     return result

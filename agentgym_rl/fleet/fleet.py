@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from agentgym_rl.cluster.health import was_awake
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.processes import Processes
 from agentgym_rl.cluster.restarts import Supervisor
-from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo
+from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import (
     AdapterRefused,
     ConfigError,
@@ -28,14 +28,14 @@ from agentgym_rl.core.errors import (
     ProcessDied,
     WeightsError,
 )
-from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.runtime.tasks import together
 from agentgym_rl.runtime.waiting import Wait, watched
 from agentgym_rl.storage.run_files import Run
 from agentgym_rl.storage.weights_folder import version_name
 
-from .parts import MakeTurns, Mirrors, Turns, shortest
+from .parts import MakeTurns, Turns, shortest
+from .publications import Publications
 from .servers import (
     AttachedServer,
     OwnServer,
@@ -49,11 +49,8 @@ from .servers import (
 
 log = logging.getLogger(__name__)
 
-LONG_POLL_S = 10.0
-_RESUME_TIMEOUT_S = 3.0
 
-
-class Fleet(Supervisor[Server]):
+class Fleet(Supervisor[Server], Publications):
     """The engines of a run. Use inside `running()`; `watch` must run while `router` is used.
 
     `weights_dir`: the folder of the run's policy versions, for servers that return; None if the
@@ -97,7 +94,6 @@ class Fleet(Supervisor[Server]):
         self.setup = setup
         self._weights_dir = weights_dir
         self._weights_file = weights_file
-        self.incarnation = incarnation
         servers = make_servers(
             setup,
             config_file,
@@ -108,23 +104,13 @@ class Fleet(Supervisor[Server]):
         )
         self.make_server = partial(make_server, setup, config_file, processes, model_dir=model_dir)
         """The maker of servers that join later (elastic.py)."""
-        self.servers = {server.name: server for server in servers}
+        router = setup.router(lambda name, error: self.suspect(name))
+        Publications.__init__(
+            self, router, servers, turns=turns, version=version, incarnation=incarnation
+        )
         self.left.update(self.servers)
         self.agreed: EngineInfo | None = None
         """The common properties of the servers, once they are ready."""
-        self.version = version
-        self.waiting: set[str] = set()
-        """The servers that answer, and that only the next publication can bring up to date."""
-        self.membership = asyncio.Lock()
-        """The lock held by a publication from begin to end, and by a server while it joins."""
-        self._publishing = False
-        self._publishers = incarnation
-        """The incarnation of the trainer ranks; engines get it with their next publication."""
-        self.router = setup.router(lambda name, error: self.suspect(name))
-        self.mirrors = Mirrors()
-        """The mirrors of the router in other processes that send requests to the same engines."""
-        self.turns = turns(self.router, servers=self._answering, give_up=self._distrust)
-        """The turns of engines and trainer ranks on their devices."""
 
     @classmethod
     @asynccontextmanager
@@ -227,10 +213,6 @@ class Fleet(Supervisor[Server]):
         found.update(self.mirrors.counters)
         return dict(found)
 
-    def in_service(self) -> dict[str, EngineClient]:
-        """Return the engines that get requests, by name."""
-        return {name: self.servers[name].engine for name in self.router.serving}
-
     async def wait_serving(self) -> None:
         """Wait until some engine serves.
 
@@ -261,137 +243,6 @@ class Fleet(Supervisor[Server]):
                         self._serve(server)
             finally:
                 self.router.end_update(version, [server.name for server in present])
-
-    # ------------------------------------------------------------------ publication
-    @property
-    def wanted(self) -> bool:
-        """Return whether a server needs a publication to get the current version."""
-        return bool(self.waiting) and not self._publishing
-
-    async def begin_publication(self, version: int) -> dict[str, str]:
-        """Begin a publication; return the URLs of the engines that get `version`, by name.
-
-        Returns {} while there is no engine. A name identifies one life of a server: a restarted
-        server has another name, so that it is not mistaken for its predecessor. No server joins
-        from here to `end_publication`. Waits up to 10 s for a server that is joining.
-        """
-        asked_by = self._publishers
-        self.turns.let_go()
-        if not self._publishing:
-            try:
-                async with asyncio.timeout(LONG_POLL_S):
-                    await self.membership.acquire()
-            except TimeoutError:
-                return {}
-            if asked_by != self._publishers:  # the caller has been replaced
-                self.membership.release()
-                return {}
-            self._publishing = True
-            if asked_by != self.incarnation:
-                self.router.renew_salts()
-        present = {*self.router.serving, *self.waiting}
-        targets = [name for name in self.servers if name in present]
-        if targets:
-            self.router.begin_update(version)
-            await self.mirrors.all_know()
-            if asked_by != self._publishers:  # given up meanwhile
-                return {}
-            await self.turns.begin_publication([self.servers[name] for name in targets])
-            if asked_by != self._publishers:  # given up meanwhile
-                return {}
-            answering = {server.name for server in self._answering()}
-            targets = [name for name in targets if name in answering]
-            if not targets:
-                self.router.end_update(version, ())
-        if not targets:
-            self.turns.give_up_publication()
-            self._release()
-        servers = [self.servers[name] for name in targets]
-        return {server.life: server.url for server in servers}
-
-    async def end_publication(
-        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
-    ) -> None:
-        """End a publication: `served` engines serve `version`, `failed` ones leave service.
-
-        Results for an earlier life of a server are ignored.
-
-        Raises:
-            ValueError: no publication has begun, or an engine is not known.
-        """
-        lives = {life: self.servers.get(life.partition("#")[0]) for life in (*served, *failed)}
-        if not self._publishing or None in lives.values():
-            raise ValueError(f"end of a publication: served {served}, failed {set(failed)}")
-        alive = {life: server for life, server in lives.items() if server and server.life == life}
-        try:
-            for life in failed.keys() & alive.keys():
-                log.warning(
-                    "%s is out of service, it did not take policy version %d: %s",
-                    *(life, version, failed[life]),
-                )
-                self.leave(alive[life])
-            reached = [alive[life] for life in served if life in alive]
-            if served:
-                self.version, self.incarnation = version, self._publishers
-                for server in self.servers.values():
-                    server.engine.incarnation = self.incarnation
-            for server in reached:
-                if server.name in self.waiting:
-                    self._serve(server)
-            self.router.end_update(version, [server.name for server in reached])
-        finally:
-            self._release()
-        await self.turns.end_publication([alive[life] for life in served if life in alive])
-        for life in failed.keys() & alive.keys():
-            await alive[life].retire(failed[life])
-
-    async def replace_publishers(self, incarnation: int) -> None:
-        """Replace the lost trainer ranks: new ranks publish from now on, as `incarnation`.
-
-        An unfinished publication is given up: its engines continue with their old or new version
-        (tokens record which), and each gets the version of the next publication. An engine with
-        parts of both is not resumed, and leaves service.
-        """
-        self._publishers = incarnation
-        self.turns.give_up_publication()
-        if not self._publishing:
-            return
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for server in self.servers.values():
-                    if server.serves or server.name in self.waiting:
-                        tasks.create_task(self._resume(server), name=f"resume {server.name}")
-        finally:
-            self._release()
-
-    async def _resume(self, server: Server) -> None:
-        """Resume a server that lost ranks may have paused; a server that does not answer, or that
-        they were writing to, is ended. A sleeping engine stays asleep until the next publication,
-        and so does one paused that waits for it with weights of no version."""
-        engine = server.engine
-        if engine.asleep:
-            return
-        try:
-            async with asyncio.timeout(_RESUME_TIMEOUT_S):
-                served = await engine.served_version()
-                if served == UNKNOWN_VERSION and engine.has_spans:
-                    if server.name in self.waiting:
-                        return
-                    raise EngineError("the publication broke off while it was written to")
-                await engine.resume()
-        except (EngineError, TimeoutError) as error:
-            self.leave(server)
-            return await server.retire(
-                f"it did not resume after a publication was given up: {error!r}"
-            )
-        which = f"policy version {served}" if engine.has_spans else "its old version or the new one"
-        log.info(
-            "%s serves %s: a publication was given up, as its trainer is gone", server.name, which
-        )
-
-    def _release(self) -> None:
-        self._publishing = False
-        self.membership.release()
 
     # ------------------------------------------------------------------ one server
     async def _lost(self, server: Server) -> Exception:
@@ -458,24 +309,3 @@ class Fleet(Supervisor[Server]):
         except AdapterRefused:
             return False
         return True
-
-    def _serve(self, server: Server) -> None:
-        server.serves = True
-        self.waiting.discard(server.name)
-        self.router.add(
-            server.name, server.engine, version=self.version, has_spans=server.engine.has_spans
-        )
-
-    def _answering(self) -> list[Server]:
-        """Return the servers that serve, or wait for a publication."""
-        return [s for s in self.servers.values() if s.serves or s.name in self.waiting]
-
-    async def _distrust(self, server: Server, why: str) -> None:
-        """End a server that misbehaves, so that it is restarted."""
-        self.leave(server)
-        await server.retire(why)
-
-    def leave(self, server: Server) -> None:
-        server.serves = False
-        self.waiting.discard(server.name)
-        self.router.remove(server.name)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, asking
 from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.config import ServerEngineConfig
-from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, Interrupt, version_label
+from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, version_label
 from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
 from agentgym_rl.engines.checks import check_server
 from agentgym_rl.engines.client.client import EngineClient
@@ -135,17 +134,14 @@ class OwnServer(Server):
 
 
 class AttachedServer(Server):
-    """A server of vLLM or SGLang that was started, and will be restarted, from outside the run."""
+    """A server that was started, and will be restarted, from outside the run."""
 
     def __init__(
         self, setup: EngineSetup, url: str, *, index: int, model_dir: Path, incarnation: int
     ) -> None:
-        assert isinstance(setup.engine, ServerEngineConfig)
         self._client = partial(setup.client, url)
-        self._config = setup.engine
-        self._interrupt: Interrupt = setup.interrupt
-        self._transport = setup.weights.transport
-        self._lora = setup.lora
+        self._setup = setup
+        self._timeout_s = setup.engine.start_timeout_s
         self._model_dir = model_dir
         self._look = asyncio.Event()
         self._untrusted = ""
@@ -159,9 +155,9 @@ class AttachedServer(Server):
         async with asking(f"{self.url}/v1/models") as health:  # whichever kind it is
             while problem := await health.ask():
                 now = time.monotonic()
-                if now - start > self._config.start_timeout_s:
+                if now - start > self._timeout_s:
                     raise ProcessDied(
-                        f"{self.name} was not ready within {self._config.start_timeout_s:g} s "
+                        f"{self.name} was not ready within {self._timeout_s:g} s "
                         f"(engine.start_timeout_s): {problem}"
                     )
                 if now - said > REPORT_EVERY_S:
@@ -170,13 +166,7 @@ class AttachedServer(Server):
                 await asyncio.sleep(ASK_AGAIN_S)
         self._untrusted = ""
         checked = await check_server(
-            self.url,
-            self._config,
-            model_dir=self._model_dir,
-            transport=self._transport,
-            interrupt=self._interrupt,
-            timeout_s=self._config.start_timeout_s,
-            lora=self._lora,
+            self.url, self._setup, model_dir=self._model_dir, timeout_s=self._timeout_s
         )
         if checked.kind != self.engine.kind:
             await self.engine.close()
@@ -268,8 +258,8 @@ def check_seeds(servers: Iterable[Server]) -> None:
         if other is not server:
             raise ConfigError(
                 f"the servers at {other.url} and {server.url} have the same seed: start each with "
-                f"a --seed of its own (SGLang: --random-seed; both have {server.seed}), so that "
-                "the members of a group differ; or is it one server, named twice in engine.urls?"
+                f"a --seed (or --random-seed) of its own, not {server.seed} for both, so that the "
+                "members of a group differ; or is it one server, named twice in engine.urls?"
             )
 
 

@@ -63,7 +63,7 @@ def unsupported(param: str, why: str) -> ApiError:
 def context_overflow(
     max_model_len: int, prompt_tokens: int, *, at_least: bool = False, param: str = "messages"
 ) -> ApiError:
-    """Return a 400, in the words that client libraries recognise (those of vLLM and OpenAI).
+    """Return a 400, in the words that client libraries recognise (OpenAI's).
     `at_least`: the tokens were not counted to the end."""
     count = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
     return bad_request(

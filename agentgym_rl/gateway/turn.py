@@ -132,7 +132,7 @@ class Turn(Reply):
         except RequestRefused as error:
             # An engine that refuses a request with a grammar refuses the grammar, which is made of
             # the client's schemas, so the client must be told. Some engines need one cut for
-            # another (vLLM, to report what it drew from: `top_k`).
+            # another, to report what they drew from (`no_support`).
             form, cut = self.request.form, self._sampling.truncated_by
             if form is None and not cut:
                 raise

@@ -30,8 +30,6 @@ _SMALL = 20e6
 """The number of parameters below which a model counts as small: the bundled ones have 1 to 2e6."""
 _LEARNING_RATES = ((_SMALL, 3e-4), (1e9, 1e-5), (10e9, 5e-6), (math.inf, 1e-6))
 """The pairs of a number of parameters and the default learning rate for models with fewer."""
-_WARM_UP_RATES = ((_SMALL, 5e-4), (1e9, 1e-4), (10e9, 2e-5), (math.inf, 1e-5))
-"""The same for the supervised warm-up."""
 _DECODED, _READ, _TRAINED = 1e10, 3e10, 2e10
 """The parameters times tokens that a CPU core decodes, reads in prompts, and trains in a second."""
 _LOADED_S = 10.0
@@ -72,8 +70,9 @@ def with_model_defaults(
     if folder is not None:
         engine = config.own_engine
         gpu = may_use_gpu(device := engine.runs_on)
-        if config.cluster.kind.submits:  # other machines than this one
-            gpu = device != "cpu" and config.cluster.gpus_per_node > 0
+        there = config.cluster.kind.has_gpus(config.cluster)
+        if there is not None:  # other machines than this one
+            gpu = device != "cpu" and there
         model = _Model.read(folder, gpu=gpu, threads=engine.num_threads)
     fit = _Fit(config, keys)
     fit.all(model, turns)
@@ -186,9 +185,10 @@ class _Fit:
             return
         rate = next(rate for below, rate in _LEARNING_RATES if model.size < below)
         self._choose("trainer.learning_rate", rate, "what a model of this size learns with")
-        if self.value("init.method") == "sft":
-            rate = next(rate for below, rate in _WARM_UP_RATES if model.size < below)
-            self._choose("init.learning_rate", rate, "the warm-up's, for this size")
+        for name, section in self._config:
+            if isinstance(section, Section):
+                for key, (value, why) in section.fitted_to(model.size).items():
+                    self._choose(f"{name}.{key}", value, why)
         if not model.small:
             turns = min(turns or _TURNS, _MOST_TURNS)
             self._lengths(model, turns)

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.config import AlgoConfig, Config, KlConfig, ModelConfig, TeacherConfig
+from agentgym_rl.config import AlgoConfig, Config, KlConfig, ModelConfig, Section
 from agentgym_rl.core.chat import is_dict
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import (
@@ -94,23 +94,13 @@ def reference_folder(kl: KlConfig) -> Path | None:
     return resolve_model(kl.reference) if kl.reference not in ("", "initial") else None
 
 
-def teacher_folders(teacher: TeacherConfig) -> list[Path | None]:
-    """Return the folder of each teacher; None for one that is served.
-
-    Raises:
-        ConfigError: see `resolve_model`.
-    """
-    return [None if one.is_served else resolve_model(one.model) for one in teacher.models]
-
-
 def frozen_folders(algo: AlgoConfig) -> set[Path]:
     """Return the folders of the frozen models that trainer ranks load beside the policy.
 
     Raises:
         ConfigError: see `resolve_model`.
     """
-    found = {reference_folder(algo.kl), *teacher_folders(algo.teacher)}
-    return {folder for folder in found if folder is not None}
+    return {resolve_model(name) for name in algo.frozen_models}
 
 
 def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:
@@ -253,7 +243,7 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
 
 def resolve_paths(config: Config) -> Config:
     """Return the configuration with `bundled` replaced by the model's name, and with absolute
-    paths of local folders (model, reference model, teachers, models of seats, weights).
+    paths of local folders (model, weights, and the models that sections name).
 
     Written into a run's `config.toml`, the result means the same from any folder, and with any
     environment. Hugging Face ids stay as they are.
@@ -262,16 +252,6 @@ def resolve_paths(config: Config) -> Config:
         shared = Path(os.path.expanduser(config.weights.folder)).resolve()
         weights = config.weights.model_copy(update={"folder": str(shared)})
         config = config.model_copy(update={"weights": weights})
-    kl = config.algo.kl
-    if kl.reference not in ("", "initial"):
-        kl = kl.model_copy(update={"reference": _absolute(kl.reference)})
-    teacher = config.algo.teacher
-    models = tuple(
-        one if one.is_served else one.model_copy(update={"model": _absolute(one.model)})
-        for one in teacher.models
-    )
-    teacher = teacher.model_copy(update={"models": models})
-    algo = config.algo.model_copy(update={"kl": kl, "teacher": teacher})
     name = model_name(config.model, config.env.id)
     if config.model.path == "bundled" and _family(config.env.id) not in _WARMED_UP:
         log.warning(
@@ -284,18 +264,12 @@ def resolve_paths(config: Config) -> Config:
             name,
         )
     model = config.model.model_copy(update={"path": _absolute(name)})
-    seats = {at: _absolute_player(who, config.env.id) for at, who in config.rollout.seats.items()}
-    rollout = config.rollout.model_copy(update={"seats": seats})
-    return config.model_copy(update={"model": model, "algo": algo, "rollout": rollout})
-
-
-def _absolute_player(who: str, env_id: str) -> str:
-    """Return the player of a seat (`rollout.seats`), with its model resolved as the model of a run
-    is."""
-    kind, _, path = who.partition(":")
-    if kind != "frozen":
-        return who
-    return f"{kind}:{_absolute(model_name(ModelConfig(path=path), env_id))}"
+    sections = {
+        name: section.located(_absolute, env_id=config.env.id)
+        for name, section in config
+        if isinstance(section, Section)
+    }
+    return config.model_copy(update={**sections, "model": model})
 
 
 def model_name(model: ModelConfig, env_id: str) -> str:

@@ -4,8 +4,7 @@ of several models; and the evaluations of a run."""
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -112,39 +111,6 @@ def print_table(comparison: Mapping[str, Any]) -> None:
     if not console.is_terminal:
         console = Console(stderr=True, width=160)
     console.print(_table(comparison["models"]))
-
-
-def print_ratings(result: Mapping[str, Any]) -> None:
-    """Print the ratings and results of `round_robin` on stderr."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        console = Console(stderr=True, width=160)
-    table = Table(box=None, pad_edge=False, caption="(95 % intervals); Elo relative to the first")
-    table.add_column("model", overflow="fold")
-    for name in ("Elo", *(f"as {seat}: won/drawn/lost" for seat in result["seats"])):
-        table.add_column(name, justify="right")
-    for one in result["models"]:
-        ci = one["ci"]
-        rated = f"{one['elo']:+.0f}{f' ({ci[0]:+.0f} to {ci[1]:+.0f})' if ci else ''}"
-        first, second = (
-            _added(pair for pair in result["pairs"] if pair[at] == one["model"])
-            for at in ("first", "second")
-        )
-        table.add_row(
-            escape(one["model"]),
-            rated,
-            f"{first['won']}/{first['drawn']}/{first['lost']}",
-            f"{second['lost']}/{second['drawn']}/{second['won']}",
-        )
-    console.print(table)
-
-
-def _added(pairs: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Return the sums of the results of several pairs, for their first players."""
-    found: Counter[str] = Counter()
-    for pair in pairs:
-        found.update({name: pair[name] for name in ("won", "drawn", "lost")})
-    return found
 
 
 def _table(reports: Sequence[Mapping[str, Any]]) -> Table:

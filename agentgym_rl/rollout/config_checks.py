@@ -40,8 +40,8 @@ async def check(config: Config, *, trains: bool = True) -> None:
 
     Raises:
         ConfigError: an engine of another provider, an unknown env, agent, filter or model, a model
-            without chat template, no usable vLLM or SGLang, an unknown sandbox backend if one is
-            needed, tasks that cannot be recorded, or a port that is taken.
+            without chat template, no usable server of the engine, an unknown sandbox backend if one
+            is needed, tasks that cannot be recorded, or a port that is taken.
     """
     spec = await check_parts(config)
     check_policy(config, config.own_engine)
@@ -101,8 +101,8 @@ async def check_parts(config: Config) -> EnvSpec:
 
 
 async def _check_sandbox(sandbox: SandboxConfig, env_id: str, *, here: bool) -> None:
-    """Refuse a sandbox that does not work on this machine; if the run is not `here`, as that of a
-    Slurm job, check only its options.
+    """Refuse a sandbox that does not work on this machine; if the run is not `here` (a Slurm job),
+    check only its options.
 
     Raises:
         ConfigError: the backend is unknown, or does not take its options.

@@ -23,7 +23,7 @@ from agentgym_rl.controller.controller import Controller
 from agentgym_rl.controller.ranks import HttpRanks
 from agentgym_rl.controller.schedule import Plan
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, load_extension, not_installed
+from agentgym_rl.core.extensions import extension_names, load_extension
 from agentgym_rl.core.task import TaskSource
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.queue import EvalQueue
@@ -142,11 +142,7 @@ async def _check_models(opened: Opened, progress: Progress, *, is_new: bool) -> 
 
 async def _prepared(opened: Opened, progress: Progress) -> Opened:
     """Return the run after the registered preparations; one that changes the configuration is on
-    record before the next begins.
-
-    Raises:
-        ConfigError: no registered preparation does what the section `init` wants.
-    """
+    record before the next begins."""
     for name in extension_names(PREPARATIONS):
         prepare: Preparation = load_extension(PREPARATIONS, name)
         config = await prepare(opened, progress)
@@ -154,8 +150,6 @@ async def _prepared(opened: Opened, progress: Progress) -> Opened:
             replace_text(opened.config_file, dump_record(config, opened.run_dir))
             model_dir = model_folder(config.model, config.env.id)
             opened = replace(opened, config=config, model_dir=model_dir)
-    if (method := opened.config.init.method) != "none":
-        raise not_installed(PREPARATIONS, f"init.method {method!r}", "prepares a run like that")
     return opened
 
 

@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING
 from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config
-from agentgym_rl.core.extensions import (
-    extension_names,
-    load_extension,
-    not_installed,
-    only_one,
-)
+from agentgym_rl.core.extensions import extension_names, load_extension, only_one
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
     from agentgym_rl.report.progress import Progress
@@ -88,7 +83,7 @@ def producer_kind(config: Config) -> ProducerKind:
     """Return the registered kind that takes this configuration, or else that of this process.
 
     Raises:
-        ConfigError: several kinds take it, or none takes rollout workers that it asks for.
+        ConfigError: several kinds take it.
     """
     kinds: dict[str, ProducerKind] = {}
     for name in extension_names(PRODUCERS):
@@ -96,9 +91,6 @@ def producer_kind(config: Config) -> ProducerKind:
         if kind.takes(config):
             kinds[name] = kind
     found = only_one(PRODUCERS, kinds, would="would both produce the groups of this run")
-    if found is None and config.rollout.workers:
-        key = f"rollout.workers {config.rollout.workers}"
-        raise not_installed(PRODUCERS, key, "plays in workers")
     return _InThisProcess() if found is None else found
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, LaterVersion, dump_toml, free_keys, load_config, unset_keys
-from agentgym_rl.config.section import differences, flat
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.parse import parse_json, parse_toml
+from agentgym_rl.core.section import differences, flat
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
 from agentgym_rl.models.defaults import with_model_defaults

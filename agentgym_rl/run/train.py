@@ -14,7 +14,6 @@ from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import extension_names, load_extension
 from agentgym_rl.evaluate.during_training import Evaluator
 from agentgym_rl.evaluate.evaluate import EvalResult
@@ -26,7 +25,7 @@ from agentgym_rl.rollout.draws import Draws, draws_of
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
 from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.players import check_single_agent
+from agentgym_rl.rollout.players import check_single_agent, player_kind
 from agentgym_rl.rollout.producer import Producer, TaskCursor
 from agentgym_rl.rollout.prompt_lengths import check_prompts
 from agentgym_rl.rollout.throughput import measuring
@@ -53,8 +52,8 @@ async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
         ConfigError: see `config_checks.check` and `prompt_lengths.check_prompts`.
     """
     await check(config)
-    if config.eval.num_tasks or not config.rollout.seats:
-        spec = env_spec(config.env, config.rollout)
+    spec = env_spec(config.env, config.rollout)
+    if config.eval.num_tasks or player_kind(config.rollout, spec).single_agent:
         check_single_agent(spec, await specimen(spec))
     turns = await turns_of(config.env, config.agent, config.rollout)
     config = with_model_defaults(config, model_folder(config.model, config.env.id), turns=turns)
@@ -120,21 +119,12 @@ class _PlayedRun(TrainingRun):
 
     @asynccontextmanager
     async def _opponents(self) -> AsyncIterator[dict[str, Player]]:
-        """Serve the models beside the policy (`rollout.seats`), by player.
-
-        Raises:
-            ConfigError: a player is not served by any installed package.
-        """
+        """Serve the models beside the policy, by player."""
         found: dict[str, Player] = {}
         async with AsyncExitStack() as stack:
             for name in extension_names(OPPONENTS):
                 serve: OpponentsOf = load_extension(OPPONENTS, name)
                 found |= await stack.enter_async_context(serve(self))
-            if missing := set(self.config.rollout.other_models) - found.keys():
-                raise ConfigError(
-                    f"rollout.seats: no installed package serves {', '.join(sorted(missing))} (the "
-                    f"group of entry points agentgym_rl.{OPPONENTS})"
-                )
             yield found
 
     async def _before(self, player: Player, evaluator: Evaluator) -> EvalResult | None:

@@ -1,8 +1,8 @@
 """A clock that stops while engines sleep, so that requests to sleeping engines do not time out; and
 deadlines that follow the lack of progress.
 
-If engines and trainer ranks share devices (`cluster.colocated`), all engines of a run sleep
-while the ranks train. A deadline for a reply must neither pass during that sleep nor be lost.
+If engines and trainer ranks share devices, all engines of a run sleep while the ranks train. A
+deadline for a reply must neither pass during that sleep nor be lost.
 """
 
 from __future__ import annotations

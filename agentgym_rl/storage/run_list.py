@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentgym_rl.config import ENGINES
-from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json, parse_toml
+from agentgym_rl.core.section import differences
 from agentgym_rl.runtime.frozen import state
 
 from .evaluations import LINES

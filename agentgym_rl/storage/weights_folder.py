@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -33,11 +33,9 @@ from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.core.model_folder import (
     Shapes,
     Stored,
-    TensorHead,
     base_checksum,
     check_shapes,
     digest,
-    header_of,
     read_stored,
     tensor_heads,
 )
@@ -53,15 +51,6 @@ BASE = "lora_base"
 """The name of the `base_checksum` of the model that an adapter was trained on, int64 []."""
 PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """The parts of the names of an adapter's tensors around the name of a layer: peft's."""
-
-PEFT_TENSORS = "adapter_model.safetensors"
-"""The file of an adapter's tensors, under these names."""
-
-EMPTY_ADAPTER = "empty-adapter"
-"""The beginning of the names of folders with the first adapter of a server, which changes
-nothing."""
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""The layers of a model folder that SGLang keeps in one, joined along the first axis."""
 
 _EXPONENTS: Mapping[str, tuple[Any, int]] = {
     "F64": (np.uint64, 0x7FF0_0000_0000_0000),
@@ -226,71 +215,6 @@ def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, st
             raise WeightsError(f"the adapter's {layer} does not fit {weight} of {model_dir}")
         layers[layer] = weight
     return layers
-
-
-def joined_with(layer: str) -> list[str]:
-    """Return the names of the layers that SGLang joins with `layer`, `layer` included."""
-    parent, _, name = layer.rpartition(".")
-    members = next((names for names in FUSED.values() if name in names), (name,))
-    return [f"{parent}.{member}" for member in members]
-
-
-def _adapter_tensors(version: Path, model_dir: Path) -> dict[str, tuple[TensorHead, bool]]:
-    """Return the tensors of an adapter, and for each whether it has only zeros. SGLang joins some
-    layers in one: without the tensors of all of them it leaves the layer out, or fails."""
-    heads, model = tensor_heads(version), tensor_heads(model_dir)
-    tensors = {name: (head, False) for name, head in heads.items() if name not in (SCALING, BASE)}
-    for name in [name for name in tensors if name.endswith(LORA_A)]:
-        layer = name.removesuffix(LORA_A)
-        a, b = heads[layer + LORA_A], heads[layer + LORA_B]
-        for other in joined_with(layer):
-            weight = model.get(f"{other.removeprefix(PREFIX)}.weight")
-            if weight is not None and other + LORA_A not in heads:
-                size = weight.shape[0] * (b.stop - b.start) // b.shape[0]
-                shape = (weight.shape[0], b.shape[1])
-                tensors[other + LORA_A] = a, True
-                tensors[other + LORA_B] = b._replace(shape=shape, stop=b.start + size), True
-    return tensors
-
-
-def write_adapter(version: Path, parent: Path, model_dir: Path) -> Path:
-    """Write a version that is an adapter, is `held` and was checked, to a folder of `parent` in
-    peft's format; return the folder, whose name differs for other contents.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    folder = parent / f"adapter-{seal(read_index(version))}"
-    folder.mkdir()
-    scaling = float(np.frombuffer(read_stored(tensor_heads(version)[SCALING]).data, np.float64)[0])
-    tensors = _adapter_tensors(version, model_dir)
-    layers = [name.removesuffix(LORA_A) for name in tensors if name.endswith(LORA_A)]
-    rank = max(tensors[layer + LORA_A][0].shape[0] for layer in layers)
-    write_peft_settings(folder, layers, rank=rank, alpha=scaling * rank)
-    header, _ = header_of(
-        (name, head.dtype, head.shape, head.stop - head.start)
-        for name, (head, _) in tensors.items()
-    )
-    with (folder / PEFT_TENSORS).open("wb") as file:
-        file.write(header)
-        for head, is_zero in tensors.values():
-            file.write(bytes(head.stop - head.start) if is_zero else read_stored(head).data.data)
-    return folder
-
-
-def write_peft_settings(folder: Path, layers: Iterable[str], *, rank: int, alpha: float) -> None:
-    """Write peft's file beside the tensors of an adapter of some layers.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    settings = {
-        "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": alpha,
-        "target_modules": sorted({layer.rpartition(".")[2] for layer in layers}),
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
 def _is_finite(tensor: Stored) -> bool:

@@ -6,7 +6,7 @@ step.py         one training batch: proximal pass, minibatches, epochs
 shard_tensors.py  a rank's rows as flat arrays of trained tokens, and passes over them
 packed.py       a model sharded over the ranks, fed with packed rows
 policy.py       the trained model, and its log-probs
-trained_term.py a term with a model of its own, such as a critic
+model_term.py   the contract of a term with models of its own; reference.py is one
 lora.py         an adapter that is trained instead of all weights
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows

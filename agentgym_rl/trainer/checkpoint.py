@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -28,9 +28,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
-    get_model_state_dict,
     get_state_dict,
-    set_model_state_dict,
     set_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -50,8 +48,8 @@ from agentgym_rl.storage.checkpoints import (
     read_manifest,
 )
 
+from .model_term import ModelTerm
 from .policy import Policy
-from .trained_term import TrainedTerm
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +58,8 @@ _WRITE_ERRORS = (OSError, CheckpointException, RuntimeError)
 
 
 class _Writer(FileSystemWriter):
-    """A writer whose failures are those of the disk: an error of torch that follows one, while it
-    closes the file, names a position in the file, which no user could act on."""
+    """A writer that reports disk errors: a disk error makes torch raise another one when it closes
+    the file, which names only a position in the file."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Written[list[WriteResult]]:
         try:
@@ -111,9 +109,8 @@ class Checkpoints:
     _: KW_ONLY
     config_hash: str
     retention: Retention
-    critic: TrainedTerm | None = None
-    reference: Policy | None = None
-    """The reference model, if it moves."""
+    terms: Sequence[ModelTerm] = ()
+    """The terms of the objective with models of their own."""
     timeout_s: float = 300.0
     before_complete: Callable[[], None] = lambda: None
     """A function that a thread of rank 0 calls just before a checkpoint is complete. If it raises a
@@ -162,7 +159,7 @@ class Checkpoints:
 
     def _write(self, part: Path) -> Future[Any]:
         """Write this rank's files into `part`, on a GPU after the return (collective)."""
-        state = _state(self.policy, self.optimizer, self.critic, self.reference)
+        state = _state(self.policy, self.optimizer, self.terms)
         if self.policy.world.device.type == "cuda":
             written = async_save(state, storage_writer=_Writer(part), process_group=self._group)
             assert isinstance(written, Future)  # its staging is done
@@ -240,11 +237,10 @@ def load_checkpoint(
     policy: Policy,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    critic: TrainedTerm | None = None,
-    reference: Policy | None = None,
+    terms: Sequence[ModelTerm] = (),
 ) -> Manifest:
-    """Restore model, optimizer, critic, moving reference model and random state in place, those
-    that are given (collective).
+    """Restore model, optimizer, the models of terms and random state in place, those that are given
+    (collective).
 
     Raises:
         TrainerError: there is no complete checkpoint, or it is of another model.
@@ -252,10 +248,10 @@ def load_checkpoint(
     manifest = read_manifest(path)
     if manifest.base != _base(policy):
         raise TrainerError(
-            f"checkpoint {path} is of {_said(manifest.base)}, and this run trains "
-            f"{_said(_base(policy))}"
+            f"checkpoint {path} is of {_described(manifest.base)}, and this run trains "
+            f"{_described(_base(policy))}"
         )
-    state = _state(policy, optimizer, critic, reference)
+    state = _state(policy, optimizer, terms)
     try:
         load(state, checkpoint_id=path)
         set_state_dict(
@@ -265,15 +261,8 @@ def load_checkpoint(
             optim_state_dict=state["optimizer"],
             options=_options(policy, strict=False),
         )
-        if reference is not None:
-            set_model_state_dict(reference.model, state["reference"])
-        if critic is not None:
-            set_state_dict(
-                critic.value_model.model,
-                critic.optimizer,
-                model_state_dict=state["critic"]["model"],
-                optim_state_dict=state["critic"]["optimizer"],
-            )
+        for term in terms:
+            term.restore(state)
     except (*_WRITE_ERRORS, ValueError, KeyError) as error:
         raise TrainerError(f"cannot load checkpoint {path}: {error}") from error
     torch.set_rng_state(state["random"])
@@ -283,17 +272,13 @@ def load_checkpoint(
 def _state(
     policy: Policy,
     optimizer: torch.optim.Optimizer | None,
-    critic: TrainedTerm | None,
-    reference: Policy | None,
+    terms: Sequence[ModelTerm],
 ) -> dict[str, Any]:
     model, optim = get_state_dict(policy.model, optimizer or [], options=_options(policy))
     # One random state serves all ranks, because no rank draws numbers of its own.
     state = {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
-    if critic is not None:
-        model, optim = get_state_dict(critic.value_model.model, critic.optimizer)
-        state["critic"] = {"model": model, "optimizer": optim}
-    if reference is not None:
-        state["reference"] = get_model_state_dict(reference.model)
+    for term in terms:
+        state |= term.state()
     return state
 
 
@@ -308,7 +293,7 @@ def _base(policy: Policy) -> str:
     return f"{policy.adapter.base:08x}" if policy.adapter is not None else ""
 
 
-def _said(base: str) -> str:
+def _described(base: str) -> str:
     return f"an adapter of the weights {base}" if base else "all weights, without an adapter"
 
 

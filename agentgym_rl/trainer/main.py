@@ -185,8 +185,7 @@ class _Rank:
             self._stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention.of(trainer),
-            critic=self._stepper.critic,
-            reference=self._stepper.moving,
+            terms=self._stepper.model_terms,
             timeout_s=trainer.finish_timeout_s,
             before_complete=controller.check_current,
         )

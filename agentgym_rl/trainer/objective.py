@@ -18,24 +18,22 @@ from agentgym_rl.algo.advantages import (
     whitened,
 )
 from agentgym_rl.algo.aggregation import Tally, aggregation_weights
-from agentgym_rl.algo.kl import Taught, largest_moment, taught_by
+from agentgym_rl.algo.kl import largest_moment
 from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights
 from agentgym_rl.algo.own_advantage import TokenBatch, own_advantages
 from agentgym_rl.algo.terms import Term
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import Row
 
-from .policy import Policy
-from .shard_tensors import MicroBatch, ShardTokens, frozen_pass
+from .shard_tensors import MicroBatch, ShardTokens
 from .usage import Phases
 from .world import World
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RankBatch(TokenBatch):
-    """A batch with what only parts of the trainer see."""
+    """A batch with data that only the trainer uses."""
 
     shard: BatchShard
     tokens: ShardTokens
@@ -70,8 +68,8 @@ class Objective:
         self.proximal[index] = found
 
     def begin(self) -> None:
-        """Choose the tokens that stand out in the complete batch (collective). Micro-batches and
-        ranks do not matter."""
+        """Compute the quantities that depend on all tokens of the batch (collective). Micro-batches
+        and ranks do not matter."""
         correction, ranks = self.algo.behavior_correction, self.batch.ranks
         if correction.type == "moment_mask" and not self.algo.naive:
             moments = (self.proximal - self.batch.behavior_logprobs) ** 2
@@ -83,7 +81,7 @@ class Objective:
         self.factors = [factor for factor in found if factor is not None]
 
     def behavior(self, index: Tensor) -> BehaviorWeights:
-        """Return the behavior weights of the tokens at `index`, which are those of whole rows."""
+        """Return the behavior weights of the tokens at `index`, which form complete rows."""
         proximal, behavior = self.proximal[index], self.batch.behavior_logprobs[index]
         if self.algo.naive:
             finite = torch.isfinite(behavior)
@@ -180,7 +178,6 @@ def base_advantages(
 def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Tensor:
     """Return the advantages of episodes, [E], relative to group or batch; with parts of rewards
     the weighted sum of one for each."""
-    assert algo.baseline != "critic"
     compare = partial(
         episode_advantages,
         group_ids=shard.compared,
@@ -198,7 +195,7 @@ def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Te
         advantages = compare(rewards)
     if algo.whitening.over == "episodes":
         advantages = whitened(advantages, moments_of(advantages), algo.whitening)
-    if algo.shuffle_advantages:  # so that no signal tells good turns from bad ones
+    if algo.shuffle_advantages:  # so that no signal separates good turns from bad ones
         advantages = shuffled(advantages, seed=seed, step=shard.step)
     return advantages
 
@@ -212,10 +209,10 @@ def token_advantages(
     world: World,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Return the advantages of this rank's trained tokens, [N] (collective): their `own`, and
-    what is `added` to them, whitened; plus the return of the token's own turn, unless they are
-    those of a user's function; times the weight of their episode's task. What is added has no
-    weight, unless it is whitened.
+    """Return the advantages of this rank's trained tokens, [N] (collective): their `own`, and what
+    is `added` to them, whitened; plus the return of the token's own turn, unless a user's function
+    computed them; times the weight of their episode's task. What is added has no weight, unless it
+    is whitened.
 
     With turn t of episode e, A_{e,t} = A_e + L_{e,lineage(t)} + Σ_s γ^{d(t,s)} r_{e,s} over t
     and the turns s that follow from it, d steps later: a turn's reward reaches that turn and
@@ -234,7 +231,7 @@ def token_advantages(
         own = own + tokens.turn_returns
     weights = shard.weights or [1.0] * len(shard.rewards)
     own = own * torch.tensor(weights, dtype=torch.float64)[tokens.episodes]
-    own = own * algo.teacher.reward_coef
+    own = own * algo.reward_factor
     return own if added is None else own + added
 
 
@@ -316,43 +313,6 @@ def _turn_rewards(shard: BatchShard, tokens: ShardTokens) -> Tensor:
     paid = [credit.turn_rewards for credit in shard.credits]
     found = [paid[e][t] if paid and paid[e] else 0.0 for e, t in pairs]
     return torch.tensor(found, dtype=torch.float64)
-
-
-def teachers_say(
-    teachers: Sequence[Policy | None], tokens: ShardTokens, *, top_k: int, vocab_size: int
-) -> Taught:
-    """Return the teaching of this rank's tokens by frozen models (None: one that is served, and has
-    been asked); collective.
-
-    Each model computes the rows of the tasks that it teaches, and no others. With `top_k`, it also
-    names its likeliest tokens among the first `vocab_size`, those that the policy has.
-
-    Raises:
-        TrainerError: a row has a token that a teacher lacks.
-    """
-    weights = tokens.teacher_weights
-    columns = list(tokens.told.unbind(1))
-    tops: list[Tensor] = []
-    count = min([top_k, vocab_size, *(it.vocab_size for it in teachers if it is not None)])
-    for number, teacher in enumerate(teachers):
-        if teacher is not None:
-            rows = [r for r, at in enumerate(tokens.starts[:-1]) if weights[at, number] > 0]
-            _check_vocabulary(teacher, [tokens.rows[r] for r in rows])
-            say = partial(teacher.likeliest, count=count, vocab_size=vocab_size)
-            found = frozen_pass(teacher, say, tokens, rows, shape=(1 + 2 * count,))
-            columns[number] = found[:, 0]
-            tops.append(found[:, 1:].unflatten(1, (2, count)))
-    top = torch.stack(tops, 1) if count else None
-    return taught_by(torch.stack(columns, 1), weights, top)
-
-
-def _check_vocabulary(teacher: Policy, rows: Sequence[Row]) -> None:
-    highest = max((int(row.tokens.max()) for row in rows), default=0)
-    if highest >= teacher.vocab_size:
-        raise TrainerError(
-            f"a row has token {highest}, and a teacher has 0 to {teacher.vocab_size - 1}: "
-            "algo.teacher.models have to be models of the policy's tokenizer"
-        )
 
 
 def largest_advantage(shard: BatchShard, tokens: ShardTokens, advantages: Tensor) -> str:

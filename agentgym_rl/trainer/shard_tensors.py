@@ -7,7 +7,7 @@ Legend: [E] episodes of the complete batch, [R] this rank's rows, [N] this rank'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -51,16 +51,11 @@ class ShardTokens:
     staleness: Tensor
     """The age of each token's weights, in versions, [N] int64."""
     spans_versions: Tensor
-    """A mask, [N] bool, of tokens whose turn had a weight update between its request and its
-    end."""
+    """A mask, [N] bool, of tokens of turns during which a weight update happened."""
     turns: Tensor
     """The number of each token's turn in its episode, [N] int64."""
     turn_returns: Tensor
     """The return of each token's turn, [N] float64; 0 without any reward to turns or lineages."""
-    teacher_weights: Tensor
-    """The weight of each teacher for each token, [N, teachers] float64."""
-    told: Tensor
-    """The log-probs that served teachers gave to each token, [N, teachers] float32; NaN: none."""
     tokens_per_episode: Tensor
     """The number of trained tokens per episode, [E] int64; 0 for episodes of other ranks."""
 
@@ -95,8 +90,6 @@ class ShardTokens:
             spans_versions=_joined([_spans(row) for row in rows], np.bool_),
             turns=_flat(rows, "turn_ids", np.int64),
             turn_returns=_joined([_returns(item, shard) for item in flat], np.float64),
-            teacher_weights=_teacher_weights(shard)[episodes],
-            told=_told(rows, len(shard.teachers[0]) if shard.teachers else 0),
             tokens_per_episode=torch.bincount(episodes, minlength=len(shard.rewards)),
         )
 
@@ -114,42 +107,9 @@ class ShardTokens:
             raise TrainerError(f"batch cannot be packed: {error}") from error
         return [MicroBatch(packed, self._index([rows[i] for i in of])) for of, packed in found]
 
-    def ends(self, truncated: Sequence[bool]) -> ShardTokens:
-        """Return the same rows up to their last trained token, each followed by one made-up token
-        alone that trains: its state is the one after the row. The first minibatch has the rows of
-        the episodes that are `truncated`.
-
-        Raises:
-            TrainerError: it is not known which episodes were truncated.
-        """
-        if not truncated and self.rows:
-            raise TrainerError("algo.critic.bootstrap_truncated: the batch has no truncations")
-        episodes = self.episodes[torch.tensor(self.starts[:-1], dtype=torch.int64)]
-        cut = [r for r, episode in enumerate(episodes.tolist()) if truncated[episode]]
-        rows = [_ended(row) for row in self.rows]
-        starts = range(len(rows) + 1)
-        return replace(self, rows=rows, starts=starts, episodes=episodes, minibatches=[cut])
-
     def _index(self, rows: Sequence[int]) -> Tensor:
         parts = [np.arange(self.starts[r], self.starts[r + 1]) for r in rows]
         return torch.from_numpy(np.concatenate(parts))
-
-
-def _ended(row: Row) -> Row:
-    length = int(np.flatnonzero(row.loss_mask)[-1]) + 1
-    head = replace(row, choices=None, experts=None).head(length)
-    last = np.arange(length + 1) == length
-    return replace(
-        head,
-        **{
-            name: np.append(getattr(head, name), np.zeros(1, getattr(head, name).dtype))
-            for name in ("tokens", "behavior_logprobs", "policy_versions", "admitted_versions")
-        },
-        loss_mask=last,
-        temperatures=last.astype(np.float32),
-        turn_ids=np.append(head.turn_ids, head.turn_ids[-1:]),
-        times_s=np.append(head.times_s, head.times_s[-1:]),
-    )
 
 
 def _flat(rows: Sequence[Row], name: str, dtype: type[np.generic]) -> Tensor:
@@ -162,8 +122,8 @@ def _joined(parts: Sequence[np.ndarray], dtype: type[np.generic]) -> Tensor:
 
 
 def _spans(row: Row) -> np.ndarray:
-    """Return, per trained token, whether an update came during its turn. With `interrupt = "keep"`,
-    even tokens of one version may then attend to KV of the previous one."""
+    """Return, per trained token, whether an update happened during its turn. With `interrupt =
+    "keep"`, even tokens of one version may then attend to KV of the previous one."""
     versions = row.policy_versions[row.loss_mask]
     admitted = row.admitted_versions[row.loss_mask]
     late = (admitted >= 0) & (versions != admitted)
@@ -184,26 +144,6 @@ def _returns(item: BatchRow, shard: BatchShard) -> np.ndarray:
     if not returns:
         return np.zeros(row.num_trained)
     return np.asarray(returns, np.float64)[row.turn_ids[row.loss_mask]]
-
-
-def _teacher_weights(shard: BatchShard) -> Tensor:
-    """Return the weights of teachers per episode, [E, teachers]."""
-    weights = torch.tensor(shard.teachers, dtype=torch.float64)
-    return weights if shard.teachers else weights.new_zeros(len(shard.rewards), 0)
-
-
-def _told(rows: Sequence[Row], num_teachers: int) -> Tensor:
-    """Return the log-probs of trained tokens under served teachers, [N, teachers]."""
-    parts: list[np.ndarray] = [np.zeros((0, num_teachers), np.float32)]
-    for row in rows:
-        silent = np.full((row.num_trained, num_teachers), np.nan, np.float32)
-        parts.append(
-            silent if row.teacher_logprobs is None else row.teacher_logprobs.logprobs[row.loss_mask]
-        )
-    try:
-        return torch.from_numpy(np.concatenate(parts))
-    except ValueError as error:
-        raise TrainerError(f"rows of other teachers than the batch's {num_teachers}") from error
 
 
 def _check(shard: BatchShard, vocab_size: int) -> None:
@@ -255,21 +195,21 @@ def _first_bad(shard: BatchShard, values: Sequence[float]) -> str:
 @torch.no_grad()
 def frozen_pass(
     model: PackedModel | PolicyBase,
-    say: Callable[[PackedRows], Tensor],
+    compute: Callable[[PackedRows], Tensor],
     tokens: ShardTokens,
     rows: Sequence[int] | None = None,
     *,
     shape: Sequence[int] = (),
 ) -> Tensor:
-    """Return [N, *shape], the result of `say`, a method of `model`, for the trained tokens of the
-    given rows (default: all); NaN for the others. Collective."""
+    """Return [N, *shape], the result of `compute`, a method of `model`, for the trained tokens of
+    the given rows (default: all); NaN for the others. Collective."""
     rows = range(len(tokens.rows)) if rows is None else rows
     batches = tokens.micro_batches(rows, model)
     (rounds,) = model.world.maxima([len(batches)])
     result = torch.full((len(tokens.episodes), *shape), torch.nan, dtype=torch.float32)
     for turn in range(rounds):
         if turn < len(batches):
-            found = say(batches[turn].packed).cpu()
+            found = compute(batches[turn].packed).cpu()
             result = result.to(found.dtype)
             result[batches[turn].index] = found
         else:

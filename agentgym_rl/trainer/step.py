@@ -17,25 +17,22 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import Tally, tally_mismatch, tally_weights
-from agentgym_rl.algo.kl import Taught
 from agentgym_rl.algo.losses import policy_loss
-from agentgym_rl.algo.own_advantage import TokenBatch
 from agentgym_rl.algo.own_parts import check_own_parts
-from agentgym_rl.algo.terms import Term, our_terms, registered_terms
-from agentgym_rl.config import AlgoConfig, Config, KlConfig, TrainerConfig
+from agentgym_rl.algo.terms import Term, all_terms
+from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.models.resolve import reference_folder, teacher_folders
 from agentgym_rl.storage.checkpoints import Manifest
 
 from .checkpoint import load_checkpoint
+from .model_term import Loading, ModelTerm
 from .objective import (
     Objective,
     RankBatch,
     all_advantages,
     largest_advantage,
     rank_batch,
-    teachers_say,
 )
 from .optim import (
     GradientError,
@@ -47,10 +44,9 @@ from .optim import (
     take_step,
 )
 from .packed import PackedModel
-from .policy import Policy, PolicyBase
+from .policy import Policy
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .sharding import Offload
-from .trained_term import TrainedTerm, trained_term
 from .usage import Phases, Usage
 from .world import World
 
@@ -63,7 +59,8 @@ OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
 
 
 class Stepper:
-    """A trainer of one batch after another. Every rank has one and calls `train` in step."""
+    """A trainer of one batch after another. Every rank has one, and all call `train_shard`
+    together."""
 
     def __init__(
         self,
@@ -74,52 +71,26 @@ class Stepper:
         trainer: TrainerConfig,
         num_steps: int,
         seed: int,
-        reference: Policy | PolicyBase | None = None,
-        teachers: Sequence[Policy | None] = (),
-        critic: TrainedTerm | None = None,
+        terms: Sequence[Term] | None = None,
     ):
-        """Check and store the arguments; `reference` is the frozen model of `algo.kl`, `teachers`
-        are those of `algo.teacher.models` (None: served elsewhere), `critic` is the baseline.
+        """Check and store the arguments; `terms` are those of the objective (default: the ones that
+        `algo` turns on), with their models.
 
         Raises:
             ConfigError: a user's own part of the objective does not keep its contract.
-            TrainerError: `algo` needs a reference, a teacher or a critic and there is none, or
-                the reference's vocabulary is not the policy's.
+            TrainerError: a term has no models, or `algo.baseline` no term.
         """
-        if (algo.baseline == "critic") != (critic is not None):
-            raise TrainerError(
-                f"algo.baseline is {algo.baseline!r}, and "
-                f"{'a' if critic else 'no'} critic was given"
-            )
         self._needs = check_own_parts(algo)
-        self.terms = [*our_terms(algo), *registered_terms(algo).values()]
-        if critic is not None:
-            self.terms.append(critic)
-        if algo.kl.coef and reference is None:
-            raise TrainerError(f"algo.kl.coef is {algo.kl.coef}, and no reference model was given")
-        if reference is not None and reference.vocab_size != policy.vocab_size:
-            raise TrainerError(
-                f"the reference model has {reference.vocab_size} tokens, the policy "
-                f"{policy.vocab_size}: algo.kl.reference has to be a model of the same tokenizer"
-            )
-        if len(teachers) != len(algo.teacher.models):
-            raise TrainerError(
-                f"algo.teacher.models has {len(algo.teacher.models)} teachers, and {len(teachers)} "
-                "were given"
-            )
-        self._reference = reference
-        self._teachers = teachers
-        self.critic = critic
+        self.terms = all_terms(algo) if terms is None else sorted(terms, key=lambda it: it.order)
+        self.model_terms = [term for term in self.terms if isinstance(term, ModelTerm)]
+        """The terms with models of their own."""
+        for term in self.model_terms:
+            if not term.is_loaded:
+                raise TrainerError(f"{type(term).__name__} has no model: load the terms first")
         self.policy = policy
         self.optimizer = optimizer
         self._algo = algo
         self._trainer = trainer
-        self.moving: Policy | None = None
-        """The reference, if it moves (`algo.kl.refresh_every`)."""
-        if algo.kl.refresh_every and isinstance(reference, Policy):
-            self.moving = reference
-            reference.follow(policy, keep=1.0)  # moves nothing: refuses a model of another kind
-            self.terms.append(MovingReference(algo.kl, reference, policy))
         self._layers: LayerNorms | None = None
         if trainer.layer_metrics:
             sizes = {"num_ranks": policy.world.size, "num_replicas": trainer.num_replicas}
@@ -178,13 +149,7 @@ class Stepper:
 
     def restore(self, checkpoint: Path) -> Manifest:
         """Continue from a checkpoint; see `load_checkpoint` (collective)."""
-        return load_checkpoint(
-            checkpoint,
-            self.policy,
-            self.optimizer,
-            critic=self.critic,
-            reference=self.moving,
-        )
+        return load_checkpoint(checkpoint, self.policy, self.optimizer, terms=self.model_terms)
 
     @property
     def parts(self) -> Sequence[str]:
@@ -199,15 +164,14 @@ class Stepper:
     def offload(self) -> Offload:
         """Return the `Offload` of all this rank's models and optimizers."""
         models = [model.model for model in self._models]
-        optimizers = [self.optimizer, *([self.critic.optimizer] if self.critic else [])]
+        others = (optimizer for term in self.model_terms for optimizer in term.optimizers)
+        optimizers = [self.optimizer, *others]
         return Offload(models, optimizers, device=self.policy.world.device)
 
     @property
     def _models(self) -> list[PackedModel]:
-        critic = self.critic.value_model if self.critic else None
-        models = dict.fromkeys((self.policy, self._reference, *self._teachers, critic))
-        # A `PolicyBase` runs the policy's model, which counts those operations too.
-        return [model for model in models if isinstance(model, PackedModel)]
+        others = (model for term in self.model_terms for model in term.models)
+        return [*dict.fromkeys((self.policy, *others))]
 
     def _objective(self, batch: RankBatch) -> Objective:
         """Return the objective of a batch, with all that its parts need (collective)."""
@@ -217,14 +181,14 @@ class Stepper:
         early = "proximal" in self._needs
         proximal = self._proximal(tokens, range(len(tokens.rows)) if early else (), phases)
         batch.proximal = proximal if early else None
-        batch.reference = self._reference_logprobs(tokens, phases)
-        batch.taught = self._taught(tokens, phases)
+        for term in self.model_terms:
+            term.provide(batch)
         advantages = all_advantages(self._algo, batch, self.terms, world=world, seed=self._seed)
         if not bool(torch.isfinite(advantages).all()):
             largest = largest_advantage(batch.shard, tokens, advantages)
             raise TrainerError(f"an advantage is not finite: {largest}")
         batch.advantages = advantages
-        shared = "teacher" in self._needs
+        shared = "first" in self._needs
         objective = Objective(
             self._algo, batch, self.terms, advantages, proximal, shares_predictions=shared
         )
@@ -239,23 +203,8 @@ class Stepper:
         with phases.phase("proximal"):
             return frozen_pass(self.policy, self.policy.logprobs, tokens, rows)
 
-    def _reference_logprobs(self, tokens: ShardTokens, phases: Phases) -> Tensor | None:
-        """Return log-probs [N] under the reference model; None without a reference."""
-        if self._reference is None:
-            return None
-        with phases.phase("reference"):
-            return frozen_pass(self._reference, self._reference.logprobs, tokens)
-
-    def _taught(self, tokens: ShardTokens, phases: Phases) -> Taught | None:
-        """Return the teaching of this rank's tokens; None without teachers."""
-        if not self._teachers:
-            return None
-        with phases.phase("teacher"):
-            top_k, vocab_size = self._algo.teacher.top_k, self.policy.vocab_size
-            return teachers_say(self._teachers, tokens, top_k=top_k, vocab_size=vocab_size)
-
     def _tally(self, objective: Objective, used: Tensor, tally: Tally) -> None:
-        """Add what the proximal log-probs of the tokens at the indices `used` tell."""
+        """Add the metrics of the proximal log-probs of the tokens at the indices `used`."""
         tokens, proximal = objective.batch.tokens, objective.proximal[used]
         tally_mismatch(
             tally,
@@ -349,31 +298,24 @@ class Stepper:
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     """Return the stepper of the configured run, which begins with the weights in `model_dir`."""
     algo, trainer, dtype = config.algo, config.trainer, config.compute_dtype
-    policy = Policy.configured(config, model_dir, world)
-    reference = critic = None
+    policy, terms = Policy.configured(config, model_dir, world), all_terms(algo)
 
     @cache  # a folder with several uses is in memory once
     def frozen(folder: Path) -> Policy:
         return Policy.load(folder, world, compute_dtype=dtype, frozen=True, trainer=trainer)
 
-    if algo.kl.reference == "initial" and policy.adapter is not None:
-        reference = PolicyBase(policy)
-    elif algo.kl.reference:
-        folder = reference_folder(algo.kl) or model_dir
-        if algo.kl.refresh_every:  # one that moves is not rounded
-            reference = Policy.load(folder, world, compute_dtype=dtype, trainer=trainer)
-            reference.model.requires_grad_(False)
-        else:
-            reference = frozen(folder)
-    if algo.baseline == "critic":
-        critic = trained_term(algo.baseline).load(
-            model_dir,
-            world,
-            algo=algo,
-            trainer=trainer,
-            num_steps=config.steps,
-            compute_dtype=dtype,
-        )
+    loading = Loading(
+        policy=policy,
+        model_dir=model_dir,
+        algo=algo,
+        trainer=trainer,
+        num_steps=config.steps,
+        compute_dtype=dtype,
+        frozen=frozen,
+    )
+    for term in terms:
+        if isinstance(term, ModelTerm):
+            term.load(loading)
     return Stepper(
         policy,
         make_optimizer(policy.model, trainer),
@@ -381,25 +323,8 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         trainer=trainer,
         num_steps=config.steps,
         seed=config.seed,
-        reference=reference,
-        teachers=[folder and frozen(folder) for folder in teacher_folders(algo.teacher)],
-        critic=critic,
+        terms=terms,
     )
-
-
-class MovingReference(Term):
-    """A reference model that follows the policy (`algo.kl.refresh_every`)."""
-
-    keys: KlConfig
-
-    def __init__(self, keys: KlConfig, reference: Policy, policy: Policy) -> None:
-        super().__init__(keys)
-        self._reference, self._policy = reference, policy
-
-    def end(self, batch: TokenBatch) -> None:
-        """Move the reference after every so many batches."""
-        if (batch.step + 1) % self.keys.refresh_every == 0:
-            self._reference.follow(self._policy, keep=self.keys.ema)
 
 
 def _indices(plans: Sequence[Sequence[MicroBatch]]) -> Tensor:

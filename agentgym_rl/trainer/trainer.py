@@ -1,5 +1,5 @@
-"""The trainer of the policy in this process, for loops of one's own: whole batches, or passes and
-optimizer steps one by one."""
+"""The trainer of the policy in this process, for loops of one's own: complete batches, or single
+passes and optimizer steps."""
 
 from __future__ import annotations
 
@@ -253,8 +253,7 @@ class Trainer:
             stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention.of(config.trainer),
-            critic=stepper.critic,
-            reference=stepper.moving,
+            terms=stepper.model_terms,
             timeout_s=config.trainer.finish_timeout_s,
         )
         with closing(checkpoints):

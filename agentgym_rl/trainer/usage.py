@@ -34,8 +34,7 @@ PEAK_TFLOPS: Mapping[str, float] = {
 """The dense bfloat16 teraFLOP/s by a part of the device's name, from NVIDIA's data sheets (half of
 their numbers "with sparsity"); the longest name that matches is used."""
 
-# The phases of every run; `reference` and `teacher` are added with such models, `values` and
-# `critic` with a critic.
+# The phases of every run; terms with models of their own add theirs.
 PHASES = (
     "rollout_wait",
     "proximal",
@@ -44,9 +43,8 @@ PHASES = (
     "weight_sync",
     "checkpoint",
 )
-_COMPUTING = frozenset(
-    {"proximal", "reference", "teacher", "values", "forward_backward", "optimizer", "critic"}
-)
+_IDLE = frozenset({"rollout_wait", "onload", "weight_sync", "checkpoint"})
+"""The phases in which the device computes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +111,11 @@ class FlopCount:
         return 2.0 * dense + learned + 3.0 * attention
 
 
-def peak_tflops(device: torch.device, said: float | None) -> float | None:
+def peak_tflops(device: torch.device, configured: float | None) -> float | None:
     """Return the peak of `device` in dense bfloat16: the configured number, or a known one by the
     device's name; None if there is neither."""
-    if said is not None or device.type != "cuda":
-        return said
+    if configured is not None or device.type != "cuda":
+        return configured
     name = torch.cuda.get_device_name(device)
     fitting = [known for known in PEAK_TFLOPS if known in name]
     return PEAK_TFLOPS[max(fitting, key=len)] if fitting else None
@@ -183,7 +181,7 @@ class Usage:
             now - before for now, before in zip(self._counts(), self._before, strict=True)
         )
         tally.mean("throughput/prefix_shared", of_rows - computed, int(of_rows))
-        seconds = sum(end - start for name, start, end in phases.intervals if name in _COMPUTING)
+        seconds = sum(end - start for name, start, end in phases.intervals if name not in _IDLE)
         if seconds > 0:
             rate = flops / seconds / 1e12
             tally.mean("throughput/trainer_tflops", rate, 1)

@@ -11,6 +11,6 @@ engine_routes.py  the weight-update routes of one engine
 receivers.py     the contract of a kind of engine that gets versions: its routes and transports
 gloo.py          transport: a broadcast over sockets (broadcast.py: the group, on both sides)
 
-vLLM's own transports are in `arl_vllm/native.py`, the routes of SGLang in
-`arl_sglang/weight_routes.py`.
+Kinds of engines may have routes and transports of their own (arl_sglang/weight_routes.py,
+arl_vllm/native.py).
 """

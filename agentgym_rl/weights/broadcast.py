@@ -1,8 +1,8 @@
 """A broadcast of tensors from one process to many over sockets: a gloo group of its own.
 
 Rank 0 is the trainer, every other rank a worker of an engine. The group is made without
-`init_process_group`, so it neither needs nor changes the default group of either side: a worker of
-vLLM and a rank of FSDP each have their own. Only torch is imported here.
+`init_process_group`, so it neither needs nor changes the default group of either side. Only torch
+is imported here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The client of one engine in publications; the base class speaks vLLM's RL HTTP API, which the
-embedded engine has too (arl_sglang/weight_routes.py: SGLang's)."""
+"""The client of one engine in publications; the base class has the routes of `engines.protocol`.
+Kinds of engines have clients of their own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.http_client import call
+
+if TYPE_CHECKING:
+    from .files import Prepared
 
 T = TypeVar("T")
 
@@ -63,7 +66,7 @@ class RemoteEngine:
         self,
         path: Path,
         *,
-        whole: Any,
+        version: Prepared,
         label: str,
         interrupt: Interrupt,
         deadline: float,
@@ -82,19 +85,19 @@ class RemoteEngine:
             self.wait_staged(deadline=deadline)
 
     def stage_tensors(
-        self, *, whole: Any, way: str, address: str, interrupt: Interrupt, deadline: float
+        self, *, version: Prepared, way: str, address: str, interrupt: Interrupt, deadline: float
     ) -> None:
-        """Prepare to get the tensors of `whole` in a pause, by `way`."""
+        """Prepare to get the tensors of a version in a pause, by `way`."""
         raise WeightsError(
-            f"{self}: is no SGLang server, and weights.transport {way!r} is set up for those; use "
-            "'shm' or 'gloo' for several kinds of servers in one run"
+            f"{self}: takes no tensors in a pause, and weights.transport {way!r} is set up for "
+            "servers that do; use 'shm' or 'gloo' for several kinds of servers in one run"
         )
 
     def start_update(self, *, deadline: float) -> None:
         """Begin an update; an unfinished earlier one is dropped first."""
         try:
             self.post("/start_weight_update", {}, deadline=deadline)
-        except EngineHttpError:  # vLLM: an update is under way already
+        except EngineHttpError:  # an update may be under way already
             self.discard(deadline=deadline)
             self.post("/start_weight_update", {}, deadline=deadline)
 

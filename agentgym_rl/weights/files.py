@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -384,3 +384,38 @@ def prune(folder: Path, keep: int) -> list[Path]:
             remove(away)
             removed.append(path)
     return removed
+
+
+class Form(Protocol):
+    """A form of a version that a kind of engine loads."""
+
+    def close(self) -> None:
+        """Remove what was made for it."""
+
+
+F = TypeVar("F", bound=Form)
+
+
+class Prepared:
+    """A version, by its file or its tensors, on its way to engines of any kind; `model_dir` is the
+    folder of the model that the version is of."""
+
+    def __init__(self, source: Path | Mapping[str, Tensor], model_dir: Path | None) -> None:
+        self.source = source
+        self.model_dir = model_dir
+        self._lock = threading.Lock()
+        self._forms: dict[object, Form] = {}
+
+    def as_form(self, form: Callable[[Path | Mapping[str, Tensor], Path | None], F]) -> F:
+        """Return the version in a form; it is made for the first engine that needs it, and kept for
+        all others."""
+        with self._lock:
+            if form not in self._forms:
+                self._forms[form] = form(self.source, self.model_dir)
+            return cast("F", self._forms[form])
+
+    def close(self) -> None:
+        """Remove what was made for engines."""
+        for form in self._forms.values():
+            form.close()
+        self._forms.clear()

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from agentgym_rl.core.errors import WeightsError
 
-from .adapter import WholeVersion, is_adapter
+from .adapter import is_adapter
 from .broadcast import BroadcastGroup
 from .engine_routes import Pause, RemoteEngine
-from .files import StoredVersion, fingerprint, kinds_of, whole_units
+from .files import Prepared, StoredVersion, fingerprint, kinds_of, whole_units
 from .transport import Publication, Transport, own_address, rank_offsets, stage_tensors
 
 _log = logging.getLogger(__name__)
@@ -33,13 +33,13 @@ class Broadcasts(Transport):
     group have already, from the version before, are not sent. `timeout_s` is the longest
     meeting and the longest broadcast, as measured by the workers.
 
-    Each SGLang server has a group of its own, and gets the version in its own pause; for that
-    `model_dir`, the model's folder, is needed.
+    An engine that joins no group has one of its own, and gets the version in its own pause; for
+    that `model_dir`, the model's folder, is needed.
     """
 
     def __init__(self, *, timeout_s: float, model_dir: Path | None = None):
         self._model_dir = model_dir
-        self._whole: WholeVersion | None = None
+        self._version: Prepared | None = None
         self._timeout_s = timeout_s
         self._tensors: Mapping[str, Tensor] = {}
         self._path = ""
@@ -52,7 +52,7 @@ class Broadcasts(Transport):
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
-        self._whole = WholeVersion(tensors, self._model_dir)
+        self._version = Prepared(tensors, self._model_dir)
         self._path = f"of policy version {version}"
         self._brings = None
         if isinstance(tensors, StoredVersion) and not is_adapter(tensors):
@@ -66,8 +66,8 @@ class Broadcasts(Transport):
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
         """Broadcast until it succeeds, or fails a second time without an engine to exclude."""
-        assert self._whole is not None
-        stage_tensors(publication, self._whole, way="gloo", deadline=deadline)
+        assert self._version is not None
+        stage_tensors(publication, self._version, way="gloo", deadline=deadline)
         tries_left = 2
         while members := publication.group():
             start = time.monotonic()

@@ -54,7 +54,7 @@ class Publisher:
     """A flag, true if engines may be asleep except for their weights, and stay so."""
     recognize: Recognize = as_it_is
     """The function that finds the client of an engine whose kind is not known yet; by default, all
-    have the routes of vLLM."""
+    have the usual routes."""
     known: dict[str, RemoteEngine] = field(default_factory=dict)
     """The engines of the last publication, by name."""
 

@@ -1,7 +1,7 @@
 """A model as its folder has it: loaded completely or not at all, its tensors under the same names.
 
 transformers may rename and join tensors as it loads them (experts of a layer become one tensor).
-The readers of a version or an export, for example vLLM, expect the folder's tensors.
+The readers of a version or an export, such as servers, expect the folder's tensors.
 """
 
 from __future__ import annotations

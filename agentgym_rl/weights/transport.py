@@ -21,9 +21,8 @@ from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.runtime.tasks import in_thread
 
-from .adapter import WholeVersion
 from .engine_routes import Pause, RemoteEngine, Way
-from .files import StoredVersion, prune
+from .files import Prepared, StoredVersion, prune
 from .parts import oldest, write_version
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ Recognize = Callable[[RemoteEngine, float], RemoteEngine]
 
 
 def as_it_is(engine: RemoteEngine, deadline: float) -> RemoteEngine:
-    """Return the client of an engine that has the routes of vLLM."""
+    """Return the client of an engine that has the usual routes."""
     return engine
 
 
@@ -160,14 +159,14 @@ class Transport(ABC):
 class SharedFiles(Transport):
     """A transport by the files of a version in `folder` (see files.py), which has at most `keep`
     versions (at least two while one is written); the folder's creator removes them at the end.
-    Versions for SGLang are checked against the model in `model_dir`."""
+    Some engines check a version against the model in `model_dir`."""
 
     def __init__(
         self, folder: Path, *, model_dir: Path | None = None, keep: int = 2, incarnation: int = 0
     ):
         self._folder = folder
         self._model_dir = model_dir
-        self._whole: WholeVersion | None = None
+        self._version: Prepared | None = None
         self._keep = keep
         self._incarnation = incarnation
         self._sequence = secrets.token_hex(8)
@@ -176,7 +175,7 @@ class SharedFiles(Transport):
         """The folder of the version that was prepared last."""
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        self._close_whole()
+        self._close_version()
         if isinstance(tensors, StoredVersion) and tensors.path.parent == self._folder:
             self.path = tensors.path
             return
@@ -195,25 +194,25 @@ class SharedFiles(Transport):
         )
 
     def tidy(self) -> None:
-        self._close_whole()
+        self._close_version()
         prune(self._folder, self._keep)
 
     def close(self) -> None:
-        self._close_whole()
+        self._close_version()
 
-    def _close_whole(self) -> None:
-        if self._whole is not None:
-            self._whole.close()
-        self._whole = None
+    def _close_version(self) -> None:
+        if self._version is not None:
+            self._version.close()
+        self._version = None
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        if self._whole is None:
-            self._whole = WholeVersion(self.path, self._model_dir)
-        whole = self._whole
+        if self._version is None:
+            self._version = Prepared(self.path, self._model_dir)
+        version = self._version
         publication.each(
             lambda engine: engine.stage_file(
                 self.path,
-                whole=whole,
+                version=version,
                 label=publication.label,
                 interrupt=publication.interrupt,
                 deadline=deadline,
@@ -224,24 +223,25 @@ class SharedFiles(Transport):
 
 
 class InPauses(Transport):
-    """The transports `nccl` (experimental: not measured) and `ipc` of SGLang servers: each gets the
-    version in its own pause, in a broadcast between GPUs or in the requests themselves."""
+    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no group:
+    each gets the version in its own pause, in a broadcast between GPUs or in the requests
+    themselves."""
 
     def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path | None):
         self._way: Literal["nccl", "ipc"] = way
         self._model_dir = model_dir
-        self._whole: WholeVersion | None = None
+        self._version: Prepared | None = None
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        self._whole = WholeVersion(tensors, self._model_dir)
+        self._version = Prepared(tensors, self._model_dir)
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        assert self._whole is not None
-        stage_tensors(publication, self._whole, way=self._way, deadline=deadline)
+        assert self._version is not None
+        stage_tensors(publication, self._version, way=self._way, deadline=deadline)
 
 
 def stage_tensors(
-    publication: Publication, whole: WholeVersion, *, way: Way, deadline: float
+    publication: Publication, version: Prepared, *, way: Way, deadline: float
 ) -> None:
     """Prepare engines that join no group to get the tensors in their pause."""
     engines = [engine for engine in publication.alive.values() if not engine.joins_group]
@@ -257,7 +257,7 @@ def stage_tensors(
         return
     publication.each(
         lambda engine: engine.stage_tensors(
-            whole=whole,
+            version=version,
             way=way,
             address=address,
             interrupt=publication.interrupt,

@@ -85,7 +85,7 @@ def _whole(step: int, found: dict[int, Any], algo: AlgoConfig, *, num_minibatche
         turn_discount=algo.turn_discount,
         leave_out=algo.leave_out,
         reward_parts=algo.reward.parts,
-        teacher=algo.teacher,
+        of_task=algo.of_task,
     )
     return shard
 

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from agentgym_rl.cli.command import Command, json_flag
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 
 _HELP = """\
 Write a small package with an environment of your own (docs/environments.md), or
@@ -39,12 +39,10 @@ def new(args: Namespace) -> int:
     folder = args.into or Path(args.name)
     write = new_task if args.harbor else new_env
     files = [str(file) for file in write(args.name, folder)]
-    if args.json:
-        print_json({"files": files})
-    else:
-        print("\n".join(["wrote", *(f"  {file}" for file in files), ""]))
-        install = f"pip install -e {folder} && arl check {args.name}"
-        print(f"next: {f'arl check harbor:{folder}' if args.harbor else install}")
+    install = f"pip install -e {folder} && arl check {args.name}"
+    then = f"next: {f'arl check harbor:{folder}' if args.harbor else install}"
+    lines = ["wrote", *(f"  {file}" for file in files), "", then]
+    print_result({"files": files}, "\n".join(lines), as_json=args.json)
     return 0
 
 

@@ -105,7 +105,7 @@ class EmbeddedEngine:
     # Requests.
 
     async def constraint(self, params: protocol.SamplingBody) -> Constraint | None:
-        """Return the constraint of a request with these parameters; compiled beside the event loop.
+        """Return the constraint of a request with these parameters; it is compiled in a thread.
 
         Raises:
             HttpError: the grammar cannot be followed, or takes too long to compile; or the model

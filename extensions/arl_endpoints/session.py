@@ -27,9 +27,10 @@ from agentgym_rl.gateway.messages import (
     request_of,
     text_of,
 )
-from agentgym_rl.gateway.odd_replies import Odd, oddity
 from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 from agentgym_rl.gateway.session.session import Session, SessionRecord
+
+from .odd_replies import Odd, oddity
 
 Message = Mapping[str, Any]
 _OURS = {TURN, *REASONING}

@@ -203,7 +203,7 @@ def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
     tracks.
 
     Raises:
-        HttpError: `steps` is no range.
+        HttpError: `steps` is not a range.
         ConfigError: a file cannot be read.
     """
     asked = _range(steps)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from agentgym_rl.algo.advantages import (
-    adaptive_lambdas,
-    generalized_advantages,
-    terminal_rewards,
-    value_loss,
-)
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.own_advantage import TokenBatch
 from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.trajectory import Row
+from agentgym_rl.trainer.model_term import Loading, ModelTerm
 from agentgym_rl.trainer.objective import RankBatch
 from agentgym_rl.trainer.optim import (
     learning_rate,
@@ -31,8 +28,9 @@ from agentgym_rl.trainer.optim import (
 )
 from agentgym_rl.trainer.packed import PackedModel
 from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
-from agentgym_rl.trainer.trained_term import TrainedTerm
-from agentgym_rl.trainer.world import World
+
+from .keys import CriticKeys, CriticRateKeys
+from .values import adaptive_lambdas, generalized_advantages, terminal_rewards, value_loss
 
 
 class ValueModel(PackedModel):
@@ -45,7 +43,8 @@ class ValueModel(PackedModel):
                 f"{type(self.model).__name__} has an output layer of type {type(head).__name__}, "
                 "which cannot be replaced by a value: use an algo.baseline other than critic"
             )
-        # No bias: with one, torch's linear returns a view, which FSDP2 refuses from its root.
+        # No bias: with one, torch's linear returns a view, which FSDP2 does not accept from its
+        # root.
         like = {"device": head.weight.device, "dtype": head.weight.dtype}
         value = nn.Linear(head.in_features, 1, bias=False, **like)
         nn.init.zeros_(value.weight)
@@ -62,66 +61,79 @@ class ValueModel(PackedModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """The critic's judgment of a batch, made before the critic learned from it; all [N]."""
+    """The critic's values, returns and advantages of a batch, computed before it learned from the
+    batch; all [N]."""
 
     values: Tensor
     returns: Tensor
     advantages: Tensor
 
 
-class Critic(TrainedTerm):
-    """A critic that judges each batch, then learns from it. All ranks call theirs in step."""
+class Critic(ModelTerm):
+    """A critic that estimates the values of each batch, then learns from it. All ranks call theirs
+    together."""
 
     replaces_advantages = True
+    order = 70
+    keys: AlgoConfig
     value_model: ValueModel
+    optimizer: torch.optim.Optimizer
 
-    def __init__(
-        self,
-        model: ValueModel,
-        optimizer: torch.optim.Optimizer,
-        *,
-        algo: AlgoConfig,
-        trainer: TrainerConfig,
-        num_steps: int,
-    ):
-        super().__init__(algo.critic)
-        self.value_model = model
-        self.optimizer = optimizer
-        self._algo, self._trainer, self._num_steps = algo, trainer, num_steps
-        self._peak = trainer.critic_learning_rate
-        if self._peak is None:
-            self._peak = trainer.learning_rate
+    def __init__(self, keys: AlgoConfig) -> None:
+        super().__init__(keys)
+        self.config = keys.part(CriticKeys).critic
+        self._loaded = False
 
-    @classmethod
-    def load(
-        cls,
-        model_dir: Path,
-        world: World,
-        *,
-        algo: AlgoConfig,
-        trainer: TrainerConfig,
-        num_steps: int,
-        compute_dtype: Literal["float32", "bfloat16"] = "float32",
-        master_dtype: torch.dtype = torch.float32,
-    ) -> Critic:
-        """Return a critic that begins with the weights of the model in `model_dir`.
+    def load(self, loading: Loading) -> None:
+        """Begin with the weights of the model that the run begins with.
 
         Raises:
-            TrainerError: there is no model, or its output layer cannot be replaced.
+            TrainerError: its output layer cannot be replaced.
         """
+        trainer = loading.trainer
         model = ValueModel.load(
-            model_dir,
-            world,
-            compute_dtype=compute_dtype,
-            master_dtype=master_dtype,
+            loading.model_dir,
+            loading.policy.world,
+            compute_dtype=loading.compute_dtype,
             trainer=trainer,
         )
-        optimizer = make_optimizer(model.model, trainer)
-        return cls(model, optimizer, algo=algo, trainer=trainer, num_steps=num_steps)
+        self.use(model, trainer, num_steps=loading.num_steps)
+
+    def use(self, model: ValueModel, trainer: TrainerConfig, *, num_steps: int) -> None:
+        """Judge by `model`, and train it."""
+        self.value_model, self.optimizer = model, make_optimizer(model.model, trainer)
+        self._trainer, self._num_steps = trainer, num_steps
+        own = trainer.part(CriticRateKeys).critic_learning_rate
+        self._peak = trainer.learning_rate if own is None else own
+        self._loaded = True
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded
+
+    @property
+    def models(self) -> Sequence[PackedModel]:
+        return [self.value_model]
+
+    @property
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        return [self.optimizer]
+
+    def state(self) -> Mapping[str, Any]:
+        model, optimizer = get_state_dict(self.value_model.model, self.optimizer)
+        return {"critic": {"model": model, "optimizer": optimizer}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        set_state_dict(
+            self.value_model.model,
+            self.optimizer,
+            model_state_dict=state["critic"]["model"],
+            optim_state_dict=state["critic"]["optimizer"],
+        )
 
     def learns(self, step: int) -> bool:
         """Return whether batch `step` trains more than the critic."""
-        return step >= self._algo.critic.warmup_steps
+        return step >= self.config.warmup_steps
 
     def base(self, batch: TokenBatch) -> Tensor:
         """Return the advantages of the batch by GAE, with the rewards of single tokens."""
@@ -152,11 +164,11 @@ class Critic(TrainedTerm):
     ) -> Judged:
         """Return values, returns and advantages of this rank's trained tokens, given each one's
         reward [N], and the episodes of the batch that were cut off; collective."""
-        model, config = self.value_model, self._algo.critic
+        model, config = self.value_model, self.config
         values = frozen_pass(model, model.values, tokens)
         if config.bootstrap_truncated:
-            ends = tokens.ends(truncated)
-            after = torch.nan_to_num(frozen_pass(model, model.values, ends, ends.minibatches[0]))
+            last = ends(tokens, truncated)
+            after = torch.nan_to_num(frozen_pass(model, model.values, last, last.minibatches[0]))
             rewards = rewards.clone()
             rewards[torch.tensor(tokens.starts[1:]) - 1] += config.discount * after
         share = config.gae_lambda
@@ -194,7 +206,7 @@ class Critic(TrainedTerm):
             parts = [
                 x[batch.index].to(values.device) for x in (judged.values, judged.returns, weights)
             ]
-            found = value_loss(values, *parts, clip=self._algo.critic.value_clip)
+            found = value_loss(values, *parts, clip=self.config.value_clip)
             tally.mean("critic/clip_fraction", float(found.clipped), len(batch.index))
             return found.loss
 
@@ -206,3 +218,37 @@ class Critic(TrainedTerm):
                 norm = take_step(self.optimizer, trainer.max_grad_norm)
                 tally.count("critic/value_loss", loss * share)
                 tally.mean("critic/grad_norm", norm, 1)
+
+
+def ends(tokens: ShardTokens, truncated: Sequence[bool]) -> ShardTokens:
+    """Return the same rows up to their last trained token, each followed by one made-up token
+    alone that trains: its state is the one after the row. The first minibatch has the rows of
+    the episodes that are `truncated`.
+
+    Raises:
+        TrainerError: it is not known which episodes were truncated.
+    """
+    if not truncated and tokens.rows:
+        raise TrainerError("algo.critic.bootstrap_truncated: the batch has no truncations")
+    episodes = tokens.episodes[torch.tensor(tokens.starts[:-1], dtype=torch.int64)]
+    cut = [r for r, episode in enumerate(episodes.tolist()) if truncated[episode]]
+    rows = [_ended(row) for row in tokens.rows]
+    starts = range(len(rows) + 1)
+    return replace(tokens, rows=rows, starts=starts, episodes=episodes, minibatches=[cut])
+
+
+def _ended(row: Row) -> Row:
+    length = int(np.flatnonzero(row.loss_mask)[-1]) + 1
+    head = replace(row, choices=None, experts=None).head(length)
+    last = np.arange(length + 1) == length
+    return replace(
+        head,
+        **{
+            name: np.append(getattr(head, name), np.zeros(1, getattr(head, name).dtype))
+            for name in ("tokens", "behavior_logprobs", "policy_versions", "admitted_versions")
+        },
+        loss_mask=last,
+        temperatures=last.astype(np.float32),
+        turn_ids=np.append(head.turn_ids, head.turn_ids[-1:]),
+        times_s=np.append(head.times_s, head.times_s[-1:]),
+    )

@@ -3,38 +3,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.kl import Taught
 from agentgym_rl.algo.losses import row_sums_to_come
 from agentgym_rl.algo.own_advantage import TokenBatch
 from agentgym_rl.algo.own_loss import LossTokens
-from agentgym_rl.algo.terms import Term
-from agentgym_rl.config import TeacherConfig
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.models.resolve import resolve_model
+from agentgym_rl.trainer.model_term import Loading, ModelTerm
+from agentgym_rl.trainer.objective import RankBatch
+from agentgym_rl.trainer.packed import PackedModel
+from agentgym_rl.trainer.policy import Policy
+
+from .keys import TeacherConfig
+from .taught import Taught, taught_tokens
 
 
-class TeacherTerm(Term):
+class TeacherTerm(ModelTerm):
     """The divergence from teachers, in the loss or as a reward of tokens (`algo.teacher`)."""
 
+    provides = "teacher"
+    lacking = "a teacher: name one in algo.teacher.models"
+    order = 20
     keys: TeacherConfig
 
     def __init__(self, keys: TeacherConfig) -> None:
         super().__init__(keys)
         self._in_loss = keys.placement == "loss"
-        self.needs = ("teacher",) if self._in_loss else ("teacher", "proximal")
+        self.needs = ("teacher", "first") if self._in_loss else ("teacher", "first", "proximal")
+        self._teachers: Sequence[Policy | None] | None = None
+        self._vocab_size = 0
+
+    def load(self, loading: Loading) -> None:
+        folders = [None if it.is_served else resolve_model(it.model) for it in self.keys.models]
+        self.use([folder and loading.frozen(folder) for folder in folders], loading.policy)
+
+    def use(self, teachers: Sequence[Policy | None], policy: Policy) -> None:
+        """Let `policy` learn from models; None: one that is served elsewhere.
+
+        Raises:
+            TrainerError: there are not as many as `algo.teacher.models`.
+        """
+        if len(teachers) != len(self.keys.models):
+            raise TrainerError(
+                f"algo.teacher.models has {len(self.keys.models)} teachers, and {len(teachers)} "
+                "were given"
+            )
+        self._teachers, self._vocab_size = teachers, policy.vocab_size
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._teachers is not None
+
+    @property
+    def models(self) -> Sequence[PackedModel]:
+        return [it for it in self._teachers or () if it is not None]
+
+    def provide(self, batch: RankBatch) -> None:
+        assert self._teachers is not None
+        with batch.phases.phase("teacher"):
+            self._taught = taught_tokens(
+                self._teachers,
+                batch.shard,
+                batch.tokens,
+                top_k=self.keys.top_k,
+                vocab_size=self._vocab_size,
+            )
+        batch.provided["teacher"] = self._taught
 
     def advantages(self, batch: TokenBatch) -> Tensor | None:
         if self._in_loss:
             return None
-        assert batch.taught is not None
         assert batch.proximal is not None
-        return distillation_advantages(batch.proximal, batch.taught, batch.rows, self.keys)
-
-    def begin(self, batch: TokenBatch) -> None:
-        assert batch.taught is not None
-        self._taught = batch.taught
+        return distillation_advantages(batch.proximal, self._taught, batch.rows, self.keys)
 
     def uses(self, batch: TokenBatch) -> Tensor | None:
         return self._taught.weight if self._in_loss else None
@@ -75,7 +120,7 @@ def distillation_advantages(
     """Return [N] −coef · weight · k, the addition to each token's advantage; with `horizon` row,
     that of the token and those after it in its row.
 
-    The token's own cost alone: Lu 2025, On-Policy Distillation
+    Only the token's own cost: Lu 2025, On-Policy Distillation
     (https://thinkingmachines.ai/blog/on-policy-distillation); the sum: the gradient of the row's
     divergence, Gu et al. 2023 (https://arxiv.org/abs/2306.08543).
     """
@@ -113,9 +158,9 @@ def top_loss(
     """Return coef · Σ weights · weight · KL(π ‖ teacher), to be added to the policy loss.
 
     Each divergence is that of two distributions over K + 1 outcomes: the K likeliest tokens of the
-    teacher, and any other. It is a lower bound of the divergence over the whole vocabulary, 0 only
-    if both agree on all K, and exact for a K of that size. It is a mean over the policy's tokens,
-    not an estimate from one: no behavior weight applies.
+    teacher, and any other. It is a lower bound of the divergence over the complete vocabulary, 0
+    only if both agree on all K, and exact for a K of that size. It is a mean over the policy's
+    tokens, not an estimate from one: no behavior weight applies.
     """
     assert taught.top is not None
     theirs = taught.top[:, :, 0].to(logprobs).nan_to_num()

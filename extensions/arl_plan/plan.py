@@ -15,7 +15,7 @@ from agentgym_rl.cli.command import (
     load_configuration,
     steps_flag,
 )
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
 
@@ -94,12 +94,9 @@ def plan(args: Namespace) -> int:
             write_rates=args.write_rates,
         ),
         say=log.now_and_then(),
-        tell=partial(print, file=sys.stderr, flush=True),
+        warn=partial(print, file=sys.stderr, flush=True),
     )
-    if args.json:
-        print_json(planned.json())
-    else:
-        print(planned.text())
+    print_result(planned.json(), planned.text(), as_json=args.json)
     return 0
 
 

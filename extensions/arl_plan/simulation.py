@@ -223,10 +223,12 @@ class _Run:
         )
         rollout = LocalProducer(
             config.rollout,
-            # Groups that nobody plays need no judge.
+            # Simulated groups have no judge.
             OpenGroups(config.rollout.model_copy(update={"group_reward": None}), buffer, _NoLog()),
             TaskCursor(
-                config.rollout.model_copy(update={"curriculum": ""}),  # all tasks are alike here
+                config.rollout.model_copy(
+                    update={"curriculum": ""}
+                ),  # all simulated tasks are alike
                 _NoTasks(),
                 seed=config.seed,
                 numbers=controller.rollout_metrics,

@@ -29,7 +29,7 @@ Packing = Callable[[Sequence[Row], int], list[int]]
 """A function from rows and a budget of tokens to the computed tokens of each micro-batch."""
 
 
-def packed_whole(rows: Sequence[Row], budget: int) -> list[int]:
+def packed_separately(rows: Sequence[Row], budget: int) -> list[int]:
     """Return the tokens of micro-batches of rows that are computed one by one."""
     lengths = [len(row) for row in rows]
     return [sum(lengths[i] for i in members) for members in fill_bins(lengths, budget)]
@@ -63,7 +63,7 @@ def _chain(rows: Sequence[Row]) -> Chain:
 def packing_of(config: TrainerConfig, rates: TrainerRates) -> Packing:
     """Return the packing of the ranks of a run."""
     shares = rates.shares_prefixes and config.attention == "rows"
-    return packed_once if shares else packed_whole
+    return packed_once if shares else packed_separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,14 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     advantage is not zero, or the loss has other terms than advantages."""
     level = algo.baseline in ("mean", "leave_one_out", "length_weighted")
     others = algo.whitening.over != "none" or bool(algo.reward.parts or algo.advantage)
-    if not level or others or algo.kl.reference or algo.uses_every_row or algo.teacher.models:
+    if (
+        not level
+        or others
+        or algo.kl.reference
+        or algo.uses_every_row
+        or algo.frozen_models
+        or algo.of_task("", {})
+    ):
         return [True] * len(shard.rewards)
     rewards: dict[str, set[float]] = {}
     for group_id, reward in zip(shard.group_ids, shard.rewards, strict=True):
@@ -253,8 +260,7 @@ def not_simulated(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[tuple[st
         )
     if algo.reward.parts:
         yield "algo.reward.parts", "no group has equal parts, so every episode has a gradient"
-    if rollout.curriculum:
-        yield "rollout.curriculum", "all tasks are drawn alike"
+    yield from rollout.not_simulated()
     if rollout.group_reward:
         yield "rollout.group_reward", "it takes no time, and changes no reward"
 
@@ -365,8 +371,8 @@ def trainer_memory(
     trainer: TrainerConfig,
     dtype: str,
 ) -> TrainerMemory:
-    """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices,
-    beside which the policy is frozen."""
+    """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices;
+    the policy itself is then frozen."""
     trained = adapter or policy
     base = policy.frozen_bytes(dtype) if adapter else 0
     return TrainerMemory(

@@ -43,6 +43,7 @@ from agentgym_rl.runtime.http_server import (
     json_response,
     read_body,
 )
+from arl_scale.keys import WorkerKeys
 from arl_scale.members import Members
 from arl_scale.workers.elastic import ElasticWorkers
 
@@ -180,7 +181,7 @@ class Control(LivePart):
             yield
 
     def _workers(self) -> ElasticWorkers:
-        if not self.run.config.rollout.workers:
+        if not self.run.config.of(WorkerKeys).workers:
             raise ConfigError(
                 "this run has no rollout workers: `arl train` plays its groups itself "
                 "(rollout.workers=0)"

@@ -30,6 +30,7 @@ from agentgym_rl.config import (
 from agentgym_rl.core.errors import ConfigError
 from arl_scale import slurm
 from arl_scale.demand import Node, check, table
+from arl_scale.keys import NodeKeys
 
 if TYPE_CHECKING:  # imports that take a while
     from agentgym_rl.cluster.forking import Forks
@@ -38,13 +39,8 @@ log = logging.getLogger(__name__)
 
 
 def conflicts_of_nodes(config: Config) -> Iterator[str]:
-    """Yield what of a configuration works only on one machine."""
+    """Yield an error for each part of a configuration that works only on one machine."""
     where = f"cluster.type {config.cluster.type!r}"
-    if config.init.method != "none":
-        yield (
-            f"{where} has no warm-up (init.method {config.init.method!r}): make it on one "
-            "machine, and train its RUN/init/model (--model)"
-        )
     server_gpus = isinstance(config.engine, ServerEngineConfig) and config.engine.gpus
     if config.trainer.gpus or server_gpus:
         yield f"{where}: GPUs are given out there; leave out trainer.gpus and engine.gpus"
@@ -67,37 +63,37 @@ class RayCluster(Cluster):
             raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
         from arl_scale.ray_nodes import connected
 
-        async with connected(config.cluster) as nodes:
+        async with connected(config.of(NodeKeys)) as nodes:
             gpus = any(node.gpus for node in nodes)
             asked = demands(config, gpus=gpus)
             check(asked, nodes)
             engine = config.own_engine
             on_cpu = engine.runs_on == "cpu"
             if config.eval.scheduled and gpus and not on_cpu:
-                # Ray does not know of the engine of evaluations, which runs beside `arl train`.
+                # Ray does not know the engine of evaluations, which runs on the machine of `arl
+                # train`.
                 raise ConfigError(
                     "cluster.type 'ray': evaluations on schedule (eval.every, eval.every_minutes) "
                     "would take a GPU that Ray gives to others. Evaluate checkpoints instead: "
                     "trainer.checkpoint_every, and arl eval --checkpoint"
                 )
             log.info("Ray has the requested resources\n%s", table(asked, nodes))
-            yield _Nodes(config.cluster, nodes, asked)
+            yield _Nodes(config, nodes, asked)
 
 
 class _Nodes(Places):
     """The nodes of a Ray cluster, and the resources that the run requests there."""
 
-    def __init__(
-        self, cluster: ClusterConfig, nodes: Sequence[Node], asked: Sequence[Demand]
-    ) -> None:
-        self._cluster, self._nodes, self._asked = cluster, nodes, asked
+    def __init__(self, config: Config, nodes: Sequence[Node], asked: Sequence[Demand]) -> None:
+        self._keys, self._stop_timeout_s = config.of(NodeKeys), config.cluster.stop_timeout_s
+        self._nodes, self._asked = nodes, asked
 
     def lines(self) -> list[str]:
         nodes, asked = self._nodes, self._asked
         several = "s" * (len(nodes) != 1)
         placed = check(asked, nodes)
         return [
-            f"Ray at {self._cluster.address}, {len(nodes)} node{several}",
+            f"Ray at {self._keys.address}, {len(nodes)} node{several}",
             *(table(asked, nodes), "", "one way to place them; Ray finds its own"),
             *(f"  {name:<28}{' '.join(names)}" for name, names in placed.items()),
         ]
@@ -110,8 +106,8 @@ class _Nodes(Places):
 
         async with RayProcesses(
             run_dir / "logs",
-            start_timeout_s=self._cluster.start_timeout_s,
-            stop_timeout_s=self._cluster.stop_timeout_s,
+            start_timeout_s=self._keys.start_timeout_s,
+            stop_timeout_s=self._stop_timeout_s,
         ) as processes:
             await processes.reserve(self._asked, shared=[run_dir, weights_dir])
             yield processes
@@ -125,10 +121,14 @@ class SlurmCluster(Cluster):
     def conflicts(self, config: Config) -> Iterator[str]:
         return conflicts_of_nodes(config)
 
+    def has_gpus(self, cluster: ClusterConfig) -> bool:
+        return cluster.part(NodeKeys).gpus_per_node > 0
+
     def job(self, config: Config, run_dir: Path, command: Callable[[Path], Sequence[str]]) -> Job:
-        asked = demands(config, gpus=config.cluster.gpus_per_node > 0)
+        keys = config.of(NodeKeys)
+        asked = demands(config, gpus=keys.gpus_per_node > 0)
         words = command(run_dir / slurm.CONFIG)
-        text = slurm.script(config.cluster, asked, run_dir, words)
+        text = slurm.script(keys, asked, run_dir, words)
         return _SlurmJob(run_dir, text, dump_record(config))
 
     def connected(self, config: Config) -> AbstractAsyncContextManager[Places]:

@@ -1,7 +1,7 @@
 """The rollout workers that send requests to the engines, each with its own router.
 
-Workers are told of every change, and a publication begins at them before it begins at any engine.
-So the guarantees of a router about versions and cached prefixes hold in all of them.
+Workers get every change of the fleet, and a publication begins at them before it begins at any
+engine. So the guarantees of a router about versions and cached prefixes hold in all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 """The longest time without a reply to a follower, even if nothing has changed."""
 BEGIN_TIMEOUT_S = 10.0
-"""The longest wait of a publication until a follower knows of its beginning. A frozen worker is
+"""The longest wait of a publication for a follower to confirm its beginning. A frozen worker is
 detected sooner; this limit is for a worker that runs, but is too slow."""
 _LOOKS = 20
 
@@ -155,7 +155,7 @@ class Followers(Mirror):
             pairs = self._followers.items()
             return [name for name, it in pairs if it.seen is not None and it.seen < number]
 
-        for _ in range(_LOOKS):  # a pause of this whole process uses up only one look
+        for _ in range(_LOOKS):  # a pause of this process uses up only one check
             try:
                 await self._router.changes.wait_for(
                     lambda: not late(),
@@ -189,5 +189,5 @@ class Followers(Mirror):
     @property
     def silent_s(self) -> dict[str, float]:
         """Return, by engine, the shortest time for which any follower has had no token. (A follower
-        that waits behind the requests of another gets no token, and that is no fault.)"""
+        that waits behind the requests of another gets no token, which is not a fault.)"""
         return shortest(*(follower.silent_s for follower in self._followers.values()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config
 from agentgym_rl.run.parts import Forked, ProducerKind
+from arl_scale.keys import WorkerKeys
 from arl_scale.workers import IMPORTS
 
 if TYPE_CHECKING:  # slow imports, made when a run begins
@@ -22,20 +23,22 @@ class WorkersKind(ProducerKind):
     """The kind of runs whose groups are played by processes of their own."""
 
     def takes(self, config: Config) -> bool:
-        return config.rollout.workers > 0
+        return config.of(WorkerKeys).workers > 0
 
     def forked(self, config: Config) -> Forked:
-        return Forked(config.rollout.workers, IMPORTS)
+        return Forked(config.of(WorkerKeys).workers, IMPORTS)
 
     def processes(
         self, config: Config, config_file: Path, *, controller_url: str
     ) -> list[ProcessSpec]:
         from arl_scale.workers.workers import worker_process
 
-        url, cpus = controller_url, config.rollout.worker_cpus
+        url, keys = controller_url, config.of(WorkerKeys)
         return [
-            worker_process(config_file, index=index, cpus=cpus, controller_url=url, token="")
-            for index in range(config.rollout.workers)
+            worker_process(
+                config_file, index=index, cpus=keys.worker_cpus, controller_url=url, token=""
+            )
+            for index in range(keys.workers)
         ]
 
     def producer(

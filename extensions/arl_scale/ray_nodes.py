@@ -16,16 +16,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import ray
 
-from agentgym_rl.config import ClusterConfig
 from agentgym_rl.core.errors import ConfigError
 
 from .demand import Node
+from .keys import NodeKeys
 
 LOOK_EVERY_S = 0.5
 
 
 @contextlib.asynccontextmanager
-async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
+async def connected(config: NodeKeys) -> AsyncIterator[list[Node]]:
     """Initialize Ray in this process while the context is open; yield the nodes of the cluster.
 
     Raises:
@@ -35,8 +35,8 @@ async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
     if "://" in config.address:
         raise ConfigError(
             f"cluster.address {config.address!r}: a run has to be on a node of the cluster, since "
-            "engines and trainer talk to it and share its folder. From elsewhere: `ray job submit "
-            "--address=URL -- arl train --cluster ray ...`, which brings the logs back"
+            "engines and trainer connect to it and share its folder. From elsewhere: `ray job "
+            "submit --address=URL -- arl train --cluster ray ...`, which brings the logs back"
         )
     with _silent_stdout():
         async with _connection(config):
@@ -45,7 +45,7 @@ async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
 
 
 @contextlib.asynccontextmanager
-async def _connection(config: ClusterConfig) -> AsyncIterator[None]:
+async def _connection(config: NodeKeys) -> AsyncIterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
@@ -83,7 +83,7 @@ def _silent_stdout() -> Iterator[None]:
         os.close(kept)
 
 
-async def _wait_nodes(config: ClusterConfig) -> None:
+async def _wait_nodes(config: NodeKeys) -> None:
     deadline = time.monotonic() + config.start_timeout_s
     while (there := len(_nodes())) < config.nodes:
         if time.monotonic() > deadline:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentgym_rl.cluster.resources import Demand
-from agentgym_rl.config import ClusterConfig
 from agentgym_rl.core.errors import ConfigError
 
 from .demand import Node, check
+from .keys import NodeKeys
 
 CONFIG = "slurm.toml"
 """The configuration of the run that the job does, in the run's folder."""
@@ -47,7 +47,7 @@ srun --overlap --nodes={others} --ntasks={others} --exclude="$head" \\
 
 
 def script(
-    cluster: ClusterConfig, asked: Sequence[Demand], run_dir: Path, command: Sequence[str]
+    cluster: NodeKeys, asked: Sequence[Demand], run_dir: Path, command: Sequence[str]
 ) -> str:
     """Return the batch script of a job for a run in `run_dir` whose processes need the resources
     `asked`; `command` lacks the cluster options.

@@ -1,5 +1,5 @@
-"""The models beside the policy that play seats (`rollout.seats`), served while a run plays: frozen
-ones, ones at a URL, and the league."""
+"""The models other than the policy that play seats (`rollout.seats`), served while a run plays:
+frozen models, models at a URL, and the league."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from agentgym_rl.rollout.endpoints import endpoint_kind
 from agentgym_rl.rollout.episode import Player
 from agentgym_rl.run.training import TrainingRun
 
+from .keys import SeatKeys
+
 log = logging.getLogger(__name__)
 
 LEAGUE = "league"
@@ -27,7 +29,7 @@ LEAGUE = "league"
 
 
 def opponents(run: TrainingRun) -> AbstractAsyncContextManager[Mapping[str, Player]]:
-    """Serve the models beside the policy of a run, by player."""
+    """Serve the models of a run other than the policy; yield their players by name."""
     return _Opponents(run).served()
 
 
@@ -56,11 +58,11 @@ class _Opponents:
 
     @asynccontextmanager
     async def served(self) -> AsyncGenerator[Mapping[str, Player]]:
-        """Serve the models beside the policy that play seats (`rollout.seats`), by player."""
+        """Serve the models other than the policy that play seats (`rollout.seats`), by player."""
         found: dict[str, Player] = {}
         index = self._config.own_engine.num_servers + self._config.eval.scheduled
         async with AsyncExitStack() as stack:
-            for who in self._config.rollout.other_models:
+            for who in self._config.of(SeatKeys).other_models:
                 config = self._config_for(who)
                 if isinstance(config.engine, EndpointConfig):
                     endpoint = endpoint_kind(config.engine)
@@ -81,7 +83,7 @@ class _Opponents:
             yield found
 
     def _config_for(self, who: str) -> Config:
-        """Return the configuration in which a model beside the policy is served."""
+        """Return the configuration with which another model than the policy is served."""
         config = self._config
         gateway = config.gateway.model_copy(update={"port": 0})
         config = config.model_copy(update={"gateway": gateway})
@@ -108,7 +110,7 @@ class _Opponents:
         Heinrich et al. 2015 (https://proceedings.mlr.press/v37/heinrich15.html)."""
         last = -1
         while True:
-            due = self._run.controller.version // self._config.rollout.league_every
+            due = self._run.controller.version // self._config.of(SeatKeys).league_every
             if due != last and await self._take_past(league, due):
                 last = due
             await asyncio.sleep(LOOK_EVERY_S)
@@ -116,7 +118,7 @@ class _Opponents:
     async def _take_past(self, league: Fleet, due: int) -> bool:
         """Give the league one of the versions 0 to `due` times `league_every`; return whether it
         has one."""
-        every, folder = self._config.rollout.league_every, self._run.run_dir / "weights"
+        every, folder = self._config.of(SeatKeys).league_every, self._run.run_dir / "weights"
         past = [n * every for n in range(due + 1) if (folder / f"v-{n * every}").exists()]
         if not past:
             return False

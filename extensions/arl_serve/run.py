@@ -13,7 +13,7 @@ import secrets
 from pathlib import Path
 
 from agentgym_rl.cluster.forking import ForkServer
-from agentgym_rl.config import Config, ServeConfig
+from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json
 from agentgym_rl.models.resolve import model_folder, resolve_paths
@@ -27,6 +27,7 @@ from agentgym_rl.run.training import TrainingRun
 from agentgym_rl.storage.run_folder import TOLD, shown
 
 from .app import PREFIX, AdminApp
+from .keys import ServeConfig
 from .session_groups import SessionGroups
 
 
@@ -45,22 +46,9 @@ async def serve(
             "eval.every and eval.every_minutes: `arl serve` plays no episodes, so it evaluates "
             "none; write checkpoints (trainer.checkpoint_every) and use arl eval --checkpoint"
         )
-    if config.rollout.workers:
-        raise ConfigError(
-            "rollout.workers: `arl serve` plays no episodes, so it has no rollout workers; "
-            "leave the key out (several programs may open sessions at its one gateway)"
-        )
-    if config.rollout.curriculum:
-        raise ConfigError(
-            "rollout.curriculum: in `arl serve` other programs choose their tasks; leave the key "
-            "out"
-        )
-    if config.rollout.seats:
-        raise ConfigError(
-            "rollout.seats: `arl serve` plays no games; leave the key out (the program that plays "
-            "one opens a session for each seat)"
-        )
-    admin_key(config.serve, host=config.gateway.host)
+    for problem in config.rollout.refused_for_clients():
+        raise ConfigError(problem)
+    admin_key(config.of(ServeConfig), host=config.gateway.host)
     check_policy(config, config.own_engine).say_tools()
     check_port(config.gateway)
     async with training(_ServedRun, config, progress, resume=resume, server=server) as run:
@@ -84,10 +72,10 @@ def admin_key(config: ServeConfig, *, host: str, before: Path | None = None) -> 
             f"environment variable {name} (serve.admin_key_env) is not set: set it to a secret, "
             "whoever knows it can open sessions; or serve on 127.0.0.1"
         )
-    return _told_key(before) or f"admin-arl-{secrets.token_hex(16)}"
+    return _key_in(before) or f"admin-arl-{secrets.token_hex(16)}"
 
 
-def _told_key(file: Path | None) -> str:
+def _key_in(file: Path | None) -> str:
     """Return the key in a resumed run's serve.json, so programs keep theirs; "" without one."""
     try:
         return str(parse_json(file.read_text(encoding="utf-8"))["admin_key"]) if file else ""
@@ -112,7 +100,7 @@ class _ServedRun(TrainingRun):
 
     async def play(self) -> Played:
         key = admin_key(
-            self.config.serve, host=self.config.gateway.host, before=self.run_dir / TOLD
+            self.config.of(ServeConfig), host=self.config.gateway.host, before=self.run_dir / TOLD
         )
         model_dir = model_folder(self.config.model, self.config.env.id)
         longest = self.config.own_engine.max_model_len
@@ -123,7 +111,7 @@ class _ServedRun(TrainingRun):
             ) as gateway,
         ):
             session_groups = SessionGroups(
-                self.config.serve,
+                self.config.of(ServeConfig),
                 self.config.rollout,
                 gateway,
                 groups,

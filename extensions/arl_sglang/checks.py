@@ -7,46 +7,37 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.core.engine import ADAPTER_INTERRUPTS
-from agentgym_rl.engines.kind import Ask, Checked, Fit
+from agentgym_rl.engines.kind import Ask, EngineSetup
 
-from . import command as sglang
+from .build import ADAPTER_INTERRUPTS
 from .client import ServerInfo
 
 
 def server_info(answer: Any) -> ServerInfo | None:
-    """Return what a server of SGLang answered; None: the answer is another's."""
+    """Return the response of an SGLang server; None: it is not SGLang's."""
     try:
         return msgspec.convert(answer, ServerInfo)
     except msgspec.ValidationError:
         return None
 
 
-async def checked(ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
-    """Return the properties of the server with that identity, and the flags that it lacks.
-
-    Raises:
-        ConfigError: it is of a version that is not supported, or cannot keep versions apart.
-    """
-    found = msgspec.convert(identity, ServerInfo)
-    sglang.check_version(found.version, where=url)
-    has_spans = sglang.reports_spans(found.version)
-    sglang.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
+async def lacking(ask: Ask, server: ServerInfo, setup: EngineSetup) -> list[str]:
+    """Return the flags that a server lacks, a line each."""
     context = (await ask("/v1/models"))[1]["data"][0]["max_model_len"]
-    return Checked("sglang", has_spans, found.random_seed), list(_lacks(found, context, fit))
+    return list(_lacks(server, context, setup))
 
 
-def _lacks(server: ServerInfo, context: int, fit: Fit) -> Iterator[str]:
-    """Yield what the command line of an SGLang server lacks, a line each."""
-    config = fit.config
-    yield from _lacks_lora(server, fit)
+def _lacks(server: ServerInfo, context: int, setup: EngineSetup) -> Iterator[str]:
+    """Yield the flags that the command line of an SGLang server lacks, a line each."""
+    config = setup.engine
+    yield from _lacks_lora(server, setup)
     if not server.incremental_streaming_output:
         yield "--incremental-streaming-output (its streams repeat all tokens in every message)"
     if not server.enable_metrics:
         yield "--enable-metrics (it does not report its load)"
     if server.grammar_backend != "llguidance":
         yield f"--grammar-backend llguidance (it has {server.grammar_backend or 'none'})"
-    if fit.interrupt == "keep" and not server.disable_overlap_schedule:
+    if setup.interrupt == "keep" and not server.disable_overlap_schedule:
         yield (
             "--disable-overlap-schedule (with it, an update under rollout.interrupt 'keep' labels "
             "a token of each request wrongly; or use recompute, abort or wait)"
@@ -68,21 +59,22 @@ def _lacks(server: ServerInfo, context: int, fit: Fit) -> Iterator[str]:
         yield "no --speculative-algorithm (its log-probs are of another distribution)"
 
 
-def _lacks_lora(server: ServerInfo, fit: Fit) -> Iterator[str]:
-    """Yield what an SGLang server lacks, or has too much of, to serve versions as `lora.serve`
-    says."""
-    if fit.lora.serve == "merged":
+def _lacks_lora(server: ServerInfo, setup: EngineSetup) -> Iterator[str]:
+    """Yield the flags that an SGLang server lacks, or has in excess, to serve versions by
+    `lora.serve`."""
+    if setup.lora.serve == "merged":
         if server.enable_lora:
             yield "no --enable-lora (lora.serve is 'merged')"
         return
-    if not server.enable_lora or (server.max_lora_rank or 0) < fit.lora.rank:
+    if not server.enable_lora or (server.max_lora_rank or 0) < setup.lora.rank:
         # `arl engine` of the run's configuration starts such a server.
         yield (
-            f"--enable-lora --max-lora-rank {fit.lora.rank} --lora-target-modules and the names of "
-            "the layers (lora.serve is 'adapter')"
+            f"--enable-lora --max-lora-rank {setup.lora.rank} --lora-target-modules and the names "
+            "of the layers (lora.serve is 'adapter')"
         )
-    if fit.interrupt not in ADAPTER_INTERRUPTS or fit.transport != "shm":
+    transport = setup.weights.transport
+    if setup.interrupt not in ADAPTER_INTERRUPTS or transport != "shm":
         yield (
             "no --enable-lora, and lora.serve merged; or set rollout.interrupt to abort or wait, "
-            f"got {fit.interrupt!r}, and weights.transport to shm, got {fit.transport!r}"
+            f"got {setup.interrupt!r}, and weights.transport to shm, got {transport!r}"
         )

@@ -3,7 +3,7 @@
 Differences from vLLM that the exactness of tokens depends on (SGLang 0.5.23, measured):
 
 - `output_token_logprobs` are of the distribution before top-p, top-k and min-p. Requests with one
-  of these also ask for the sampling mask, whose log-probs are of the truncated distribution.
+  of these also request the sampling mask, whose log-probs are of the truncated distribution.
 - A pause returns before the scheduler has read it, so a second request, which the scheduler answers
   itself, follows every pause.
 - With the overlap scheduler, the last token before a pause in place is labelled with the version
@@ -19,11 +19,11 @@ import asyncio
 import secrets
 import tempfile
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -34,7 +34,6 @@ from agentgym_rl.core.engine import (
     Memory,
     SamplingParams,
     SleepLevel,
-    adapter_name,
     version_label,
 )
 from agentgym_rl.core.errors import (
@@ -47,14 +46,23 @@ from agentgym_rl.core.errors import (
 )
 from agentgym_rl.core.model_folder import link_weights, text_settings
 from agentgym_rl.engines import protocol
-from agentgym_rl.engines.client.client import EngineClient, Route, TokenRequest, wired
-from agentgym_rl.engines.client.deltas import NO_LOGPROB, decode, read_counters, streamed
-from agentgym_rl.storage.weights_folder import check_version, held, write_adapter
+from agentgym_rl.engines.client.client import (
+    ClientOptions,
+    EngineClient,
+    Measure,
+    Route,
+    TokenRequest,
+    wired,
+)
+from agentgym_rl.engines.client.deltas import NO_LOGPROB, Words, decode, read_counters, streamed
+from agentgym_rl.storage.weights_folder import check_version, held
+
+from .adapters import adapter_name, write_adapter
 
 GENERATE = "/generate"
 LOAD_ADAPTER, UNLOAD_ADAPTER = "/load_lora_adapter", "/unload_lora_adapter"
 ALREADY_LOADED = "already loaded"
-"""The words of SGLang's refusal of a second adapter with the same name."""
+"""The text of SGLang's refusal of a second adapter with the same name."""
 SERVER_INFO = "/server_info"
 
 _encode = msgspec.json.Encoder().encode
@@ -81,7 +89,7 @@ class ServerInfo(Struct, kw_only=True):
     dp_size: int = 1
     speculative_algorithm: str | None = None
     enable_lora: bool | None = None
-    """A flag, true if the server computes adapters beside its weights, which stay as they are."""
+    """Whether the server computes adapters in addition to its weights, which do not change."""
     max_lora_rank: int | None = None
 
 
@@ -121,7 +129,7 @@ class _Loads(Struct):
 
 
 class _Known(Struct, frozen=True):
-    """The properties of a server, asked for once."""
+    """The properties of a server, requested once."""
 
     server: ServerInfo
     context: int
@@ -136,6 +144,22 @@ class SglangEngine(EngineClient):
             prompt, its config.json and tensors are those of every update.
     """
 
+    words: ClassVar[Words] = Words(
+        (
+            *("maximum context length", "maximum model length"),
+            *("exceeds the maximum allowed length", "longer than the model's context length"),
+        )
+    )
+    metrics: ClassVar[Mapping[Measure, str]] = {
+        "running": "sglang:num_running_reqs",
+        "waiting": "sglang:num_queue_reqs",
+        "kv_use": "sglang:token_usage",
+        "tokens": "sglang:generation_tokens_total",
+        "put_back": "sglang:num_retracted_requests_total",
+        "prompts": "sglang:prompt_tokens_total",
+        "prefilled": "sglang:prefilled_tokens_total",
+        "reused": "sglang:cached_tokens_total",
+    }
     health_path: ClassVar[str] = "/model_info"  # /health samples a token, and fails in a pause
     _label_path: ClassVar[str] = "/model_info"
     _naming: ClassVar[dict[str, Any]] = {"abort_all_requests": False}
@@ -146,20 +170,9 @@ class SglangEngine(EngineClient):
         url: str,
         *,
         model_dir: Path,
-        timeout_s: float = 120.0,
-        control_timeout_s: float = 120.0,
-        has_spans: bool = True,
-        incarnation: int = 0,
-        kind: str = "sglang",
+        **options: Unpack[ClientOptions],
     ) -> None:
-        super().__init__(
-            url,
-            timeout_s=timeout_s,
-            control_timeout_s=control_timeout_s,
-            has_spans=has_spans,
-            incarnation=incarnation,
-            kind=kind,
-        )
+        super().__init__(url, **options)
         self._model_dir = model_dir
         self._asked_before: _Known | None = None
 
@@ -236,7 +249,7 @@ class SglangEngine(EngineClient):
                     "gateway.forced=free"
                 )
             # With that backend `ebnf` takes any grammar of llguidance: a line that begins with
-            # "start:" tells it that this one is in Lark, as ours are.
+            # "start:" marks it as Lark, as ours are.
             params["ebnf"] = sampling.grammar
         return params
 
@@ -285,7 +298,7 @@ class SglangEngine(EngineClient):
                 await self._call("POST", "/flush_cache")
             elif interrupt == "keep":
                 await self._call("GET", SERVER_INFO)
-        except BaseException as error:  # cancellation too: no other code knows of the pause
+        except BaseException as error:  # cancellation too: no other code would resume
             await self._resume_after(error)
             raise
 
@@ -304,7 +317,8 @@ class SglangEngine(EngineClient):
     # ------------------------------------------------------------------ versions
     async def update_weights(self, path: str, *, version: int) -> None:
         """Load a version; see `Engine.update_weights`. The engine is paused while it loads, and
-        runs afterwards; for an adapter that it computes beside its weights it is not paused.
+        runs afterwards; for an adapter that it computes in addition to its weights it is not
+        paused.
 
         SGLang loads any tensors that it gets, so all of the version is checked first, as for a
         publication. The server must see its folder.
@@ -359,7 +373,7 @@ class SglangEngine(EngineClient):
 
     @contextmanager
     def _beside(self, version: Path, *, is_adapter: bool) -> Generator[Path]:
-        """Yield a folder that SGLang can load the version from, beside its own."""
+        """Yield a folder, next to the version's own, from which SGLang can load it."""
         try:
             with tempfile.TemporaryDirectory(prefix=".sglang-", dir=version.parent) as name:
                 folder = Path(name)
@@ -372,7 +386,7 @@ class SglangEngine(EngineClient):
         except OSError as error:
             raise WeightsError(f"{version} as a folder for SGLang: {error}") from error
 
-    # ------------------------------------------------------------------ what it tells of itself
+    # ------------------------------------------------------------------ information
     async def info(self) -> EngineInfo:
         known = await self._known()
         # /v1/models names the folder of the last update; this name is the one it began with.
@@ -398,7 +412,7 @@ class SglangEngine(EngineClient):
         }
 
     async def _known(self) -> _Known:
-        """Return the server's properties; the first call asks for them."""
+        """Return the server's properties; the first call requests them."""
         if self._asked_before is None:
             server = await self._get(SERVER_INFO, ServerInfo)
             self._asked_before = _Known(server, (await self._card())[1])
@@ -408,8 +422,8 @@ class SglangEngine(EngineClient):
 class _Reader:
     """A reader of the replies to one request; see `deltas.Read`.
 
-    `masked`: the request has asked for the sampling mask. `greedy`: it left one token to draw from.
-    `label`: the version whose adapter the request has named; empty: the reply tells the versions.
+    `masked`: the request included the sampling mask. `greedy`: it left one token to draw from.
+    `label`: the version whose adapter the request has named; empty: the reply reports the versions.
     """
 
     def __init__(self, *, masked: bool, greedy: bool, label: str) -> None:
@@ -420,7 +434,7 @@ class _Reader:
     def __call__(self, raw: bytes, url: str, before: int) -> protocol.Choice:
         reply = decode(raw, _Reply, url)
         if reply.error is not None:
-            raise streamed(url, reply.error)
+            raise streamed(url, reply.error, SglangEngine.words)
         meta, ids = reply.meta_info, reply.output_ids
         finish = meta.finish_reason
         new = meta.completion_tokens - before
@@ -442,8 +456,8 @@ class _Reader:
         )
 
     def _versions(self, reply: _Reply) -> list[protocol.VersionSpan] | None:
-        """Return the versions of all tokens so far. On a server with adapters those of the reply
-        only tell when the server was given another label."""
+        """Return the versions of all tokens so far. On a server with adapters, the reply reports
+        only when the server got another label."""
         if not self._label:
             return reply.meta_info.weight_versions
         return [protocol.VersionSpan(self._label, 0, reply.meta_info.completion_tokens)]

@@ -10,19 +10,19 @@ from pydantic import field_validator
 
 from agentgym_rl.config import (
     LoraConfig,
-    OwnEngineConfig,
     RolloutConfig,
     Sections,
     ServerEngineConfig,
     WeightsConfig,
 )
-from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, Interrupt
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Launch, ServerKind
+from agentgym_rl.engines.builds import Build, Releases
+from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Launch, ServerKind
 from agentgym_rl.weights.engine_routes import RemoteEngine
+
+from .build import ADAPTER_INTERRUPTS, RELEASES
 
 if TYPE_CHECKING:
     from agentgym_rl.engines.client.client import EngineClient
-    from agentgym_rl.gym.sandbox import Probe
     from agentgym_rl.weights.transport import Transport
 
 
@@ -83,65 +83,39 @@ class SglangKind(ServerKind):
     section = SglangEngineConfig
     order: ClassVar[int] = 2
     title: ClassVar[str] = "SGLang"
+    releases: ClassVar[Releases] = RELEASES
     identity: ClassVar[str] = "/server_info"
 
-    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def command(self, launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
         from .command import server_command
 
-        config = launch.config
-        assert isinstance(config.engine, SglangEngineConfig)
-        return server_command(
-            config.engine,
-            model_dir=launch.model_dir,
-            served_model_name=config.model.path,
-            host=launch.host,
-            port=launch.port,
-            index=launch.index,
-            interrupt=config.rollout.interrupt,
-            seed=config.seed,
-            label=launch.label,
-            lora=config.lora,
-            run_dir=launch.run_dir,
-        )
+        return server_command(launch, build)
 
     def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
         from .client import SglangEngine
-        from .command import find_build
 
-        python = setup.python_of_servers
-        return SglangEngine(
-            url,
-            kind=self.section.model_fields["type"].default,
-            model_dir=setup.model_dir,
-            timeout_s=setup.engine.request_timeout_s,
-            control_timeout_s=setup.weights.update_timeout_s,
-            has_spans=python is None or find_build(python).has_spans,
-            incarnation=incarnation,
-        )
+        options = self.client_options(setup, incarnation=incarnation)
+        return SglangEngine(url, model_dir=setup.model_dir, **options)
 
-    def check_build(self, engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
-        from .command import check_interrupt, find_build
+    def find_build(self, python: str) -> Build:
+        from . import build
 
-        assert isinstance(engine, SglangEngineConfig)
-        found = find_build(engine.python)
-        check_interrupt(interrupt, has_spans=found.has_spans, where=found.python)
+        return build.find_build(python)
 
     def is_own(self, status: int, answer: Any) -> bool:
         from .checks import server_info
 
         return server_info(answer) is not None
 
-    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
-        from .checks import checked
+    async def check(
+        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
+    ) -> tuple[Checked, list[str]]:
+        from .checks import lacking, server_info
 
-        return await checked(ask, url, fit, identity)
-
-    def probe(self, python: str) -> Probe:
-        from agentgym_rl.engines.launch import probe_server
-
-        from .command import find_build
-
-        return probe_server(self.title, lambda: find_build(python))
+        found = server_info(identity)
+        assert found is not None  # `is_own` has read it
+        checked = self.checked(found.version, setup, where=url, seed=found.random_seed)
+        return checked, await lacking(ask, found, setup)
 
     def recognized(self, engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
         from .weight_routes import recognized

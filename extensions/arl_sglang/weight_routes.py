@@ -1,14 +1,14 @@
 """An SGLang server as a receiver of policy versions (SGLang 0.5.23 and later).
 
-SGLang has nothing to stage into: every update writes into the weights that it serves, and it takes
-damaged ones without a word (missing or narrowed tensors, NaN). So a version is checked before the
-server is touched, and the server is paused before it is written to. While it is written to it
-carries the label of an unknown version, which it keeps if the update breaks off anywhere: a server
-with that label is never resumed, and tokens that it should sample all the same are marked unknown.
+SGLang cannot stage weights: every update writes into the served ones, and damaged ones are accepted
+without an error (missing or narrowed tensors, NaN). So a version is checked before the server is
+touched, and the server is paused before it is written to. While it is written to it carries the
+label of an unknown version, which it keeps if the update is interrupted: a server with that label
+is never resumed, and tokens that it should sample all the same are marked unknown.
 
 A server with LoRA (lora.serve = "adapter") keeps its weights. An adapter is loaded under the name
-of its version beside those that serve, and then becomes the one that new requests name. A request
-keeps the adapter that it named, so no pause is needed, and nothing can be mixed.
+of its version, next to the serving ones, and is then the one that new requests name. A request
+keeps the adapter that it named, so no pause is needed, and versions cannot be mixed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.engine import ADAPTER_INTERRUPTS, UNKNOWN_LABEL, Interrupt, adapter_name
+from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt
 from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.engines.served_adapter import EMPTY_ADAPTER
 from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.storage.weights_folder import EMPTY_ADAPTER
-from agentgym_rl.weights.adapter import WholeVersion
 from agentgym_rl.weights.broadcast import BroadcastGroup, buckets
 from agentgym_rl.weights.engine_routes import (
     RESUME_TIMEOUT_S,
@@ -42,7 +41,11 @@ from agentgym_rl.weights.engine_routes import (
     RemoteEngine,
     Way,
 )
-from agentgym_rl.weights.files import bytes_of, kinds_of
+from agentgym_rl.weights.files import Prepared, bytes_of, kinds_of
+
+from .adapters import adapter_name
+from .build import ADAPTER_INTERRUPTS
+from .version import WholeVersion
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class SglangEngine(RemoteEngine):
         self,
         path: Path,
         *,
-        whole: WholeVersion,
+        version: Prepared,
         label: str,
         interrupt: Interrupt,
         deadline: float,
@@ -100,6 +103,7 @@ class SglangEngine(RemoteEngine):
     ) -> None:
         """Check the version, and prepare the folder that the server will load in its pause; load an
         adapter at once."""
+        whole = version.as_form(WholeVersion)
         self._check_mode(interrupt, deadline)
         if self._has_lora(deadline):
             self._load_adapter(whole, label, deadline)
@@ -117,7 +121,7 @@ class SglangEngine(RemoteEngine):
     def stage_tensors(
         self,
         *,
-        whole: WholeVersion,
+        version: Prepared,
         way: Way,
         address: str,
         interrupt: Interrupt,
@@ -130,6 +134,7 @@ class SglangEngine(RemoteEngine):
                 f"{self}: was started with --enable-lora, and gets adapters as files alone: set "
                 f"weights.transport to 'shm', got {way!r}"
             )
+        whole = version.as_form(WholeVersion)
         tensors = whole.tensors()
         if interrupt == "wait":
             raise WeightsError(
@@ -156,7 +161,8 @@ class SglangEngine(RemoteEngine):
         self, label: str, *, interrupt: Interrupt, deadline: float, may_sleep: bool = False
     ) -> Pause:
         """Pause, write what is staged, check it, resume; return the interval without sampling (in
-        `wait` it includes the wait for the requests in flight, as SGLang does not tell them apart).
+        `wait` it includes the wait for the requests in flight, since SGLang does not report them
+        separately).
 
         After a failure before the first write the server samples on. After any other one it stays
         paused, with the label of an unknown version. `may_sleep` has no effect.
@@ -207,8 +213,8 @@ class SglangEngine(RemoteEngine):
         return bool(self._server_info(deadline).get("enable_lora"))
 
     def _load_adapter(self, whole: WholeVersion, label: str, deadline: float) -> None:
-        """Load an adapter beside the one that serves; unload all others, when the last requests
-        that named them are done."""
+        """Load an adapter next to the serving one; unload all others, when the last requests that
+        named them are done."""
         folder = whole.adapter()
         name, served = (adapter_name(it) for it in (label, self.label(deadline=deadline)))
         loaded = self._adapters(deadline)
@@ -264,7 +270,7 @@ class SglangEngine(RemoteEngine):
             raise
 
     def _condemn(self, error: WeightsError) -> None:
-        """Keep a server that may have weights of two versions from sampling."""
+        """Prevent a server that may have weights of two versions from sampling."""
         self.close()
         error.add_note("it may have parts of two versions, and stays paused until it has one")
         limit = time.monotonic() + RESUME_TIMEOUT_S

@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from agentgym_rl.config import LoraConfig, ServerEngineConfig
+from agentgym_rl.config import LoraConfig, OwnEngineConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.kind import Ask, Checked, Fit
-from agentgym_rl.engines.protocol import SERVED_ADAPTER
+from agentgym_rl.engines.kind import Ask, EngineSetup
 
 from . import command as vllm
+from .client import SERVED_ADAPTER
 
 
-async def checked(ask: Ask, url: str, fit: Fit, *, release: str) -> tuple[Checked, list[str]]:
-    """Return the properties of the server of that release, and the flags that it lacks.
+async def lacking(ask: Ask, setup: EngineSetup) -> tuple[int, list[str]]:
+    """Return the seed of a server, and the flags that it lacks.
 
     Raises:
-        ConfigError: it is of a version that is not supported, cannot keep versions apart, or
-            refuses to answer.
+        ConfigError: it refuses to answer.
     """
-    vllm.check_version(release, where=url)
-    has_spans = vllm.reports_spans(release)
-    vllm.check_interrupt(fit.interrupt, has_spans=has_spans, where=url)
     server = await _server_config(ask)
-    missing = [line async for line in _missing(ask, server, fit.config, fit.transport)]
-    missing += await _lacking_adapter(ask, fit.lora)
-    seed = server["model_config"]["seed"] if server else 0
-    return Checked("vllm", has_spans, seed), missing
+    transport = setup.weights.transport
+    missing = [line async for line in _missing(ask, server, setup.engine, transport)]
+    missing += await _lacking_adapter(ask, setup.lora)
+    return (server["model_config"]["seed"] if server else 0), missing
 
 
 async def _server_config(ask: Ask) -> dict[str, Any]:
-    """Return the configuration of a vLLM server; {} if it has no route that reports it."""
+    """Return the configuration of a vLLM server; {} if it has no route for it."""
     status, info = await ask("/server_info?config_format=json")
     if status == 404:
         return {}
@@ -43,10 +39,10 @@ async def _server_config(ask: Ask) -> dict[str, Any]:
 async def _missing(
     ask: Ask,
     server: dict[str, Any],
-    config: ServerEngineConfig,
+    config: OwnEngineConfig,
     transport: str,
 ) -> AsyncIterator[str]:
-    """Yield what the command line of a vLLM server lacks, a line each."""
+    """Yield the flags that the command line of a vLLM server lacks, a line each."""
     status, _ = await ask("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
     if status in (403, 404):
         yield "--enable-scale-out (the token route is off)"
@@ -61,7 +57,7 @@ async def _missing(
 
 
 def _misconfigured(
-    server: dict[str, Any], config: ServerEngineConfig, transport: str
+    server: dict[str, Any], config: OwnEngineConfig, transport: str
 ) -> Iterator[str]:
     model, cache = server["model_config"], server["cache_config"]
     if model["logprobs_mode"] != "processed_logprobs":
@@ -94,8 +90,8 @@ def _misconfigured(
 
 
 async def _lacking_adapter(ask: Ask, lora: LoraConfig) -> list[str]:
-    """Return the flags that the server lacks, or has too many of, to serve versions as `lora.serve`
-    says."""
+    """Return the flags that the server lacks, or has in excess, to serve versions by
+    `lora.serve`."""
     status, models = await ask("/v1/models")
     if status != 200 or not isinstance(models, dict):
         raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")

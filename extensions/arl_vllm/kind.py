@@ -14,11 +14,13 @@ from agentgym_rl.config import (
     WeightsConfig,
 )
 from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Fit, Launch, ServerKind
+from agentgym_rl.engines.builds import Build, Releases
+from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Launch, ServerKind
+
+from .build import RELEASES
 
 if TYPE_CHECKING:
     from agentgym_rl.engines.client.client import EngineClient
-    from agentgym_rl.gym.sandbox import Probe
     from agentgym_rl.weights.transport import Transport
 
 
@@ -46,72 +48,53 @@ class VllmKind(ServerKind):
     section = VllmEngineConfig
     order: ClassVar[int] = 1
     title: ClassVar[str] = "vLLM"
+    releases: ClassVar[Releases] = RELEASES
     identity: ClassVar[str] = "/version"
+    reward_model_command: ClassVar[str] = ", such as `vllm serve MODEL --runner pooling`"
 
-    def command(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+    def command(self, launch: Launch, build: Build) -> tuple[list[str], dict[str, str]]:
         from .command import server_command
 
-        config = launch.config
-        assert isinstance(config.engine, VllmEngineConfig)
-        return server_command(
-            config.engine,
-            model_dir=launch.model_dir,
-            served_model_name=config.model.path,
-            host=launch.host,
-            port=launch.port,
-            index=launch.index,
-            transport=config.weights.transport,
-            seed=config.seed,
-            sleeps=config.cluster.colocated,
-            lora=config.lora,
-            run_dir=launch.run_dir,
-        )
+        return server_command(launch, build)
 
     def client(self, url: str, setup: EngineSetup, *, incarnation: int) -> EngineClient:
-        from agentgym_rl.engines.client.client import HttpEngine
-        from agentgym_rl.engines.protocol import SERVED_ADAPTER
-
-        from .command import MAX_LOGPROBS, find_build
+        from .client import MAX_LOGPROBS, SERVED_ADAPTER, VllmEngine
 
         python = setup.python_of_servers
-        build = None if python is None else find_build(python)
-        return HttpEngine(
+        return VllmEngine(
             url,
-            kind=self.section.model_fields["type"].default,
-            timeout_s=setup.engine.request_timeout_s,
-            control_timeout_s=setup.weights.update_timeout_s,
-            has_spans=build is None or build.has_spans,
             # A seed kills vLLM's CPU build once a prefill is chunked or recomputed.
-            send_seed=build is not None and not build.is_cpu,
+            send_seed=python is not None and not self.find_build(python).is_cpu,
             polls_staging=setup.weights.transport in ("shm", "gloo"),
             num_alternatives=MAX_LOGPROBS,
             adapter=SERVED_ADAPTER if setup.lora.serve == "adapter" else "",
-            incarnation=incarnation,
+            **self.client_options(setup, incarnation=incarnation),
         )
 
-    def check_build(self, engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
-        from .command import check_interrupt, check_sleep, find_build
+    def find_build(self, python: str) -> Build:
+        from . import build
 
-        assert isinstance(engine, VllmEngineConfig)
-        build = find_build(engine.python)
-        check_interrupt(interrupt, has_spans=build.has_spans, where=build.python)
+        return build.find_build(python)
+
+    def check_build(self, engine: OwnEngineConfig, *, interrupt: Interrupt, sleeps: bool) -> None:
+        from .build import check_sleep
+
+        super().check_build(engine, interrupt=interrupt, sleeps=sleeps)
         if sleeps:
-            check_sleep(build)
+            assert isinstance(engine, VllmEngineConfig)
+            check_sleep(self.find_build(engine.python))
 
     def is_own(self, status: int, answer: Any) -> bool:
         return status == 200 and isinstance(answer, dict) and "version" in answer
 
-    async def check(self, ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked, list[str]]:
-        from .checks import checked
+    async def check(
+        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
+    ) -> tuple[Checked, list[str]]:
+        from .checks import lacking
 
-        return await checked(ask, url, fit, release=str(identity["version"]))
-
-    def probe(self, python: str) -> Probe:
-        from agentgym_rl.engines.launch import probe_server
-
-        from .command import find_build
-
-        return probe_server(self.title, lambda: find_build(python))
+        checked = self.checked(str(identity["version"]), setup, where=url)
+        seed, missing = await lacking(ask, setup)
+        return checked._replace(seed=seed), missing
 
     def transport(
         self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None

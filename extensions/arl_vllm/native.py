@@ -49,7 +49,7 @@ class FleetClient:
         self.workers: Mapping[str, int] = {}
         """The number of worker processes by engine."""
         self.wrote = False
-        """A flag, true once an engine may have begun to overwrite its weights."""
+        """Whether an engine may have begun to overwrite its weights."""
         self.pauses: dict[str, Pause] = {}
         """The interval in which each engine did not sample."""
         self.failures: queue.Queue[WeightsError] = queue.Queue()
@@ -62,7 +62,7 @@ class FleetClient:
         return [engine.url for engine in self._taking_part().alive.values()]
 
     def join(self, publication: Publication, workers: Mapping[str, int]) -> None:
-        """Work for this publication from here on."""
+        """Take part in this publication from here on."""
         self._publication = publication
         self.workers = {name: workers[name] for name in publication.alive}
         self.wrote, self.pauses, self.failures = False, {}, queue.Queue()
@@ -153,7 +153,7 @@ T = TypeVar("T")
 class NativeTransport(Transport):
     """The `backend` of vLLM, driven through its `WeightTransferTrainerFactory`.
 
-    Rank 0 of `num_ranks` trainers holds complete tensors and is alone in the transfer.
+    Rank 0 of `num_ranks` trainers holds complete tensors, and only it takes part in the transfer.
 
     Raises:
         ConfigError: vLLM is missing, or the backend does not support so many trainer ranks.

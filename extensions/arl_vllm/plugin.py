@@ -1,4 +1,5 @@
-"""The plugin that vLLM loads in each of its processes when this package is installed beside it.
+"""The plugin that vLLM loads in each of its processes when this package is installed in its
+environment.
 
 The plugin must be harmless to users who have both installed and use vLLM for something else.
 """
@@ -8,11 +9,11 @@ The plugin must be harmless to users who have both installed and use vLLM for so
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import multiprocessing
 import os
-import signal
+
+from arl_isolation.locks import die_with_parent
 
 _log = logging.getLogger(__name__)
 
@@ -21,8 +22,6 @@ DIE_WITH_PARENT = "ARL_DIE_WITH_PARENT"
 
 SHM, GLOO = "arl-shm", "arl-gloo"
 """The names of the weight-transfer backends, for --weight-transfer-config."""
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def register() -> None:
@@ -43,18 +42,11 @@ def register() -> None:
 
 
 def _die_with_parent() -> None:
-    """Make the kernel kill this process when its parent dies, for any reason.
-
-    This applies only to children of a vLLM server (multiprocessing knows their parent): the server
-    itself belongs to the process that started it. The kernel watches the thread that did the start;
-    vLLM starts its processes from main threads.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is None:
+    """End with the server. The server itself, which multiprocessing knows no parent of, belongs to
+    the process that started it. vLLM starts its processes from main threads, as this needs."""
+    if (parent := multiprocessing.parent_process()) is None:
         return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        _log.warning("prctl(PR_SET_PDEATHSIG): %s", os.strerror(ctypes.get_errno()))
-    # A parent that died before the call above sends no signal any more.
-    if os.getppid() != parent.pid:
-        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        die_with_parent(parent.pid or 0)
+    except OSError as error:
+        _log.warning("%s", error)

@@ -24,7 +24,7 @@ import numpy as np
 
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import ProcessSpec, free_port
-from agentgym_rl.config import Config, GatewayConfig, InitConfig
+from agentgym_rl.config import Config, GatewayConfig
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.parse import parse_json
@@ -38,8 +38,9 @@ from agentgym_rl.storage.checkpoints import checksums
 from agentgym_rl.storage.run_folder import WARMED_UP
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
-from .demonstrations import LeftOut, Notes, check_row, conversation_of, with_text_arguments
+from .demonstrations import Notes, SkippedRow, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
+from .keys import InitConfig
 from .written import TokenRow, note_unread_calls, rows_of
 
 _log = logging.getLogger(__name__)
@@ -54,9 +55,9 @@ def token_rows(
     held_out: HeldOut | None = None,
     parsers: ParserFactory | None = None,
 ) -> list[Row]:
-    """Return the rows of a JSONL file, one or more a line; labelled tokens train. What is not
-    learned as it stands is counted, and logged once. `parsers`: of the model's replies, to find
-    calls that it does not write like this.
+    """Return the rows of a JSONL file, one or more a line; labelled tokens train. Differences
+    between rows and learned tokens are counted, and logged once. `parsers`: those of the model's
+    replies, to find calls in another notation.
 
     Raises:
         ConfigError: the file or a line of it cannot be read, would train something else than it
@@ -82,7 +83,7 @@ def token_rows(
                 if digest in seen:
                     notes.add("row like an earlier one, learned as often as it is there")
                 seen.add(digest)
-        except LeftOut:
+        except SkippedRow:
             notes.add("row of weight 0, left out")
             found = []
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -214,9 +215,9 @@ async def warmed_up(opened: Opened, progress: Progress) -> Config:
         ProcessDied: a rank failed.
     """
     config, run_dir = opened.config, opened.run_dir
-    if config.init.method != "sft":
+    if config.of(InitConfig).method != "sft":
         return config
-    init = config.init
+    init = config.of(InitConfig)
     progress.phase(f"warming up: reading {init.data}")
     held_out = None
     if opened.evaluates:

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from agentgym_rl.algo.balance import balance
-from agentgym_rl.config import Config, InitConfig, TrainerConfig
+from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
 from agentgym_rl.trainer.export import export_model
@@ -25,6 +25,8 @@ from agentgym_rl.trainer.optim import learning_rate, make_optimizer, set_learnin
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.shard_tensors import MicroBatch, accumulate
 from agentgym_rl.trainer.world import join_world
+
+from .keys import InitConfig
 
 _NOWHERE = torch.zeros(0, dtype=torch.int64)
 """The places in a batch's flat arrays, which a warm-up does not have."""
@@ -58,7 +60,9 @@ def warm_up(
         timeout_s=config.trainer.batch_timeout_s,
     ) as world:
         policy = Policy.configured(config, model_dir, world)
-        for told in learn(policy, read_rows(rows), config.init, config.trainer, seed=config.seed):
+        for told in learn(
+            policy, read_rows(rows), config.of(InitConfig), config.trainer, seed=config.seed
+        ):
             if world.rank == 0:
                 with steps.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(told) + "\n")

@@ -47,7 +47,7 @@ class RunnerSession(Session):
         async with self._busy:
             started = time.perf_counter()
             try:
-                reply = await self._ask("cell", limit_s, code=text, timeout_s=limit_s)
+                reply = await self._request("cell", limit_s, code=text, timeout_s=limit_s)
             except asyncio.CancelledError:
                 if not self._over:
                     self._over = "a cell was cancelled"
@@ -66,7 +66,7 @@ class RunnerSession(Session):
             raise SandboxError("only Python sessions can be forked")
         async with self._busy:
             try:
-                reply = await self._ask("fork", 0)
+                reply = await self._request("fork", 0)
             except SandboxLost:
                 raise
             except SandboxError as error:
@@ -82,7 +82,7 @@ class RunnerSession(Session):
                 "close_session", session=self._number, deadline_s=self._sandbox.answer_s
             )
 
-    async def _ask(self, op: str, limit_s: float, **fields: Any) -> dict[str, Any]:
+    async def _request(self, op: str, limit_s: float, **fields: Any) -> dict[str, Any]:
         if self._over:
             raise SandboxLost(f"the session is over: {self._over}")
         self._sandbox.check_open()

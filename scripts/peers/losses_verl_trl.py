@@ -9,10 +9,10 @@ from typing import Any
 
 import nemo
 import torch
+from arl_objectives.values import value_loss
 from cases import NONE, Case, Settings, Values, algo, both, fresh, ours, take, theirs
 from torch import Tensor
 
-from agentgym_rl.algo.advantages import value_loss
 from agentgym_rl.algo.kl import kl_estimates
 from agentgym_rl.config import AlgoConfig, KlConfig
 

@@ -9,9 +9,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from dataclasses import dataclass
 from pathlib import Path
 
+from arl_vllm.client import VllmEngine
+
 from agentgym_rl.config import load_config
 from agentgym_rl.core.engine import Sampler
-from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
@@ -39,7 +40,7 @@ class RealEngine:
         relay = Relay(self.url)
         async with relay.serving() as url:
             is_vllm = self.journal is None
-            engine = HttpEngine(url, send_seed=not is_vllm, polls_staging=is_vllm)
+            engine = VllmEngine(url, send_seed=not is_vllm, polls_staging=is_vllm)
             await engine.name_version(0)
             before = set(self._journaled())
             try:

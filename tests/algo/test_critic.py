@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from agentgym_rl.algo.advantages import (
+from arl_objectives.values import (
     adaptive_lambdas,
     generalized_advantages,
     terminal_rewards,
     value_loss,
 )
+
 from tests.kit.cases import cases
 
 ROWS = torch.tensor([0, 0, 0, 1, 1])

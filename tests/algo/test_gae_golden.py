@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import torch
+from arl_objectives.values import generalized_advantages
 
-from agentgym_rl.algo.advantages import generalized_advantages
 from tests.kit.cases import cases
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")

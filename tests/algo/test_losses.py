@@ -10,8 +10,8 @@ from arl_objectives.covariance import held_objective
 from torch import Tensor
 
 from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.losses import LOSSES, LossTokens, PolicyLoss, policy_loss
-from agentgym_rl.config import AlgoConfig
+from agentgym_rl.algo.losses import LossTokens, PolicyLoss, policy_loss
+from agentgym_rl.config import LOSSES, AlgoConfig
 from tests.kit.cases import cases
 
 ROWS = torch.tensor([0, 0, 1])

@@ -121,7 +121,7 @@ def test_what_cannot_be_asked_does_not_keep_the_others_from_it(monkeypatch):
     async def never(self):
         raise ConfigError("no account")
 
-    monkeypatch.setattr("arl_vllm.command.find_build", broken)
+    monkeypatch.setattr("arl_vllm.build.find_build", broken)
     monkeypatch.setattr("arl_sandboxes.docker.backend.DockerBackend.probe", never)
     found = examined()
     assert "RuntimeError: the driver is gone" in found["vLLM"].detail

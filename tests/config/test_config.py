@@ -21,8 +21,8 @@ from agentgym_rl.config import (
     load_config,
     section_types,
 )
-from agentgym_rl.config.section import differences
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.section import differences
 from tests.kit.cases import cases
 
 

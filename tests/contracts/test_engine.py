@@ -20,7 +20,6 @@ from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.engine import Delta, SamplingParams
 from agentgym_rl.core.errors import ContextLengthError, EngineError
-from agentgym_rl.fleet.loads import NAMES
 from agentgym_rl.gateway.parsers import ToolCall, readers_of
 from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
@@ -367,24 +366,17 @@ def test_completions_are_served_to_the_sdk_of_openai(play):
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(PROMPT), 9)
 
 
-async def counted(engine):
-    """The counters of an engine by their meaning."""
-    counters = await engine.counters()
-    named = {meaning: [n for n in names if n in counters] for meaning, names in NAMES.items()}
-    return {meaning: counters[names[0]] for meaning, names in named.items() if names}
-
-
 def test_requests_and_tokens_are_counted(play):
     play.member.needs("counters")
 
     async def scenario(engine):
-        before = await counted(engine)
+        before = await engine.measures()
         await collect(engine, max_tokens=23)
         async with asyncio.timeout(60):
-            after = await counted(engine)
+            after = await engine.measures()
             while after["running"] or after["tokens"] < before["tokens"] + 23:
                 await asyncio.sleep(0.1)
-                after = await counted(engine)
+                after = await engine.measures()
         return before, after
 
     before, after = play(scenario)

@@ -11,7 +11,7 @@ import pytest
 from agentgym_rl.core.engine import Interrupt, SamplingParams
 from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.weights.parts import write_version
-from tests.contracts.test_engine import EXACT, PROMPT, collect, counted, joined
+from tests.contracts.test_engine import EXACT, PROMPT, collect, joined
 from tests.kit.cases import cases
 from tests.kit.versions import part_of
 from tests.vllm.plain import weights_of
@@ -320,7 +320,7 @@ def test_closing_the_iterator_aborts(play):
         await call.aclose()
         if play.member.can("counters"):
             async with asyncio.timeout(60):
-                while (await counted(engine))["running"]:  # noqa: ASYNC110
+                while (await engine.measures())["running"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         else:
             await engine.pause(interrupt="wait")  # for nothing: the request is gone

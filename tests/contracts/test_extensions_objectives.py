@@ -10,9 +10,8 @@ from agentgym_rl.config import AlgoConfig, RolloutConfig, load_config
 from agentgym_rl.core import extensions
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import Task
-from agentgym_rl.rollout.additions import addition_kinds, additions
+from agentgym_rl.rollout.additions import additions
 from agentgym_rl.rollout.draws import draws_kind, draws_of
-from agentgym_rl.trainer.trained_term import trained_term
 from tests.kit.extension import install
 from tests.kit.groups import make_group
 
@@ -44,6 +43,9 @@ class Even(Draws):
 class EvenKind(DrawsKind):
     def takes(self, config):
         return config.max_rejected == 7
+
+    def key(self, config):
+        return "rollout.max_rejected=7"
 
     def check(self, config):
         pass
@@ -101,21 +103,17 @@ def test_a_package_adds_to_episodes(theirs):
 
 
 def test_what_is_not_installed_is_refused(monkeypatch):
-    points, absent = extensions.entry_points_of, {"draws", "additions", "objectives"}
+    points = extensions.entry_points_of
 
     def installed(group):
-        return {} if group in absent else points(group)
+        return {} if group == "objectives" else points(group)
 
-    modules = ("core.extensions", "algo.terms", "trainer.trained_term")
-    for name in modules:
+    for name in ("core.extensions", "algo.terms"):
         monkeypatch.setattr(f"agentgym_rl.{name}.entry_points_of", installed)
     taught = load_config(None, {"algo.teacher.models": "bundled/math"})
-    for act, said in (
-        (lambda: draws_kind(RolloutConfig(curriculum="task")), "rollout.curriculum 'task': no ins"),
-        (lambda: addition_kinds(taught), "algo.teacher.models: no installed package"),
-        (lambda: our_terms(taught.algo), "algo.teacher: no installed package has its term"),
-        (lambda: our_terms(AlgoConfig(entropy_coef=1)), "algo.entropy_coef: no installed package"),
-        (lambda: trained_term("critic"), "algo.baseline 'critic': no installed package"),
+    for algo, said in (
+        (taught.algo, "algo.teacher: no installed package has its term"),
+        (AlgoConfig(entropy_coef=1), "algo.entropy_coef: no installed package"),
     ):
         with pytest.raises(ConfigError, match=said):
-            act()
+            our_terms(algo)

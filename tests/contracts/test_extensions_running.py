@@ -23,7 +23,6 @@ from agentgym_rl.gym.registry import spec
 from agentgym_rl.gym.services import Verifier, running_services
 from agentgym_rl.rollout.players import PlayerKind, check_single_agent, player_kind
 from agentgym_rl.rollout.producer import LocalProducer
-from agentgym_rl.run import parts as run_parts
 from agentgym_rl.run.parts import ProducerKind, producer_kind
 from agentgym_rl.storage.episode_reader import EpisodeReader
 from tests.kit.extension import install
@@ -278,10 +277,7 @@ def test_pools_that_cannot_be_chosen_are_refused(registered, monkeypatch):
 
 
 def test_keys_that_no_installed_package_serves_are_refused(monkeypatch):
-    monkeypatch.setattr(run_parts, "PRODUCERS", "producers_of_nobody")
     monkeypatch.setattr(fleet_parts, "GROUP", "turns_of_nobody")
-    with pytest.raises(ConfigError, match=r"rollout\.workers 2: no installed package"):
-        producer_kind(load_config(overrides={"rollout.workers": 2}))
     config = load_config(overrides={"cluster.colocated": True})
     with pytest.raises(ConfigError, match=r"cluster\.colocated: no installed package"):
         turns_of(config.cluster, config.trainer, config.own_engine)

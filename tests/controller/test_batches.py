@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentgym_rl.algo.prefixes import num_distinct
-from agentgym_rl.config import TeacherConfig
+from agentgym_rl.config import AlgoConfig
 from agentgym_rl.controller.batches import batch_metrics, split_batch, taught, why_nothing_taught
 from agentgym_rl.core.batch import BatchShard
 from agentgym_rl.core.errors import ConfigError
@@ -56,16 +56,16 @@ def test_groups_stay_whole_in_minibatches_if_each_gets_as_many(group, count, who
 
 def test_every_episode_has_the_weights_of_its_teachers(group):
     models = [{"model": "a"}, {"model": "b", "weight": 3, "only": {"env_id": "x", "level": 2}}]
-    teacher = TeacherConfig.model_validate({"models": models})
+    algo = AlgoConfig.model_validate({"teacher": {"models": models}})
     groups = [group(f"g{i}", [0], size=1) for i in range(3)]
     groups = [replace(it, data={"level": 1 + number % 2}) for number, it in enumerate(groups)]
     members = [replace(it.members[0], env_id="xxy"[n]) for n, it in enumerate(groups)]
     groups = [replace(it, members=[of]) for it, of in zip(groups, members, strict=True)]
-    (shard,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=1, teacher=teacher)
-    assert shard.teachers == [[1, 0], [1, 3], [1, 0]]
-    assert BatchShard.unpack(shard.pack()).teachers == shard.teachers
+    (shard,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=1, of_task=algo.of_task)
+    assert shard.of_tasks == {"teacher": [[1, 0], [1, 3], [1, 0]]}
+    assert BatchShard.unpack(shard.pack()).of_tasks == shard.of_tasks
     (plain,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=1)
-    assert not plain.teachers
+    assert not plain.of_tasks
 
 
 def test_minibatches_are_balanced_by_tokens(group):

@@ -13,6 +13,7 @@ from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.concurrency import METRIC, Concurrency, Look, adapt
 from agentgym_rl.core.engine import EngineLoad
 from agentgym_rl.core.errors import ConfigError, EngineError
+from agentgym_rl.engines.client.client import MEASURES
 from agentgym_rl.engines.client.deltas import read_counters
 from agentgym_rl.fleet.loads import EngineLoads
 from tests.kit.cases import cases
@@ -247,14 +248,14 @@ class Engine:
     def __init__(self, **counters):
         self.counts = counters
 
-    async def counters(self):
+    async def measures(self):
         if not self.counts:
             raise EngineError("no answer")
-        return {f"arl_engine_{name}": value for name, value in self.counts.items()}
+        return dict.fromkeys(MEASURES, 0.0) | self.counts
 
 
 def test_engines_are_added_up_and_counted_on_where_one_begins_again():
-    one, two = Engine(running=3, generated_tokens_total=50), Engine(generated_tokens_total=7)
+    one, two = Engine(running=3, tokens=50), Engine(tokens=7)
     engines = {"a": one}
 
     async def main():
@@ -262,8 +263,8 @@ def test_engines_are_added_up_and_counted_on_where_one_begins_again():
         await loads.read()
         engines["b"] = two
         found = [await loads.read()]
-        one.counts["generated_tokens_total"] = 60
-        two.counts["generated_tokens_total"] = 2  # it was started again
+        one.counts["tokens"] = 60
+        two.counts["tokens"] = 2  # it was started again
         found.append(await loads.read())
         one.counts.clear()
         return [*found, await loads.read()]

@@ -7,7 +7,7 @@ import pytest
 from arl_dialects import responses_request as responses
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.config.section import flat
+from agentgym_rl.core.section import flat
 from agentgym_rl.gateway.request import chat_request as chat
 from tests.contracts.engines import table
 from tests.docs.blocks import ROOT, blocks
@@ -36,10 +36,10 @@ def test_the_agent_in_the_docs_is_the_example():
 
 
 def test_every_variable_of_a_program_is_in_the_docs():
-    from arl_agents.command.variables import TOLD
+    from arl_agents.command.variables import EPISODE_VARIABLES
 
     text = (ROOT / "docs" / "agents.md").read_text()
-    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", text, re.MULTILINE)) == TOLD
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", text, re.MULTILINE)) == EPISODE_VARIABLES
 
 
 def test_every_agent_is_in_the_docs():

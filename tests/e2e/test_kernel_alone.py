@@ -18,7 +18,6 @@ from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agentgym_rl", "arl_isolation", "envs", "agents", "sandboxes")
-PLUGINS = ("arl_envs.", "arl_agents.", "arl_sandboxes.", "agentgym_rl.")
 KERNEL_COMMANDS = ["train", "eval", "runs", "list", "doctor", "engine", "trainer", "bench"]
 
 pytestmark = pytest.mark.slow
@@ -26,15 +25,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory) -> Path:
-    """Return a copy of the checkout without extensions, as if it was installed."""
+    """Return a copy of the checkout without extensions, as if it was installed: what they register
+    is known, and they are not there."""
     root = tmp_path_factory.mktemp("kernel")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     lines: list[str] = []
     for group, members in points.items():
-        ours = {name: value for name, value in members.items() if value.startswith(PLUGINS)}
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in ours.items()), ""]
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in members.items()), ""]
     about = root / "agentgym_rl-0.1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: agentgym-rl\nVersion: 0.1.0\n")
@@ -96,9 +95,10 @@ def test_a_run_trains_on_the_scripted_engine(kernel, tmp_path):
     [
         ([], "agentgym_rl.engines"),
         (["--engine=vllm"], "engine.type"),
-        (["--rollout.workers=2"], "agentgym_rl.producers"),
+        (["--rollout.workers=2"], "rollout.workers is a key of the extension arl_scale"),
         (["--cluster=ray"], "cluster.type"),
-        (["--init=sft", "--init.data=rows.jsonl"], "agentgym_rl.preparations"),
+        (["--init=sft", "--init.data=rows.jsonl"], "init is a key of the extension arl_warmup"),
+        (["--algo.baseline=critic"], "algo.baseline"),
     ],
 )
 def test_what_is_missing_is_refused_by_name(kernel, tmp_path, flags, refusal):
@@ -109,3 +109,48 @@ def test_what_is_missing_is_refused_by_name(kernel, tmp_path, flags, refusal):
     assert done.returncode == 2, done.stderr
     assert refusal in done.stderr
     assert "Traceback" not in done.stderr
+
+
+MISSING = {
+    "rollout.seats.x": ("policy", "rollout.seats", "arl_selfplay"),
+    "rollout.curriculum": ("task", "rollout.curriculum", "arl_objectives"),
+    "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
+    "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
+    "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
+    "serve.max_sessions": (2, "serve", "arl_serve"),
+}
+"""Keys of extensions: a value, the name of what an entry point adds, and the extension."""
+
+SET = """
+import sys, tomllib
+from agentgym_rl import Config, load_config
+from agentgym_rl.run.resume import resumed_config
+how, file = sys.argv[1:]
+if how == "python":
+    Config(**tomllib.load(open(file, "rb")))
+elif how == "file":
+    load_config(file)
+else:
+    from pathlib import Path
+    import tomli_w
+    values = load_config(None, {"engine.type": "scripted"}).model_dump(exclude_none=True)
+    for section, keys in tomllib.load(open(file, "rb")).items():
+        values.setdefault(section, {}).update(keys)
+    Path(file).write_text(tomli_w.dumps({"format": 1, **values}))
+    resumed_config(Path(file).parent, None, {})
+"""
+
+
+@cases("key", [*MISSING])
+def test_a_key_of_a_missing_extension_is_refused_by_its_name(kernel, tmp_path, key):
+    value, name, package = MISSING[key]
+    said = f"{name} is a key of the extension {package}, which is not installed"
+    flag = [f"--{key}={value}", f"--run={tmp_path / 'run'}"]
+    done = python(kernel, "-m", "agentgym_rl", "train", "--engine=scripted", *flag)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    section, _, rest = key.partition(".")
+    file = tmp_path / "config.toml"
+    file.write_text(f"[{section}]\n{rest} = {json.dumps(value)}\n[engine]\ntype = 'scripted'\n")
+    for how in ("python", "file", "resumed"):
+        done = python(kernel, "-c", SET, how, str(file))
+        assert said in done.stderr, f"{how}: {done.stderr}"

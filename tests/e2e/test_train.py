@@ -6,9 +6,10 @@ from contextlib import closing
 import pytest
 from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
+from arl_warmup.keys import InitConfig
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.config import InitConfig, load_config
+from agentgym_rl.config import load_config
 from agentgym_rl.storage.episode_reader import EpisodeReader
 
 from .conftest import descendants

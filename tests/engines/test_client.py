@@ -1,4 +1,4 @@
-"""HttpEngine against servers that answer well, in vLLM's way, and badly."""
+"""VllmEngine against servers that answer well, in vLLM's way, and badly."""
 
 import asyncio
 import base64
@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+from arl_vllm.client import VllmEngine
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ContextLengthError, EngineError, RequestRefused
-from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.runtime.http_server import read_body, reply, serving
 from tests.kit.cases import cases
 
@@ -53,7 +53,7 @@ async def _answering(*answers, **options):
         await reply(send, status, text.encode())
 
     async with serving(app, host="127.0.0.1", port=0) as url:
-        client = HttpEngine(url, **{"timeout_s": 5.0, **options})
+        client = VllmEngine(url, **{"timeout_s": 5.0, **options})
         try:
             yield client, seen
         finally:
@@ -126,10 +126,10 @@ def test_what_a_token_was_drawn_from_is_read_as_the_engine_says_it(what, stream)
 def test_it_is_known_beforehand_what_an_engine_will_report(cut):
     """Log-probs of 50 tokens tell what was left if there is one among them that was not."""
     sampling = SamplingParams(4, **cut)
-    few = HttpEngine("http://127.0.0.1:1", num_alternatives=50).no_support(sampling)
+    few = VllmEngine("http://127.0.0.1:1", num_alternatives=50).no_support(sampling)
     assert few == ("" if 0 < cut.get("top_k", 0) < 50 else few)
     assert "set top_k, to 49 or less" in few or cut.get("top_k", 50) < 50
-    assert HttpEngine("http://127.0.0.1:1").no_support(sampling) == ""
+    assert VllmEngine("http://127.0.0.1:1").no_support(sampling) == ""
 
 
 def test_sets_of_another_length_are_malformed():

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from arl_vllm.client import VllmEngine
 
 from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_VERSION, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
-from agentgym_rl.engines.client.client import HttpEngine
 from tests.kit.cases import cases
 from tests.kit.fake_servers import VllmServer
 
@@ -20,7 +20,7 @@ def _play(server, scenario, **options):
 
     async def play():
         async with asyncio.timeout(60), server.running() as url:
-            client = HttpEngine(url, **{"control_timeout_s": 5, **options})
+            client = VllmEngine(url, **{"control_timeout_s": 5, **options})
             try:
                 return await scenario(client)
             finally:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from arl_endpoints.odd_replies import oddity
 from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
 
@@ -16,7 +17,6 @@ from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.evaluate.command import evaluate_all
 from agentgym_rl.evaluate.folder import EvalTarget
-from agentgym_rl.gateway.odd_replies import oddity
 from agentgym_rl.gateway.server.gateway import Gateway
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.gateway.template.chat_format import ChatFormat

@@ -6,16 +6,15 @@ import random
 
 import pytest
 from arl_envs.games.tictactoe import best_moves, free
+from arl_selfplay.ratings import ratings
+from arl_selfplay.round_robin import print_ratings, round_robin
 
 from agentgym_rl.cli import eval_targets
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.evaluate.command import round_robin
 from agentgym_rl.evaluate.folder import EvalTarget
-from agentgym_rl.evaluate.statistics import ratings
 from agentgym_rl.evaluate.target import first_engines
-from agentgym_rl.report.evaluation import print_ratings
 from agentgym_rl.report.progress import make_progress
 from agentgym_rl.runtime.http_server import serving
 from tests.kit.cases import cases

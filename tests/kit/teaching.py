@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from arl_objectives.keys import TeacherConfig
 from arl_objectives.served_teachers import ServedTeachers
 
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.models.resolve import BUNDLED

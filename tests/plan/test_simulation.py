@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from arl_objectives.keys import TeacherConfig
 from arl_plan.command import Models
 from arl_plan.probe import _shard
 from arl_plan.rates import RolloutRates, SandboxRates
@@ -10,14 +11,7 @@ from arl_plan.trainer import proximal_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.config import (
-    AlgoConfig,
-    KlConfig,
-    LoraConfig,
-    TeacherConfig,
-    TrainerConfig,
-    load_config,
-)
+from agentgym_rl.config import AlgoConfig, KlConfig, LoraConfig, TrainerConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arl_objectives.keys import TeacherConfig
 from arl_objectives.served_teachers import _CONVERSATION, ServedTeachers, check_teachers
 from tokenizers import Tokenizer
 
-from agentgym_rl.config import RolloutConfig, TeacherConfig
+from agentgym_rl.config import RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.errors import ConfigError, InfraError, cause_of
 from agentgym_rl.core.task import Task

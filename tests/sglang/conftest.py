@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_sglang.build import find_build
 from arl_sglang.client import SglangEngine
 from arl_sglang.command import server_command
 from arl_sglang.kind import SglangEngineConfig
 
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import LoraConfig
+from agentgym_rl.config import LoraConfig, RolloutConfig
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.models.resolve import BUNDLED
+from tests.kit.launches import launch
 from tests.kit.servers import ServerProcess, launched
 
 START_TIMEOUT_S = 900.0
@@ -76,17 +78,16 @@ def start_sglang(
     ) -> SglangServer:
         port = free_port()
         argv, env = server_command(
-            SglangEngineConfig(python=sglang_python, **fields),
-            model_dir=model_dir,
-            served_model_name="policy",
-            host="127.0.0.1",
-            port=port,
-            index=len(started),
-            interrupt=interrupt,
-            seed=1,
-            label="0.0",
-            lora=lora,
-            run_dir=folder,
+            launch(
+                SglangEngineConfig(python=sglang_python, **fields),
+                model_dir=model_dir,
+                port=port,
+                index=len(started),
+                run_dir=folder,
+                rollout=RolloutConfig(interrupt=interrupt),
+                lora=lora or LoraConfig(),
+            ),
+            find_build(sglang_python),
         )
         log = folder / f"server-{len(started)}.log"
         process = launched(argv, env, log)

@@ -15,7 +15,7 @@ from tokenizers.models import WordLevel
 
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import load_config
+from agentgym_rl.config import WeightsConfig, load_config
 from agentgym_rl.core.engine import Interrupt
 from agentgym_rl.core.errors import ConfigError, RequestRefused
 from agentgym_rl.engines.checks import Checked, check_server
@@ -36,7 +36,7 @@ def check(
 ) -> Checked:
     return asyncio.run(
         check_server(
-            url, config, model_dir=model_dir, transport="shm", interrupt=interrupt, timeout_s=60
+            url, EngineSetup(config, WeightsConfig(), interrupt), model_dir=model_dir, timeout_s=60
         )
     )
 
@@ -98,7 +98,9 @@ def test_servers_of_one_seed_are_refused(sglang_server, tmp_path):
         ):
             await fleet.ready()
 
-    with pytest.raises(ConfigError, match="the same seed: start each with a --seed of its own"):
+    with pytest.raises(
+        ConfigError, match=r"the same seed: start each with a --seed \(or --random-seed\)"
+    ):
         asyncio.run(start())
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from arl_objectives.keys import TeacherConfig
 from arl_objectives.served_teachers import check_teachers
 
-from agentgym_rl.config import TeacherConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.teaching import NOISE, furthest, rows_of, taught
 

@@ -12,7 +12,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-from arl_objectives.critic import Critic
+from arl_objectives.critic import Critic, ValueModel
+from arl_objectives.keys import TeacherConfig
+from arl_objectives.teachers import TeacherTerm
 from torch.distributed.device_mesh import init_device_mesh
 from trainer_samples import (
     make_items,
@@ -25,11 +27,11 @@ from trainer_samples import (
 )
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from agentgym_rl.algo.terms import all_terms
 from agentgym_rl.config import (
     AlgoConfig,
     ClampCorrection,
     LoraConfig,
-    TeacherConfig,
     TrainerConfig,
     load_config,
     preset_names,
@@ -37,6 +39,7 @@ from agentgym_rl.config import (
 from agentgym_rl.core.token_records import Experts
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy, PolicyBase
+from agentgym_rl.trainer.reference import Reference
 from agentgym_rl.trainer.step import Stepper
 from agentgym_rl.trainer.usage import Phases
 from agentgym_rl.trainer.world import World, join_world
@@ -77,13 +80,17 @@ def make_stepper(
     if bfloat16:
         how |= {"master_dtype": torch.float32, "compute_dtype": "bfloat16"}
     policy = Policy.load(model_dir, world, lora=lora, **how)
-    reference = critic = None
-    if algo.kl.coef and lora is not None:
-        reference = PolicyBase(policy)
-    elif algo.kl.coef:
-        reference = Policy.load(model_dir, world, frozen=True, **how)
-    if algo.baseline == "critic":
-        critic = Critic.load(model_dir, world, algo=algo, num_steps=NUM_STEPS + 1, **how)
+    terms = all_terms(algo)
+    for term in terms:
+        if isinstance(term, Reference) and lora is not None:
+            term.use(PolicyBase(policy), policy)
+        elif isinstance(term, Reference):
+            term.use(Policy.load(model_dir, world, frozen=True, **how), policy)
+        if isinstance(term, TeacherTerm):
+            teacher = teacher_dir and Policy.load(teacher_dir, world, frozen=True, **how)
+            term.use([teacher], policy)
+        if isinstance(term, Critic):
+            term.use(ValueModel.load(model_dir, world, **how), trainer, num_steps=NUM_STEPS + 1)
     return Stepper(
         policy,
         make_optimizer(policy.model, trainer),
@@ -91,9 +98,7 @@ def make_stepper(
         trainer=trainer,
         num_steps=NUM_STEPS + 1,
         seed=1,
-        reference=reference,
-        teachers=[Policy.load(teacher_dir, world, frozen=True, **how)] if teacher_dir else (),
-        critic=critic,
+        terms=terms,
     )
 
 
@@ -163,7 +168,7 @@ def train_taught(model_dir: Path, teacher_dir: Path, world: World) -> list[dict[
         items, rewards, groups = make_items(num_groups=3, step=step)
         shards = make_shards(items, rewards, groups, step=step, num_ranks=world.size)
         weights = [[2.0 * (group != "g2")] for group in groups]
-        shard = replace(shards[world.rank], teachers=weights)
+        shard = replace(shards[world.rank], of_tasks={"teacher": weights})
         metrics.append(reproducible(stepper.train_shard(shard, Phases())))
     return metrics
 
@@ -239,7 +244,7 @@ def main_moving(model_dir: Path, out: Path, rank: int) -> None:
             metrics[name] = [train(stepper, step) for step in range(NUM_STEPS)]
             save_checkpoint(
                 out / name, stepper.policy, stepper.optimizer,
-                step=NUM_STEPS, config_hash="", keep=1, reference=stepper.moving,
+                step=NUM_STEPS, config_hash="", keep=1, terms=stepper.model_terms,
             )  # fmt: skip
     (out / f"moving-{rank}.json").write_text(json.dumps(metrics))
 

@@ -76,7 +76,7 @@ def test_a_resumed_run_of_muon_with_a_moving_reference_equals_an_uninterrupted_o
     train(straight, 0)
     path = save_checkpoint(
         tmp_path, straight.policy, straight.optimizer,
-        step=1, config_hash="", keep=1, reference=straight.moving,
+        step=1, config_hash="", keep=1, terms=straight.model_terms,
     )  # fmt: skip
     resumed.restore(path)
     for step in (1, 2):
@@ -108,10 +108,10 @@ def test_batches_without_signal_change_nothing_but_the_step(tiny_model, world, t
         before = fingerprint(version)
         path = save_checkpoint(
             tmp_path, saved.policy, saved.optimizer,
-            step=1, config_hash="", keep=1, critic=saved.critic,
+            step=1, config_hash="", keep=1, terms=saved.model_terms,
         )  # fmt: skip
         assert fingerprint(version) == before  # what an engine that comes back would be given
-    load_checkpoint(path, resumed.policy, resumed.optimizer, critic=resumed.critic)
+    load_checkpoint(path, resumed.policy, resumed.optimizer, terms=resumed.model_terms)
     for step in (1, 2):
         expected = train(straight, step)
         assert train(saved, step) == expected

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arl_objectives.critic import Critic
+from arl_objectives.keys import CriticConfig
 from test_step import SPLITS, make_stepper, weights_of
 from trainer_samples import make_items, make_shards, replaced, reproducible, save_checkpoint
 
 from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.config import AlgoConfig, CriticConfig, KlConfig, load_config
+from agentgym_rl.config import AlgoConfig, KlConfig, load_config
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer.checkpoint import load_checkpoint
@@ -33,9 +35,13 @@ def critic_stepper(tiny_model, world, algo: AlgoConfig = ALGO, **options: Any) -
     return make_stepper(tiny_model, world, algo=algo, **options)
 
 
+def critic_of(stepper: Stepper) -> Critic:
+    (critic,) = [term for term in stepper.terms if isinstance(term, Critic)]
+    return critic
+
+
 def critic_weights(stepper: Stepper) -> torch.Tensor:
-    assert stepper.critic is not None
-    state = stepper.critic.value_model.full_state()
+    state = critic_of(stepper).value_model.full_state()
     return torch.cat([t.flatten() for t in state.values()]).clone()
 
 
@@ -129,13 +135,10 @@ def test_the_future_of_a_truncated_episode_is_worth_its_last_value(tiny_model, w
     (shard,) = make_shards(*make_items())
     stepper = critic_stepper(tiny_model, world, critic_learning_rate=1e-2)
     stepper.train_shard(shard, Phases())
-    critic = stepper.critic
-    assert critic is not None
+    critic = critic_of(stepper)
     tokens = ShardTokens.from_shard(shard, vocab_size=stepper.policy.vocab_size)
     rewards = torch.zeros(len(tokens.episodes), dtype=torch.float64)
-    critic._algo = ALGO.model_copy(
-        update={"critic": CriticConfig(bootstrap_truncated=True, return_lambda=1.0, gae_lambda=0.0)}
-    )
+    critic.config = CriticConfig(bootstrap_truncated=True, return_lambda=1.0, gae_lambda=0.0)
     found = critic.judge(tokens, rewards, Tally(), truncated=shard.truncated)
     lasts = torch.tensor(tokens.starts[1:]) - 1
     after = found.returns[lasts]
@@ -185,9 +188,9 @@ def test_a_checkpoint_has_the_critic(tiny_model, world, tmp_path):
         step=1,
         config_hash="h",
         keep=1,
-        critic=straight.critic,
+        terms=straight.model_terms,
     )
-    load_checkpoint(path, resumed.policy, resumed.optimizer, critic=resumed.critic)
+    load_checkpoint(path, resumed.policy, resumed.optimizer, terms=resumed.model_terms)
     assert torch.equal(critic_weights(resumed), critic_weights(straight))
     (shard,) = make_shards(*make_items(step=1), step=1)
     found, expected = (reproducible(it.train_shard(shard, Phases())) for it in (resumed, straight))
@@ -203,19 +206,11 @@ def test_an_empty_batch_is_no_trouble(tiny_model, world):
     assert critic_stepper(tiny_model, world).train_shard(empty, Phases())["loss"] == 0
 
 
-def test_a_critic_that_is_missing_or_too_much_is_refused(tiny_model, world):
+def test_a_critic_without_a_model_is_refused(tiny_model, world):
     stepper = critic_stepper(tiny_model, world)
-    for algo, critic in ((ALGO, None), (AlgoConfig(), stepper.critic)):
-        with pytest.raises(TrainerError, match=r"critic was given"):
-            Stepper(
-                stepper.policy,
-                stepper.optimizer,
-                algo=algo,
-                trainer=stepper._trainer,
-                num_steps=1,
-                seed=1,
-                critic=critic,
-            )
+    how: dict[str, Any] = {"trainer": stepper._trainer, "num_steps": 1, "seed": 1}
+    with pytest.raises(TrainerError, match="Critic has no model"):
+        Stepper(stepper.policy, stepper.optimizer, algo=ALGO, **how)
 
 
 def test_the_preset_is_a_critic():

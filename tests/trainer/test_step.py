@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arl_objectives.critic import Critic
+from arl_objectives.critic import Critic, ValueModel
+from arl_objectives.teachers import TeacherTerm
 from trainer_samples import (
     VOCAB,
     make_items,
@@ -26,6 +27,7 @@ from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.advantages import episode_advantages
 from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo.terms import all_terms
 from agentgym_rl.config import (
     AlgoConfig,
     ClampCorrection,
@@ -39,6 +41,7 @@ from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.reference import Reference
 from agentgym_rl.trainer.step import Stepper
 from agentgym_rl.trainer.usage import Phases
 
@@ -68,11 +71,19 @@ def make_stepper(
         else None
     )
     algo = algo or AlgoConfig(behavior_correction=ClampCorrection())
-    critic = (
-        Critic.load(model_dir, world, algo=algo, trainer=config, num_steps=4, master_dtype=dtype)
-        if algo.baseline == "critic"
-        else None
-    )
+    teachers = [
+        folder and Policy.load(folder, world, master_dtype=dtype, frozen=True, trainer=config)
+        for folder in teacher_dirs
+    ]
+    terms = all_terms(algo)
+    for term in terms:
+        if isinstance(term, Reference) and reference is not None:
+            term.use(reference, policy)
+        if isinstance(term, TeacherTerm):
+            term.use(teachers, policy)
+        if isinstance(term, Critic):
+            model = ValueModel.load(model_dir, world, master_dtype=dtype, trainer=config)
+            term.use(model, config, num_steps=4)
     return Stepper(
         policy,
         optimizer,
@@ -80,12 +91,7 @@ def make_stepper(
         trainer=config,
         num_steps=4,
         seed=1,
-        reference=reference,
-        teachers=[
-            folder and Policy.load(folder, world, master_dtype=dtype, frozen=True, trainer=config)
-            for folder in teacher_dirs
-        ],
-        critic=critic,
+        terms=terms,
     )
 
 
@@ -197,7 +203,7 @@ def test_a_reference_that_is_the_policy_costs_nothing_at_first(tiny_model, world
 
 
 def test_a_missing_or_foreign_reference_is_refused(tiny_model, world, tmp_path):
-    with pytest.raises(TrainerError, match="no reference model was given"):
+    with pytest.raises(TrainerError, match="Reference has no model"):
         make_stepper(tiny_model, world, algo=AlgoConfig(kl=KlConfig(coef=1, reference="initial")))
     foreign = save_tiny_model(tmp_path / "foreign", vocab=VOCAB + 1)
     with pytest.raises(TrainerError, match="41 tokens, the policy 40"):

@@ -48,7 +48,7 @@ def algo_of(*, loss: str = "ppo", models: int = 1, **teacher: Any) -> AlgoConfig
 def taught_shard(weights: list[list[float]] | None = None, **how: Any) -> BatchShard:
     items, rewards, groups = make_items()
     (shard,) = make_shards(items, rewards, groups, **{"num_minibatches": 1, **how})
-    return replace(shard, teachers=weights or [[1.0]] * len(rewards))
+    return replace(shard, of_tasks={"teacher": weights or [[1.0]] * len(rewards)})
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_mean_gradient_is_that_of_the_reverse_kl(
     items = [BatchRow(row, episode) for episode, row in enumerate(rows)]
     groups = [f"g{n}" for n in range(len(items))]  # groups of one
     (shard,) = make_shards(items, [0.0] * len(items), groups, num_minibatches=1)
-    shard = replace(shard, teachers=[[1.0]] * len(items))
+    shard = replace(shard, of_tasks={"teacher": [[1.0]] * len(items)})
     stepper = make_stepper(tiny_model, world, algo=algo, teacher_dirs=[other_model], **WIDE)
     _, gradient = gradient_of(stepper, shard)
     policy, teacher = (
@@ -170,7 +170,7 @@ def test_tokens_that_rows_share_have_the_same_likeliest_ones(tiny_model, other_m
     algo = algo_of(placement="loss", top_k=5, **ALONE).model_copy(update={"entropy_coef": 0.1})
     items, rewards, groups = make_tree(0)
     (shard,) = make_shards(items, rewards, groups, num_minibatches=1)
-    shard = replace(shard, teachers=[[1.0]] * len(rewards))
+    shard = replace(shard, of_tasks={"teacher": [[1.0]] * len(rewards)})
     found = []
     with mock.patch.object(Qwen3RMSNorm, "forward", wide_norm):
         for shares in (True, False):
@@ -224,7 +224,8 @@ def test_each_task_has_its_teachers(tiny_model, other_model, world, tmp_path, pl
         for name in ("g0", "g1")
     ]
     assert metrics["teacher/taught"] == pytest.approx(sum(of) / shard.num_trained_tokens)
-    first, second = stepper._teachers
+    (term,) = stepper.model_terms
+    first, second = term.models
     assert first is not None
     assert second is not None
     lengths = {
@@ -265,7 +266,8 @@ def test_what_a_server_told_counts_like_a_folder(tiny_model, other_model, world,
     silent = make_stepper(tiny_model, world, algo=algo, teacher_dirs=[None], **WIDE)
     metrics = silent.train_shard(shard, Phases())
     assert (metrics["teacher/taught"], metrics["grad_norm"]) == (0, 0)
-    others = replace(shard, minibatches=[items], teachers=[[1.0, 1.0]] * len(shard.rewards))
+    weights = {"teacher": [[1.0, 1.0]] * len(shard.rewards)}
+    others = replace(shard, minibatches=[items], of_tasks=weights)
     with pytest.raises(TrainerError, match="rows of other teachers than the batch's 2"):
         silent.train_shard(others, Phases())
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from arl_warmup.keys import InitConfig
 from arl_warmup.method import write_rows
 from arl_warmup.trainer import learn, read_rows
 from trainer_samples import make_row, plain_logprobs, replaced
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.config import Config, InitConfig, TrainerConfig
+from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.launch import warm_up_trainer
 from agentgym_rl.trainer.policy import Policy

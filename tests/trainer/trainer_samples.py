@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from arl_objectives.critic import Critic
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Zamba2Config
 
@@ -18,6 +17,7 @@ from agentgym_rl.core.batch import BatchRow, BatchShard
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 from agentgym_rl.storage.checkpoints import Retention
 from agentgym_rl.trainer.checkpoint import Checkpoints
+from agentgym_rl.trainer.model_term import ModelTerm
 from agentgym_rl.trainer.policy import Policy
 
 VOCAB = 40
@@ -230,8 +230,7 @@ def save_checkpoint(
     step: int,
     config_hash: str,
     keep: int,
-    critic: Critic | None = None,
-    reference: Policy | None = None,
+    terms: Sequence[ModelTerm] = (),
 ) -> Path:
     """Writes `folder`/step-<step> and removes all but the newest `keep` (collective)."""
     kept = Retention(keep)
@@ -241,8 +240,7 @@ def save_checkpoint(
         optimizer,
         config_hash=config_hash,
         retention=kept,
-        critic=critic,
-        reference=reference,
+        terms=terms,
     )
     try:
         checkpoints.begin(step)

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_vllm.build import find_build
+from arl_vllm.client import SERVED_ADAPTER
 from arl_vllm.command import server_command
 from arl_vllm.kind import VllmEngineConfig
 
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import LoraConfig
-from agentgym_rl.engines.protocol import SERVED_ADAPTER
+from agentgym_rl.config import LoraConfig, WeightsConfig
 from agentgym_rl.models.resolve import BUNDLED
+from tests.kit.launches import launch
 from tests.kit.servers import ServerProcess, launched
 
 START_TIMEOUT_S = 900.0
@@ -99,16 +101,15 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
     ) -> VllmServer:
         port = free_port()
         argv, env = server_command(
-            VllmEngineConfig(python=vllm_python, **fields),
-            model_dir=model_dir,
-            served_model_name="policy",
-            host="127.0.0.1",
-            port=port,
-            index=0,
-            transport=transport,
-            seed=1,
-            lora=lora,
-            run_dir=folder,
+            launch(
+                VllmEngineConfig(python=vllm_python, **fields),
+                model_dir=model_dir,
+                port=port,
+                run_dir=folder,
+                weights=WeightsConfig(transport=transport),
+                lora=lora or LoraConfig(),
+            ),
+            find_build(vllm_python),
         )
         if alone:
             own = argv.index("--dtype")  # before it: the program, the model and the address

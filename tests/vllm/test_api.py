@@ -19,13 +19,17 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from arl_vllm.command import VllmBuild, check_version, reports_spans, server_command
+from arl_vllm.build import RELEASES
+from arl_vllm.client import VllmEngine
+from arl_vllm.command import server_command
 from arl_vllm.kind import VllmEngineConfig
 from arl_vllm.native import FleetClient, weight_source
 
 import agentgym_rl
+from agentgym_rl.config import ClusterConfig, WeightsConfig
 from agentgym_rl.engines import protocol
 from agentgym_rl.engines.client.deltas import PausedError, answered
+from tests.kit.launches import launch
 
 from .api.describe import TOKENS, TRANSFER
 
@@ -35,7 +39,7 @@ VERSIONS = ["0.32", "0.33"]
 _KERNEL = ("core/engine", "engines/protocol", "engines/client/client", "weights/engine_routes")
 ASKING = [
     *(f"agentgym_rl/{name}.py" for name in _KERNEL),
-    *("extensions/arl_vllm/native.py", "extensions/arl_vllm/checks.py"),
+    *(f"extensions/arl_vllm/{name}.py" for name in ("client", "native", "checks")),
 ]
 OURS_ALONE = {"decode_times"}
 """The fields of a reply that only the embedded engine has."""
@@ -52,8 +56,8 @@ def fields(api: dict[str, Any], name: str) -> set[str]:
 
 def test_the_versions_are_those_that_are_accepted():
     for version in VERSIONS:
-        check_version(f"{version}.0", where="here")
-        assert reports_spans(f"{version}.0")
+        RELEASES.check(f"{version}.0", where="here")
+        assert RELEASES.has_spans(f"{version}.0")
 
 
 def test_every_route_that_is_called_is_there(api):
@@ -65,15 +69,13 @@ def test_every_route_that_is_called_is_there(api):
 
 def commands() -> list[tuple[list[str], dict[str, str]]]:
     """What every kind of server is started with."""
-    cpu, gpu = (
-        VllmBuild("p", "0.33.0", is_cpu=is_cpu, has_plugin=True) for is_cpu in (True, False)
-    )
+    cpu, gpu = (RELEASES.build("p", "0.33.0", is_cpu=is_cpu) for is_cpu in (True, False))
     config = VllmEngineConfig(gpu_memory_utilization=0.5, tensor_parallel_size=2)
-    options: dict[str, Any] = {"model_dir": ROOT, "served_model_name": "m", "host": "h"}
-    options |= {"port": 1, "index": 0, "transport": "ipc", "seed": 1}
+    sections = {"weights": WeightsConfig(transport="ipc"), "model_dir": ROOT}
+    sleeping = ClusterConfig(colocated=True)
     return [
-        server_command(VllmEngineConfig(), build=cpu, **options),
-        server_command(config, build=gpu, sleeps=True, **options),
+        server_command(launch(VllmEngineConfig(), **sections), cpu),
+        server_command(launch(config, cluster=sleeping, **sections), gpu),
     ]
 
 
@@ -217,7 +219,7 @@ def test_the_source_is_read_as_each_version_reads_it(api, monkeypatch):
 def test_a_refusal_during_a_pause_is_told_from_a_failure(api):
     said = api["refusal_while_paused"]
     error = {"message": said or "other words", "type": "ServiceUnavailableError", "code": 503}
-    found = answered("http://e", 503, json.dumps({"error": error}).encode())
+    found = answered("http://e", 503, json.dumps({"error": error}).encode(), VllmEngine.words)
     assert isinstance(found, PausedError) is bool(said)
 
 

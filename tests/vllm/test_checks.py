@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.config import load_config
+from agentgym_rl.config import WeightsConfig, load_config
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.checks import Checked, check_server
 from agentgym_rl.engines.kind import EngineSetup
@@ -31,7 +31,7 @@ def complaint(url: str, *, model_dir: Path = BUNDLED, config: VllmEngineConfig =
 def check(url: str, *, model_dir: Path = BUNDLED, config: VllmEngineConfig = CONFIG) -> Checked:
     return asyncio.run(
         check_server(
-            url, config, model_dir=model_dir, transport="shm", interrupt="keep", timeout_s=30
+            url, EngineSetup(config, WeightsConfig(), "keep"), model_dir=model_dir, timeout_s=30
         )
     )
 
@@ -52,7 +52,9 @@ def test_servers_of_one_seed_are_refused(vllm_server, tmp_path):
         ):
             await fleet.ready()
 
-    with pytest.raises(ConfigError, match="the same seed: start each with a --seed of its own"):
+    with pytest.raises(
+        ConfigError, match=r"the same seed: start each with a --seed \(or --random-seed\)"
+    ):
         asyncio.run(start())
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from arl_vllm.client import VllmEngine
 
-from agentgym_rl.engines.client.client import HttpEngine
 from tests.kit.damage import DEATHS, FILES, TENSORS, Matrix
 
 from .plain import weights_of
@@ -15,7 +15,7 @@ def table(vllm_server, tmp_path_factory):
     table = Matrix(
         url=vllm_server.url,
         folder=tmp_path_factory.mktemp("versions"),
-        make_client=lambda: HttpEngine(vllm_server.url, timeout_s=60, send_seed=False),
+        make_client=lambda: VllmEngine(vllm_server.url, timeout_s=60, send_seed=False),
         polls_staging=True,
     )
     yield table

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 import pytest
+from arl_vllm.client import VllmEngine
 
 from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams
-from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.transport import SharedFiles
@@ -71,7 +71,7 @@ class Played:
 
 async def play(server, folder, weights, interrupt: Interrupt) -> Played:
     """Eight turns run while a thread publishes as the trainer does."""
-    engine = HttpEngine(server.url, send_seed=False, polls_staging=True)
+    engine = VllmEngine(server.url, send_seed=False, polls_staging=True)
     router = Router(interrupt=interrupt, wait_s=60)
     loop = asyncio.get_running_loop()
     publisher = Publisher(

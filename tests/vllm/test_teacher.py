@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from arl_objectives.keys import TeacherConfig
 from arl_objectives.served_teachers import check_teachers
 
-from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.teaching import NOISE, furthest, rows_of, taught

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from arl_sglang.version import WholeVersion
 from fake_engine import engine
 from fake_sglang import sglang
 from safetensors.torch import save_file
@@ -17,7 +18,7 @@ from agentgym_rl.core.engine import UNKNOWN_LABEL
 from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.weights import broadcast
-from agentgym_rl.weights.adapter import WholeVersion, named, peft_tensors
+from agentgym_rl.weights.adapter import named, peft_tensors
 from agentgym_rl.weights.gloo import Broadcasts
 from agentgym_rl.weights.parts import write_version
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
@@ -340,6 +341,26 @@ def test_an_adapter_is_loaded_beside_those_that_serve(model_dir, interrupt):
     assert not [path for path in run.folder.iterdir() if "sglang" in path.name]
 
 
+def test_layers_that_sglang_joins_with_an_adapted_one_get_matrices_of_zeros(model_dir):
+    rows = {"model.q_proj": 4, "model.k_proj": 2, "model.v_proj": 2}
+    model = {f"{layer}.weight": torch.ones(number, 3) for layer, number in rows.items()}
+    save_file(model, model_dir / "model.safetensors")
+    pair = torch.full((1, 3), 2.0), torch.full((4, 1), 2.0)
+    tensors = named({"model.q_proj": pair}, scaling=0.5, base=base_checksum(model_dir))
+    with sglang(enable_lora=True) as server:
+        Run(model_dir, interrupt="abort").publish(3, tensors, a=server)
+    loaded = server.adapters["arl-0.3"]
+    del loaded["scaling"]
+    zeros = {
+        layer: (torch.zeros(1, 3), torch.zeros(number, 1))
+        for layer, number in rows.items()
+        if layer != "model.q_proj"
+    }
+    pairs = {"model.q_proj": pair, **zeros}
+    expected = peft_tensors(named(pairs, scaling=0.5, base=base_checksum(model_dir)))
+    assert same(loaded, expected)
+
+
 @cases(
     "options, why",
     [
@@ -402,7 +423,7 @@ def test_a_folder_that_could_not_be_filled_is_made_anew(model_dir, tmp_path, mon
         raise OSError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("agentgym_rl.weights.adapter.link_weights", full)
+        patch.setattr("arl_sglang.version.link_weights", full)
         with pytest.raises(WeightsError, match=r"cannot make .* no space"):
             whole.folder()
     assert list(tmp_path.glob(".sglang-*")) == []

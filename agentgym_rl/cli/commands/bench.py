@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.cli.command import Command, json_flag
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 from agentgym_rl.core.errors import ConfigError
 
 _HELP = """\
@@ -65,10 +65,7 @@ def bench(args: Namespace) -> int:
     if unknown := given.keys() - inspect.signature(benchmark.run).parameters.keys():
         raise ConfigError(f"the benchmark {args.name} takes no --{min(unknown)}; leave it out")
     result = benchmark.run(**given)
-    if args.json:
-        print_json(result)
-    else:
-        print(json.dumps(result, indent=2))
+    print_result(result, json.dumps(result, indent=2), as_json=args.json)
     return 0
 
 

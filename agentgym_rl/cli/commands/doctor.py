@@ -12,7 +12,7 @@ from agentgym_rl.cli.command import (
     load_configuration,
     sandbox_flag,
 )
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -56,25 +56,23 @@ def doctor(args: Namespace) -> int:
     from agentgym_rl.gym.registry import make_sandbox
 
     report = run_interruptible(make_sandbox(config.sandbox.id, **config.sandbox.options).probe)
-    if args.json:
-        print_json({**asdict(report), "ok": report.ok})
-    else:
-        print(probe_text(report))
+    print_result({**asdict(report), "ok": report.ok}, probe_text(report), as_json=args.json)
     return 0 if report.ok else 1
 
 
 def _examine(python: str, *, as_json: bool) -> int:
-    """Probe the complete machine, with the vLLM and SGLang of the interpreter `python`; print the
+    """Probe the complete machine, with the servers that the interpreter `python` has; print the
     result."""
     from agentgym_rl.cli.doctor import examine, machine_text
     from agentgym_rl.runtime.signals import run_interruptible
 
     probes = run_interruptible(lambda: examine(python))
     ok = all(probe.ok for probe in probes if probe.required)
-    if as_json:
-        print_json({"probes": [asdict(probe) for probe in probes], "ok": ok})
-    else:
-        print(machine_text(probes))
+    print_result(
+        {"probes": [asdict(probe) for probe in probes], "ok": ok},
+        machine_text(probes),
+        as_json=as_json,
+    )
     return 0 if ok else 1
 
 

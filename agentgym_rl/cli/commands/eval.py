@@ -125,17 +125,17 @@ def _round_robin(args: Namespace, targets: Sequence[EvalTarget]) -> int:
             f"{' and --out' * bool(args.out)}: name two or more (--model), and no --out, as games "
             "are not kept"
         )
-    from agentgym_rl.evaluate.command import round_robin
-    from agentgym_rl.report.evaluation import print_ratings
+    from agentgym_rl.evaluate.matches import matches
     from agentgym_rl.runtime.gc_pacing import paced_collections
     from agentgym_rl.runtime.signals import run_interruptible
 
+    games = matches()
     with progress_of(targets[0].config.logging, total_steps=0) as progress, paced_collections():
         result = run_interruptible(
-            lambda: round_robin(targets, progress),
+            lambda: games.play(targets, progress),
             hang_s=max(each.config.rollout.patience_s for each in targets),
         )
-    print_ratings(result)
+    games.show(result)
     if args.json:
         print_json(result)
     return 0

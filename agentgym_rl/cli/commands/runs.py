@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.cli.command import Command, json_flag, runs_argument
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 from agentgym_rl.core.errors import ConfigError
 
 _HELP = """\
@@ -48,9 +48,8 @@ def runs(args: Namespace) -> int:
     if not args.runs and not Path("runs").is_dir():
         if args.compare:
             raise ConfigError("--compare: which runs? arl runs --compare RUN RUN")
-        print_json({"runs": []}) if args.json else print(
-            "no folder `runs` here: `arl train --env math --agent react` makes the first run"
-        )
+        none = "no folder `runs` here: `arl train --env math --agent react` makes the first run"
+        print_result({"runs": []}, none, as_json=args.json)
         return 0
     found = find_runs(args.runs or [Path("runs")], as_named=args.compare)
     different: dict[str, Any] = {}
@@ -60,11 +59,9 @@ def runs(args: Namespace) -> int:
                 f"--compare: {len(found)} runs there; between 2 and 26 can be compared"
             )
         different = differing(found)
-    if args.json:
-        print_json({"runs": [asdict(run) for run in found], "different": different})
-        return 0
     lines = comparison_lines(found, different) if args.compare else runs_lines(found)
-    print("\n".join(lines))
+    result = {"runs": [asdict(run) for run in found], "different": different}
+    print_result(result, "\n".join(lines), as_json=args.json)
     return 0
 
 
@@ -87,10 +84,7 @@ def _delete(args: Namespace) -> int:
             print("nothing is deleted")
             return 1
     deleted = {shown(folder): delete(folder) for folder in args.runs}
-    if args.json:
-        print_json({"deleted": deleted})
-    else:
-        print(f"deleted {', '.join(deleted)} ({size})")
+    print_result({"deleted": deleted}, f"deleted {', '.join(deleted)} ({size})", as_json=args.json)
     return 0
 
 

@@ -1,5 +1,5 @@
 """The client of the engine contract over HTTP: what all engines have in common, and the routes of
-the embedded engine and vLLM. Those of SGLang are in `extensions/arl_sglang/client.py`."""
+`protocol`. The kinds of engines have clients of their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import asyncio
 import math
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, cast
+from functools import partial
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast, get_args
 
 import msgspec
 
@@ -39,6 +40,7 @@ from .deltas import (
     PausedError,
     Read,
     Terms,
+    Words,
     decode,
     longest_reply,
     read_choice,
@@ -48,12 +50,19 @@ from .deltas import (
 from .http import Connection
 
 T = TypeVar("T")
+Total = Literal["tokens", "put_back", "prompts", "prefilled", "reused"]
+Measure = Literal["running", "waiting", "kv_use"] | Total
+"""A number of `core.engine.EngineLoad`; totals count from the start of the server."""
+MEASURES: Sequence[Measure] = (
+    *("running", "waiting", "kv_use"),
+    *get_args(Total),
+)
 Route = tuple[str, dict[str, Any] | None]
 """A route to be posted to, and the body."""
 
 _encode = msgspec.json.Encoder().encode
 _POLL_S = 0.02
-"""The pause between two polls of the staging progress, or of a pause."""
+"""The pause between two polls of a pause."""
 _END_TIMEOUT_S = 0.1
 """The longest wait for the end of a stream whose last token has arrived."""
 _RESUME_TIMEOUT_S = 5.0
@@ -69,22 +78,43 @@ class TokenRequest:
     read: Read
 
 
+class ClientOptions(TypedDict, total=False):
+    """The options that clients of all kinds have; see `EngineClient`."""
+
+    timeout_s: float
+    control_timeout_s: float
+    has_spans: bool
+    incarnation: int
+    kind: str
+
+
 class EngineClient(Engine):
     """An engine behind a URL. Safe for any number of concurrent requests of one event loop.
 
     Each call ends by its deadline. A failed transport, a 5xx, a malformed reply, or a stream
     without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused. A request
-    that a paused engine refuses (vLLM 0.33) waits here as it would wait there.
+    that a paused engine refuses (`Words.paused`) waits here as it would wait there.
 
     Args:
-        has_spans: The engine reports which version sampled which token. False (vLLM before 0.32,
-            SGLang before 0.5.20): deltas have no versions, and `info` has none.
+        has_spans: The engine reports which version sampled which token. False (old releases of
+            servers): deltas have no versions, and `info` has none.
         incarnation: The first part of the version labels it gives; may be changed later.
         kind: The name of the kind of server, for other processes that make a client of it.
     """
 
     health_path: ClassVar[str] = "/health"
     """The route that answers 200 at once while the server is well, even while it is paused."""
+    words: ClassVar[Words] = Words()
+    """The words of its errors that have no code."""
+    metrics: ClassVar[Mapping[Measure, str]] = {
+        "running": "arl_engine_running",
+        "waiting": "arl_engine_waiting",
+        "tokens": "arl_engine_generated_tokens_total",
+        "prompts": "arl_engine_prompt_tokens_total",
+        "prefilled": "arl_engine_prefilled_tokens_total",
+        "reused": "arl_engine_prefix_cache_hits_total",
+    }
+    """The names of its measures on /metrics; the embedded engine has no KV memory to fill."""
 
     def __init__(
         self,
@@ -97,7 +127,7 @@ class EngineClient(Engine):
         kind: str = "",
     ) -> None:
         self.kind = kind
-        self._connection = Connection(url)
+        self._connection = Connection(url, self.words)
         self.url = self._connection.url
         self._timeout_s = timeout_s
         self._control_timeout_s = control_timeout_s
@@ -115,7 +145,7 @@ class EngineClient(Engine):
     async def move(self, url: str) -> None:
         """Use this URL for the engine from now on; requests under way to the old one fail."""
         await self._connection.close()
-        self._connection = Connection(url)
+        self._connection = Connection(url, self.words)
         self.url = self._connection.url
         self.asleep = False
 
@@ -269,6 +299,15 @@ class EngineClient(Engine):
         except ValueError as error:
             raise EngineError(f"{self.url}/metrics: {error}") from error
 
+    async def measures(self) -> dict[Measure, float]:
+        """Return what the engine reports of its load on /metrics; 0 where it reports nothing.
+
+        Raises:
+            EngineError: see `counters`.
+        """
+        counters = await self.counters()
+        return {key: counters.get(self.metrics.get(key, ""), 0.0) for key in MEASURES}
+
     async def close(self) -> None:
         await self._connection.close()
 
@@ -310,43 +349,10 @@ class EngineClient(Engine):
 
 
 class HttpEngine(EngineClient):
-    """The embedded engine or vLLM behind a URL; see `EngineClient`.
+    """An engine behind a URL that has the routes of `protocol`; see `EngineClient`."""
 
-    Args:
-        send_seed: False: sampling seeds are not sent (a seed kills vLLM's CPU build).
-        polls_staging: Weights are staged after the reply to `/update_weights`, as our vLLM
-            plugin does, so the client has to poll until they are.
-        num_alternatives: The number of log-probs per token that tell what was left to draw from
-            under `top_p`, `top_k` or `min_p`; 0: the engine reports that by itself.
-        adapter: The name of the adapter that requests are for; empty: the model itself.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = 120.0,
-        control_timeout_s: float = 120.0,
-        has_spans: bool = True,
-        send_seed: bool = True,
-        polls_staging: bool = False,
-        num_alternatives: int = 0,
-        adapter: str = "",
-        incarnation: int = 0,
-        kind: str = "",
-    ) -> None:
-        super().__init__(
-            url,
-            timeout_s=timeout_s,
-            control_timeout_s=control_timeout_s,
-            has_spans=has_spans,
-            incarnation=incarnation,
-            kind=kind,
-        )
-        self._send_seed = send_seed
-        self._polls_staging = polls_staging
-        self._num_alternatives = num_alternatives
-        self._adapter = adapter or None
+    model: str | None = None
+    """The name of the model in requests; None: they name none."""
 
     async def _asked(
         self,
@@ -361,11 +367,13 @@ class HttpEngine(EngineClient):
             token_ids=wired(token_ids),
             sampling_params=self._sampling_body(sampling),
             request_id=request_id,
-            model=self._adapter,
+            model=self.model,
             stream=stream,
             cache_salt=cache_salt or None,
         )
-        return TokenRequest(protocol.GENERATE, _encode(body), read_choice)
+        return TokenRequest(
+            protocol.GENERATE, _encode(body), partial(read_choice, words=self.words)
+        )
 
     async def pause(self, *, interrupt: Interrupt) -> None:
         await self._call("POST", PAUSE_PATHS[interrupt])
@@ -392,12 +400,8 @@ class HttpEngine(EngineClient):
             EngineError: the engine could not be reached or failed, and was asked to resume.
         """
         label = version_label(version, incarnation=self.incarnation)
-        info = {"path": path}
         await self._weights("/init_weight_transfer_engine", {"init_info": {}})
-        await self._start_update(info)
-        await self._weights("/update_weights", {"update_info": info})
-        if self._polls_staging:
-            await self._staged(path)
+        await self._stage(path)
         if self.asleep:
             await self._weights("/finish_weight_update", {"weight_version": label})
             return
@@ -415,45 +419,10 @@ class HttpEngine(EngineClient):
         served = await self.served_version()
         return EngineInfo(name, context, served, version.tokenizer_hash)
 
-    async def _start_update(self, info: dict[str, Any]) -> None:
-        try:
-            await self._weights("/start_weight_update")
-        except (EngineError, WeightsError):
-            if not self._polls_staging:
-                raise
-            # vLLM starts no update while an unfinished one is open. Our plugin drops that one when
-            # told to, and answers with an error so that vLLM forgets it too.
-            with suppress(EngineError):
-                await self._call(
-                    "POST", "/update_weights", {"update_info": info | {"discard": True}}
-                )
-            await self._weights("/start_weight_update")
-
-    async def _staged(self, path: str) -> None:
-        """Wait until every worker of the engine has staged the file."""
-        states: list[str] = []
-        try:
-            async with asyncio.timeout(self._control_timeout_s):
-                while states.count("ready") < max(len(states), 1):
-                    await asyncio.sleep(_POLL_S)
-                    raw = await self._call("POST", "/collective_rpc", {"method": "arl_staging"})
-                    workers = decode(
-                        raw, protocol.StagingReply, f"{self.url}/collective_rpc"
-                    ).results
-                    for worker in workers:
-                        _check_staging(worker, path, self.url)
-                    states = [worker.state for worker in workers]
-        except TimeoutError as error:
-            raise WeightsError(
-                f"{self.url}: {path} was not staged within {self._control_timeout_s:g} s; "
-                f"the workers say {states}"
-            ) from error
-
-    def no_support(self, sampling: SamplingParams) -> str:
-        most = self._num_alternatives - 1
-        if most < 0 or 0 < sampling.top_k <= most:
-            return ""
-        return f"reports {most} of them at most: set top_k, to {most} or less"
+    async def _stage(self, path: str) -> None:
+        """Bring the weights in `path` to the engine, beside those that it serves."""
+        await self._weights("/start_weight_update")
+        await self._weights("/update_weights", {"update_info": {"path": path}})
 
     def _sampling_body(self, sampling: SamplingParams) -> protocol.SamplingBody:
         grammar = sampling.grammar
@@ -463,26 +432,19 @@ class HttpEngine(EngineClient):
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
-            seed=sampling.seed if self._send_seed else None,
+            seed=sampling.seed,
             stop=list(sampling.stop) or None,
             stop_token_ids=list(sampling.stop_token_ids) or None,
             structured_outputs=None if grammar is None else protocol.StructuredOutputs(grammar),
-            logprobs=self._num_logprobs(sampling),
+            logprobs=0,
             routed_experts_prompt_start=self._experts_from(sampling),
             detokenize=bool(sampling.stop),
         )
 
     def _experts_from(self, sampling: SamplingParams) -> int | None:
-        """Return the position from which on to ask for experts; vLLM before 0.32, which has no
-        spans, does not know the parameter."""
+        """Return the position from which on to ask for experts; an engine without spans does not
+        know the parameter."""
         return sampling.experts_from if self.has_spans else None
-
-    def _num_logprobs(self, sampling: SamplingParams) -> int:
-        """Return the number of tokens to get log-probs of. From those of a truncated distribution
-        it follows what was left to draw from, if one beyond it is among them."""
-        if not sampling.truncated_by:
-            return 0
-        return min(sampling.top_k + 1 if sampling.top_k else 2**31, self._num_alternatives)
 
 
 def wired(token_ids: Sequence[int]) -> list[int]:
@@ -490,12 +452,3 @@ def wired(token_ids: Sequence[int]) -> list[int]:
     if isinstance(token_ids, Prompt):
         return cast("list[int]", msgspec.Raw(token_ids.json()))
     return list(token_ids)
-
-
-def _check_staging(worker: protocol.Staging, path: str, url: str) -> None:
-    """Raise WeightsError if a worker will never be ready with `path`."""
-    if worker.state in ("failed", "idle"):
-        why = worker.error or "it knows of no update (was it restarted?)"
-        raise WeightsError(f"{url}: staging {path}: {why}")
-    if worker.path not in ("", path):
-        raise WeightsError(f"{url}: {worker.path} is being staged, another update than {path}")

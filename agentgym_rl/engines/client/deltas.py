@@ -48,14 +48,16 @@ def read_counters(text: str) -> dict[str, float]:
     return found
 
 
-_TOO_LONG = (
-    *("maximum context length", "maximum model length"),  # vLLM, SGLang
-    *("exceeds the maximum allowed length", "longer than the model's context length"),  # SGLang
-)
-"""The words about a prompt that fills the context, for which vLLM and SGLang have no code."""
+class Words(NamedTuple):
+    """The words in the errors of a kind of engine that has no code for them."""
+
+    too_long: tuple[str, ...] = ("maximum context length",)
+    """Words about a prompt that fills the context; by default OpenAI's."""
+    paused: str = ""
+    """The beginning of the refusal of a request that a pause did not let in; "": it lets all in."""
+
+
 _NOT_NOW = (408, 429)
-_PAUSED = "Generation is paused"
-"""The words of vLLM 0.33 to a request that a pause of mode abort or wait did not let in."""
 _REASON_CHARS = 2000
 
 
@@ -63,34 +65,36 @@ class PausedError(EngineError):
     """The refusal of a request by an engine that is paused; nothing of it was sampled."""
 
 
-def failure(where: str, status: int, detail: protocol.ErrorDetail) -> ArlError:
+def failure(where: str, status: int, detail: protocol.ErrorDetail, words: Words) -> ArlError:
     """Return the error to raise: a ContextLengthError if the prompt fills the engine's context, a
     WeightsError if the embedded engine reports one, a PausedError if the engine is paused, a
     RequestRefused for any other 4xx that does not mean "not now", else an EngineError."""
     text = detail.message
-    if detail.code == protocol.CONTEXT_LENGTH_EXCEEDED or any(words in text for words in _TOO_LONG):
+    too_long = any(some in text for some in words.too_long)
+    if too_long or detail.code == protocol.CONTEXT_LENGTH_EXCEEDED:
         return ContextLengthError(text)
     if detail.type == WeightsError.__name__:
         return WeightsError(f"{where}: {text}")
-    if status == HTTPStatus.SERVICE_UNAVAILABLE and text.startswith(_PAUSED):
+    is_paused = bool(words.paused) and text.startswith(words.paused)
+    if is_paused and status == HTTPStatus.SERVICE_UNAVAILABLE:
         return PausedError(f"{where}: {text}")
     refused = 400 <= status < 500 and status not in _NOT_NOW
     return (RequestRefused if refused else EngineError)(f"{where}: {text}")
 
 
-def answered(url: str, status: int, raw: bytes) -> ArlError:
+def answered(url: str, status: int, raw: bytes, words: Words) -> ArlError:
     """Return the error for a status that is not 2xx and its body."""
-    return failure(f"{url}: HTTP {status}", status, _detail(raw))
+    return failure(f"{url}: HTTP {status}", status, _detail(raw), words)
 
 
-def streamed(url: str, error: protocol.ErrorDetail | str) -> ArlError:
-    """Return the error for a chunk of a stream that began with status 200. vLLM checks most of a
-    streamed request only after that, and sends the proper status as the chunk's code."""
+def streamed(url: str, error: protocol.ErrorDetail | str, words: Words) -> ArlError:
+    """Return the error for a chunk of a stream that began with status 200. Servers may check a
+    streamed request only after that, and send the proper status as the chunk's code."""
     detail = (
         error if isinstance(error, protocol.ErrorDetail) else protocol.ErrorDetail(message=error)
     )
     status = detail.code if isinstance(detail.code, int) else 500
-    return failure(f"{url}: the stream failed", status, detail)
+    return failure(f"{url}: the stream failed", status, detail, words)
 
 
 def _detail(raw: bytes) -> protocol.ErrorDetail:
@@ -109,7 +113,7 @@ T = TypeVar("T")
 
 _FINISH_REASONS = get_args(FinishReason)
 NO_LOGPROB = -9999.0
-"""The number that vLLM reports for a log-prob that is missing, infinite or not a number."""
+"""The number in place of a log-prob that is missing, infinite or not a number."""
 _decoder = functools.cache(msgspec.json.Decoder)
 
 
@@ -188,7 +192,7 @@ def whole(raw: bytes, url: str, *, read: Read, terms: Terms = _PLAIN) -> Delta:
 class EventStream:
     """A server-sent event stream as deltas, up to and with the one that has a finish_reason.
 
-    Tokens come as they arrive, each version once the engine has reported it (vLLM: at the end).
+    Tokens come as they arrive, each version once the engine has reported it (some: at the end).
     """
 
     def __init__(self, url: str, *, read: Read, terms: Terms = _PLAIN) -> None:
@@ -229,11 +233,11 @@ def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
             yield payload
 
 
-def read_choice(raw: bytes, url: str, before: int) -> protocol.Choice:
-    """Read a reply of our own protocol or vLLM's; see `Read`."""
+def read_choice(raw: bytes, url: str, before: int, *, words: Words) -> protocol.Choice:
+    """Read a reply of `protocol`; see `Read`."""
     reply = decode(raw, protocol.GenerateReply, url)
     if reply.error is not None:
-        raise streamed(url, reply.error)
+        raise streamed(url, reply.error, words)
     if len(reply.choices) != 1:
         raise EngineError(f"{url}: expected one choice, got {len(reply.choices)}")
     return reply.choices[0]

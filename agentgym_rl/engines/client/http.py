@@ -24,7 +24,7 @@ from agentgym_rl.core.errors import EngineError, too_slow
 from agentgym_rl.runtime.http_client import MAX_ANSWER_BYTES, AnswerTooLarge, HttpClient
 from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK, Patience
 
-from .deltas import answered
+from .deltas import Words, answered
 
 _IDLE_S = 15.0
 """The age at which an unused connection is no longer reused, in seconds."""
@@ -368,8 +368,9 @@ class Connection:
     for statuses other than 2xx.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, words: Words) -> None:
         self.url = url.rstrip("/")
+        self._words = words
         self._pool: HttpPool | None = None
         self._unpooled = HttpClient(pooled=False)
 
@@ -388,7 +389,7 @@ class Connection:
         except OSError as error:
             raise _failure(url, error) from error
         if status >= 300:
-            raise answered(url, status, raw)
+            raise answered(url, status, raw, self._words)
         return raw
 
     @asynccontextmanager
@@ -414,7 +415,7 @@ class Connection:
             )
             try:
                 if reply.status >= 300:
-                    raise answered(url, reply.status, await reply.whole())
+                    raise answered(url, reply.status, await reply.whole(), self._words)
                 yield reply
             finally:
                 reply.close()

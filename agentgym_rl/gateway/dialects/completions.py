@@ -180,7 +180,7 @@ class CompletionsRequest(SamplingFields, kw_only=True, forbid_unknown_fields=Tru
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
-    """The flag that adds `prompt_token_ids` and `token_ids` to choices, as in vLLM."""
+    """The flag that adds `prompt_token_ids` and `token_ids` to choices, as servers do."""
     echo: Literal[False] | None = None
     suffix: None = None
     best_of: Literal[1] | None = None

@@ -5,8 +5,9 @@ tokenizer's added tokens where it has them ("<tool_call>"). For llguidance, toke
 tags are not text, and only an expression with their id matches them. JSON strings and free text
 therefore cannot contain them either.
 
-A client's JSON schema is converted within limits: engines compile schemas beside the sampling, vLLM
-even in the event loop of its server, and some take minutes. Those known to be slow are refused.
+A client's JSON schema is converted within limits: engines compile schemas beside the sampling, or
+even in the event loop of their server, and some schemas take minutes. Those known to be slow are
+refused.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def request_of(
 
 
 def _continues(given: Mapping[str, Any]) -> bool:
-    """Return whether the reply continues the last message, as with vLLM."""
+    """Return whether the reply continues the last message."""
     wanted = boolean(given, "continue_final_message", False)
     opens = boolean(given, "add_generation_prompt", not wanted)
     if wanted == opens:

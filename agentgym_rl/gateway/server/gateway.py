@@ -79,6 +79,8 @@ class SessionServer(ABC):
     """A server for the agents of the sessions opened here; `answer` produces the replies."""
 
     session_type: ClassVar[type[Session]] = Session
+    odd_replies: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """The meaning of replies that are counted as odd, and what helps, by the name of the count."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The arguments of a chat template: the switch of thoughts, the effort, and a client's own.
 
 Templates call the switch `enable_thinking` or `thinking`; clients send `enable_thinking`, or an
-effort, of which "none" switches thoughts off and all others switch them on, as with vLLM. A key of
+effort, of which "none" switches thoughts off and all others switch them on. A key of
 the configuration takes precedence over requests.
 
 An argument that the template does not read has no effect: it is left out, so that it parts no

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from agentgym_rl import AgentError, InfraError
+from arl_isolation.locks import die_with_parent
 
 DRAIN_S = 1.0
 """The time to read output written before the end; only a process outside the group, which still
@@ -28,8 +28,6 @@ TAIL_CHARS = 2000
 _MACHINES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
 """The errors of the machine, for which the program is not to blame."""
 _CHUNK_BYTES = 65536
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ class Program:
             with open(start.stdin or os.devnull, "rb") as stdin:
                 self._process = subprocess.Popen(
                     start.argv, bufsize=0, cwd=start.cwd, env=start.env, stdin=stdin, stdout=pipe,
-                    stderr=pipe, start_new_session=True, preexec_fn=_die_with_parent,
+                    stderr=pipe, start_new_session=True, preexec_fn=die_with_parent,
                 )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             kind = InfraError if getattr(error, "errno", None) in _MACHINES else AgentError
@@ -71,7 +69,7 @@ class Program:
         return self._out.decode(errors="replace")
 
     @property
-    def said_too_much(self) -> bool:
+    def wrote_too_much(self) -> bool:
         """Return whether standard output had more than `max_bytes`."""
         return len(self._out) > self._max_bytes
 
@@ -154,7 +152,3 @@ async def _reader(pipe: IO[bytes]):
         yield reader
     finally:
         transport.close()
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

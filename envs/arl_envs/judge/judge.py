@@ -231,7 +231,7 @@ class Judge(Asking):
                 async with self._turn():
                     reply = await self._endpoint.ask("/chat/completions", request)
             except JudgeRefusal as error:
-                if (other := _other_settings(settings, error.said)) is None:
+                if (other := _other_settings(settings, error.message)) is None:
                     raise
                 settings = other
                 continue
@@ -322,13 +322,13 @@ _REFUSALS = (
 _NEWER = "max_completion_tokens"
 
 
-def _other_settings(settings: Mapping[str, Any], said: str) -> dict[str, Any] | None:
+def _other_settings(settings: Mapping[str, Any], message: str) -> dict[str, Any] | None:
     """Return the settings without those that the server's model does not know, by the message
-    `said` of its refusal; None if the message names none."""
-    if "max_tokens" in settings and _NEWER in said:
+    `message` of its refusal; None if the message names none."""
+    if "max_tokens" in settings and _NEWER in message:
         rest = {name: value for name, value in settings.items() if name != "max_tokens"}
         return {_NEWER: settings["max_tokens"], **rest}
-    if "temperature" in settings and re.search(r"\btemperature\b", said):
+    if "temperature" in settings and re.search(r"\btemperature\b", message):
         return {name: value for name, value in settings.items() if name != "temperature"}
     return None
 

@@ -13,11 +13,11 @@ from agentgym_rl import EnvError, InfraError
 
 from .answers import Kind, Mark, MathVerdict, final_answer, last_boxed, read_number
 from .echoes import echoes
+from .symbolic.answer_types import Answer
 from .symbolic.expression import Unreadable
 from .symbolic.literal import Undecided, settle
 from .symbolic.missing import says_nothing
 from .symbolic.reading import read
-from .symbolic.shapes import Shape
 
 COMPARE = "arl_envs.math.symbolic.algebra:compare"
 """The function that the verifier calls."""
@@ -49,8 +49,8 @@ class Quiz:
     mark: Mark = "boxed"
 
 
-def check_gold(answer: str, question: str = "") -> Shape:
-    """Return the shape of a right answer.
+def check_gold(answer: str, question: str = "") -> Answer:
+    """Return a right answer from its text.
 
     Raises:
         Unreadable: the answer is not understood, so nothing could be compared with it, or it means

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from agentgym_rl.cli.command import Command, json_flag, run_argument
-from agentgym_rl.cli.output import counting, print_json
+from agentgym_rl.cli.output import counting, print_result
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -51,10 +51,7 @@ def audit(args: Namespace) -> int:
     report = audit(
         args.run, threshold=args.threshold, untrained=args.all, on_progress=counting("audited")
     )
-    if args.json:
-        print_json(report)
-    else:
-        print(audit_text(report))
+    print_result(report, audit_text(report), as_json=args.json)
     return 0 if report["passed"] else 1
 
 

@@ -17,7 +17,7 @@ from agentgym_rl.cli.command import (
     sandbox_flag,
     seed_flag,
 )
-from agentgym_rl.cli.output import counting, print_json
+from agentgym_rl.cli.output import counting, print_result
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
 
@@ -128,12 +128,9 @@ def export(args: Namespace) -> int:
     if args.model:
         return _export_model(args)
     report = _export_oracle(args) if args.oracle else _export_recorded(args)
-    if args.json:
-        print_json(report)
-        return 0
     from arl_audit.recorded import export_lines
 
-    print("\n".join(export_lines(report)))
+    print_result(report, "\n".join(export_lines(report)), as_json=args.json)
     return 0
 
 
@@ -229,11 +226,9 @@ def _export_model(args: Namespace) -> int:
     from agentgym_rl.trainer.export import export_trained  # torch, which only this needs
 
     report = export_trained(args.folder, args.out)
-    if args.json:
-        print_json(report)
-        return 0
     why = f" ({report['metric']} {report['value']:.3f})" if report["metric"] else ""
-    print(f"{report['checkpoint']}{why} is in {report['out']}")
+    text = f"{report['checkpoint']}{why} is in {report['out']}"
+    print_result(report, text, as_json=args.json)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from agentgym_rl.cli.command import Command, json_flag, run_argument
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -37,10 +37,7 @@ def ledger(args: Namespace) -> int:
 
     config_of(args.run, f"arl ledger {args.run}")
     report = audit_ledger(args.run)
-    if args.json:
-        print_json(report)
-    else:
-        print(ledger_text(report))
+    print_result(report, ledger_text(report), as_json=args.json)
     return 0 if report["passed"] else 1
 
 

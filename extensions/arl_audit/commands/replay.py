@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from agentgym_rl.cli.command import Command, json_flag, run_argument
-from agentgym_rl.cli.output import counting, print_json
+from agentgym_rl.cli.output import counting, print_result
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -38,10 +38,7 @@ def replay(args: Namespace) -> int:
     from arl_audit.replay_batch import replay
 
     report = replay(args.run, step=args.step, on_batch=counting("trained", "batches"))
-    if args.json:
-        print_json(report)
-    else:
-        print(replay_text(report))
+    print_result(report, replay_text(report), as_json=args.json)
     return 0 if report["passed"] else 1
 
 

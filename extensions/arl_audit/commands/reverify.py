@@ -11,7 +11,7 @@ from agentgym_rl.cli.command import (
     run_argument,
     take_keys,
 )
-from agentgym_rl.cli.output import counting, print_json
+from agentgym_rl.cli.output import counting, print_result
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -50,10 +50,7 @@ def reverify(args: Namespace) -> int:
     report = run_interruptible(
         lambda: reverify(args.run, args.overrides, write=args.write, on_progress=reading)
     )
-    if args.json:
-        print_json(report)
-    else:
-        print(reverify_text(report))
+    print_result(report, reverify_text(report), as_json=args.json)
     return 1 if report["changed"] else 0
 
 

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from agentgym_rl.cli.command import Command, json_flag, runs_argument
-from agentgym_rl.cli.output import counting, print_json
+from agentgym_rl.cli.output import counting, print_result
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.runtime import log
 
@@ -66,14 +66,12 @@ def _write(args: Namespace, places: list[Path]) -> int:
     report = write_page(
         places, args.html, episodes=episodes, on_progress=counting("written", "episodes")
     )
-    if args.json:
-        print_json(report)
-        return 0
     left_out = f"; {report['left_out']:,} only as lines of the table" if report["left_out"] else ""
-    print(
+    text = (
         f"{report['out']}: {_runs(report['runs'])}, {report['episodes']:,} episodes{left_out} "
         f"({report['size_bytes'] / 1e6:.1f} MB)"
     )
+    print_result(report, text, as_json=args.json)
     return 0
 
 
@@ -86,10 +84,7 @@ def _serve(args: Namespace, places: list[Path]) -> int:
     from arl_inspect.serve import inspect_live
 
     def ready(url: str, num_runs: int) -> None:
-        if args.json:
-            print_json({"url": url, "runs": num_runs})
-        else:
-            print(url)
+        print_result({"url": url, "runs": num_runs}, url, as_json=args.json)
         sys.stdout.flush()
         where = ", ".join(str(place.resolve()) for place in places)
         none = f" in {where} yet: those that begin there appear on the page" * (not num_runs)

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from agentgym_rl.cli.command import Command, json_flag, run_argument
-from agentgym_rl.cli.output import counting, print_json
+from agentgym_rl.cli.output import counting, print_result
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -36,13 +36,11 @@ def timeline(args: Namespace) -> int:
 
     out = args.out or args.run / "timeline.json"
     report = write_timeline(args.run, out, on_progress=counting("read", "episodes"))
-    if args.json:
-        print_json(report)
-    else:
-        print(
-            f"{report['steps']:,} steps and {report['episodes']:,} episodes: {report['out']}\n"
-            "open it in https://ui.perfetto.dev (it stays in your browser) or chrome://tracing"
-        )
+    text = (
+        f"{report['steps']:,} steps and {report['episodes']:,} episodes: {report['out']}\n"
+        "open it in https://ui.perfetto.dev (it stays in your browser) or chrome://tracing"
+    )
+    print_result(report, text, as_json=args.json)
     return 0
 
 

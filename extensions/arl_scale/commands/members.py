@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cli.output import print_json
+from agentgym_rl.cli.output import print_result
 from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.core.parse import parse_json
 
@@ -31,10 +31,8 @@ def change_members(
     if args.remove is not None:
         done = run.ask(f"/{what}s/remove", {what: args.remove})
     found = done | run.ask(f"/{what}s")
-    if args.json:
-        print_json(found)
-    else:
-        print("\n".join([*_news(found), *_table(what, columns, found[f"{what}s"])]))
+    lines = [*_news(found), *_table(what, columns, found[f"{what}s"])]
+    print_result(found, "\n".join(lines), as_json=args.json)
     return int(any(joined["error"] for joined in done.get("joined", [])))
 
 

@@ -56,7 +56,7 @@ class LeasesApi(Api):
         return f"the controller failed: {error!r}"
 
     async def _answer(self, request: Request) -> Response:
-        """Answer all routes: the same checks stand before and behind each of them."""
+        """Serve all routes, with the same checks before and after each."""
         leases, life, path = self._leases, request.state.life, request.scope["path"]
         limit = MAX_MEMBER_BYTES if path == "/member" else MAX_TOLD_BYTES
         body = await read_body(request.receive, limit_bytes=limit)

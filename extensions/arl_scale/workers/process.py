@@ -122,8 +122,8 @@ class FollowedFleet:
 
     # ------------------------------------------------------------------ following
     async def _apply(self, view: FleetView) -> None:
-        """Bring the router to the state of the view; at no moment does it promise more than the
-        view. A view may contain the end of one publication and the beginning of the next."""
+        """Bring the router to the state of the view, without ever assuming more than the view
+        contains. A view may contain the end of one publication and the beginning of the next."""
         router = self.router
         if view.salts != self._salts:
             self._salts = view.salts

@@ -23,6 +23,7 @@ from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.rollout.producer import Producer
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.runtime.tasks import first_of
+from arl_scale.keys import WorkerKeys
 from arl_scale.mirrors import Followers
 
 from . import IMPORTS
@@ -80,12 +81,13 @@ class Workers(Supervisor[WorkerSlot], Producer):
     ) -> None:
         """Set up the workers, which wait for an engine for at most `engine_timeout_s`, and have
         `stop_timeout_s` to end by themselves. `on_error` is called with each error that ends the
-        run and is no worker's fault."""
-        limit = rollout.max_restarts
+        run and is not a worker's fault."""
+        keys = rollout.part(WorkerKeys)
+        limit = keys.max_restarts
         super().__init__("rollout worker", max_restarts=limit, key="rollout.max_restarts")
         self.restarts = 0
         """The number of restarts of workers."""
-        self._config = rollout
+        self._config, self._keys = rollout, keys
         self._config_file = config_file
         self._processes = processes
         self._leases = leases
@@ -100,14 +102,14 @@ class Workers(Supervisor[WorkerSlot], Producer):
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[Workers]:
-        """Start the workers, which get no groups yet. At the end of the context they are told that
-        the run is ending, and those that do not end are killed."""
+        """Start the workers, which get no groups yet. At the end of the context the end of the run
+        is reported to them, and those that do not end are killed."""
         api = LeasesApi(self._leases, self._followers, on_error=self._on_error)
         self._followers.on_late = self._cut_off
         async with serving(api, host=self._processes.host, port=0) as url:
             self._url = url
             try:
-                for index in range(self._config.workers):
+                for index in range(self._keys.workers):
                     await self._enlist(index)
                 yield self
             finally:
@@ -132,7 +134,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             lambda: self._leases.num_ready >= len(self.left),
             who="rollout",
             what="its workers to start",
-            timeout_s=self._start_timeout_s * (1 + self._config.max_restarts),
+            timeout_s=self._start_timeout_s * (1 + self._keys.max_restarts),
         )
 
     # ------------------------------------------------------------------ one worker
@@ -163,7 +165,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             worker_process(
                 self._config_file,
                 index=slot.index,
-                cpus=self._config.worker_cpus,
+                cpus=self._keys.worker_cpus,
                 controller_url=self._url,
                 token=slot.life.token,
             )
@@ -202,7 +204,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             slot.late = asyncio.get_running_loop().create_future()
             slot.life = self._join(slot.name, slot.restarts)
             await self._start(slot)
-        except ProcessDied as error:  # on a cluster without room, say
+        except ProcessDied as error:  # on a cluster without room, for example
             return error
         return None
 
@@ -241,13 +243,13 @@ class Workers(Supervisor[WorkerSlot], Producer):
             if start.look(alive=life.is_ready) > self._start_timeout_s:
                 why = f"was not ready after {self._start_timeout_s:g} s"
             elif life.is_ready and silent_s > SILENCE_LIMIT_S:
-                why = f"runs, and has said nothing for {SILENCE_LIMIT_S:g} s"
+                why = f"runs, and has sent nothing for {SILENCE_LIMIT_S:g} s"
             else:
                 continue
             return ProcessDied(f"{slot.name} {why}; see {self._processes.log_path(slot.name)}")
 
     async def _end(self) -> None:
-        """Wait until the workers, which were told to, have ended; kill those that do not."""
+        """Wait until the workers have ended, as requested; kill those that do not."""
         limit_s = self._stop_timeout_s
         async with asyncio.TaskGroup() as tasks:
             for slot in [slot for slot in self._slots if slot.runs]:

@@ -165,7 +165,7 @@ class DockerBackend(SandboxBackend):
         self._check_open()
         if image is not None:
             self._images.get(image)
-        asked = time.perf_counter()
+        requested_at = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.acquire()
@@ -179,7 +179,7 @@ class DockerBackend(SandboxBackend):
                 f"no sandbox was available within {timeout_s:g} s: {self._num_containers} at "
                 f"once, {self._stats.in_use} in use, {self._places.waiting} callers waiting"
             ) from None
-        waited = time.perf_counter() - asked
+        waited = time.perf_counter() - requested_at
         self._stats.queue_wait_s += waited
         self._stats.queue_wait_max_s = max(waited, self._stats.queue_wait_max_s)
         self._stats.created += 1

@@ -7,12 +7,12 @@ import numpy as np
 import openai
 import pytest
 import torch
+from arl_objectives.keys import TeacherConfig
 from arl_objectives.served_teachers import ServedTeachers
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import TeacherConfig
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.task import Task
 from agentgym_rl.models.resolve import BUNDLED

@@ -22,7 +22,6 @@ from agentgym_rl.core.errors import (
     WeightsError,
 )
 from agentgym_rl.core.model_folder import base_checksum
-from agentgym_rl.fleet.loads import NAMES
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.adapter import named
 from agentgym_rl.weights.parts import write_version
@@ -270,10 +269,8 @@ def test_versions_and_what_it_tells_of_itself():
     assert unnamed == UNKNOWN_VERSION
 
 
-def test_its_load_has_the_names_that_the_fleet_reads():
-    found = run(SglangServer(), lambda engine: engine.counters())
-    load = {key: sum(found.get(name, 0.0) for name in names) for key, names in NAMES.items()}
-    assert load == {
+def test_its_load_is_measured():
+    assert run(SglangServer(), lambda engine: engine.measures()) == {
         **{"running": 3, "waiting": 2, "kv_use": 0.25, "tokens": 20, "prefilled": 31},
         **{"put_back": 0, "prompts": 0, "reused": 0},
     }

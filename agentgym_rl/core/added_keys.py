@@ -1,0 +1,226 @@
+"""The keys that installed packages add to the sections of the configuration.
+
+An entry point of the group `agentgym_rl.keys` has the name of a key, such as `rollout.workers`, and
+names the class that declares it: a `Section` of some keys that belong together, with their rules.
+Each key has an entry point of its own, so that a key whose package was left out of the installation
+is known, and refused with the name of that package. A key of the configuration itself may hold a
+section: `init`.
+
+The classes are bases of the section that they are added to, so `config.of(WorkerKeys).workers` is
+`rollout.workers`. They are found when the module of that section is imported: their modules import
+neither the configuration nor torch before they use it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from .errors import ConfigError
+from .extensions import entry_points_of, extension_names, is_ours, load_extension
+from .section import KEYS, Section, Sections
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Section)
+
+
+class ObjectiveKeys(Section):
+    """Keys of the section `algo`. A package's class derives from this one; its methods return what
+    those of `super()` do, and what its own keys add."""
+
+    @property
+    def terms(self) -> dict[str, Section]:
+        """Return the keys of each term that is on, by the name that the term is registered by."""
+        return {}
+
+    @property
+    def uses_every_row(self) -> bool:
+        """Return whether the loss has a term for tokens whose advantage is 0."""
+        return False
+
+    @property
+    def needs_batch(self) -> bool:
+        """Return whether the loss of a token depends on all proximal log-probs of the batch."""
+        return False
+
+    @property
+    def reward_factor(self) -> float:
+        """Return the factor of advantages from rewards; 0: rewards do not count."""
+        return 1.0
+
+    @property
+    def frozen_models(self) -> list[str]:
+        """Return the names of the models that trainer ranks load beside the policy."""
+        return []
+
+    def of_task(self, env_id: str, data: Mapping[str, Any]) -> dict[str, list[float]]:
+        """Return the numbers that terms need of each episode, by the term's name, for a task of
+        this environment with these data."""
+        return {}
+
+    def trains_policy(self, step: int) -> bool:
+        """Return whether batch `step` trains the policy."""
+        return True
+
+    def watches(self) -> list[TaskWatch]:
+        """Return new watches of the tasks that are trained."""
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossKind:
+    """A loss that `algo.loss` names, by an entry point of the group `agentgym_rl.losses`."""
+
+    function: str
+    """The function, `module:function`, which ranks import: it gets the tokens, the logs of their
+    ratios and `algo`, and returns a `TokenObjective` (algo/own_loss.py)."""
+    keys: Collection[str] = ()
+    """The keys of `algo` that some losses alone have, and this one too."""
+    ratio: str = "token"
+    """The value that `algo.ratio` has for it, if it is not set."""
+    takes_ratio: bool = False
+    """Whether it takes other values of `algo.ratio`."""
+    order: int = 100
+    """Its place in lists; those with the same are in the order of their names."""
+
+
+_CLIPS = ("clip_low", "clip_high", "dual_clip")
+PPO = LossKind(
+    function="agentgym_rl.algo.losses:ppo",
+    keys=(*_CLIPS, "behavior_clip"),
+    takes_ratio=True,
+    order=0,
+)
+GSPO = LossKind(
+    function="agentgym_rl.algo.losses:ppo", keys=_CLIPS, ratio="row", takes_ratio=True, order=10
+)
+REINFORCE = LossKind(function="agentgym_rl.algo.losses:reinforce", order=60)
+
+
+class TaskWatch(Protocol):
+    """A watch of the tasks of a run."""
+
+    def batch(self, tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Look at the tasks of the next batch, each an environment and its data."""
+        ...
+
+
+class PlayKeys(Section):
+    """Keys of the section `rollout`. A package's class derives from this one; its methods return
+    what those of `super()` do, and what its own keys add."""
+
+    @property
+    def other_engines(self) -> list[str]:
+        """Return the models beside the policy that the run serves by engines of their own."""
+        return []
+
+    @property
+    def player_processes(self) -> tuple[int, int]:
+        """Return the number of processes that play beside that of the run, and the CPUs of each."""
+        return 0, 0
+
+    def refused_for_clients(self) -> Iterator[str]:
+        """Yield what keeps other programs from playing the episodes (`arl serve`)."""
+        return iter(())
+
+    def not_simulated(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys without effect on a prediction, and what it assumes instead."""
+        return iter(())
+
+
+def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:
+    """Return a decorator that adds to a section the keys that packages register for it; `place` is
+    its dotted name, "" for the configuration itself."""
+
+    def completed(kind: type[S]) -> type[S]:
+        prefix = f"{place}." if place else ""
+        parts = list(_parts(kind, prefix))
+        space: dict[str, Any] = {
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+            "__doc__": kind.__doc__,
+            "added_to": prefix,
+            "added": tuple(parts),
+            "needs": tuple(rule for each in (kind, *parts) for rule in each.needs),
+            "absent": {name: why for each in (kind, *parts) for name, why in each.absent.items()},
+            "conflicts": _conflicts_of(kind, parts),
+        }
+        made = type(kind)(kind.__name__, (*parts, kind), space, use_attribute_docstrings=False)
+        _sort(made, kind, parts)
+        return made
+
+    return completed
+
+
+def _parts(kind: type[Section], prefix: str) -> Iterator[type[Section]]:
+    """Yield the registered classes of keys of a section, each once; one that cannot be added is
+    left out, with a warning, as it is no obstacle to others."""
+    points = entry_points_of(KEYS)
+    names = [name for name in extension_names(KEYS) if _is_in(name, prefix)]
+    names.sort(key=lambda name: name not in points or not is_ours(points[name]))  # ours first
+    taken = dict.fromkeys(kind.model_fields, kind) | dict.fromkeys(_checks(kind), kind)
+    found: list[object] = []
+    for name in names:
+        try:
+            part: object = load_extension(KEYS, name)
+            if part in found:
+                continue
+            if not (isinstance(part, type) and issubclass(part, Section)):
+                raise ConfigError(
+                    f"{KEYS}: {name!r} is {part!r:.80}; expected a subclass of "
+                    "agentgym_rl.config.Section"
+                )
+            its = {*part.model_fields, *_checks(part)}
+            if clash := sorted(its & taken.keys()):
+                raise ConfigError(
+                    f"{KEYS}: {name!r} of {part.__module__} has {', '.join(clash)}, as "
+                    f"{taken[clash[0]].__module__} does; give it other names"
+                )
+        except ConfigError as error:
+            log.warning("left out: %s", error)
+            continue
+        taken |= dict.fromkeys(its, part)
+        found.append(part)
+        yield part
+
+
+def _is_in(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and "." not in name.removeprefix(prefix)
+
+
+def _checks(kind: type[Section]) -> set[str]:
+    """Return the names of the validators of a class, which pydantic runs once each, without those
+    of every section."""
+
+    def names(of: type[Section]) -> set[str]:
+        found = of.__pydantic_decorators__
+        return {*found.model_validators, *found.field_validators}
+
+    return names(kind) - names(Section)
+
+
+def _conflicts_of(
+    kind: type[Section], parts: Sequence[type[Section]]
+) -> Callable[[Section, Sections], Iterator[str]]:
+    def conflicts(self: Section, config: Sections) -> Iterator[str]:
+        for each in (kind, *parts):
+            yield from each.conflicts(self, config)
+
+    return conflicts
+
+
+def _sort(made: type[Section], kind: type[Section], parts: Sequence[type[Section]]) -> None:
+    """Put the keys of the parts in their places between the others, as help and files show them."""
+    order = [*kind.model_fields]
+    for part in reversed(parts):
+        if part.after in kind.model_fields:
+            at = order.index(part.after) + 1
+            order[at:at] = part.model_fields
+    order += [key for part in parts for key in part.model_fields if key not in order]
+    fields = {name: made.model_fields[name] for name in order}
+    made.model_fields.clear()
+    made.model_fields.update(fields)
+    made.model_rebuild(force=True)
