@@ -88,7 +88,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
         print_result({"script": job.script}, job.script, as_json=args.json)
         return 0
     done = job.submit()
-    found = {"job": str(done.job), "submitted": done.said}
+    found = {"job": str(done.job), "submitted": done.answer}
     print_result(found, done.text, as_json=args.json)
     return 0
 

@@ -1,9 +1,9 @@
 """The publication of policy versions by the trainer: all ranks write a version, rank 0 makes the
 engines serve it.
 
-A published version is the master weights cast to the dtype in which the engines hold each tensor.
-Its files are a snapshot: whatever happens to the masters afterwards, engines, audits and
-evaluations read these bytes. The ranks own whole tensors, and each writes its own.
+A published version is the masters cast to the dtype in which the engines hold each tensor. Its
+files are a snapshot: whatever happens to the masters afterwards, engines, audits and evaluations
+read these bytes. The ranks own whole tensors, and each writes its own.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _VersionFolder:
-    """The folder of a version that is being written, which rank 0 sends to the others."""
+    """The folder of a version that is being written, as rank 0 tells the others."""
 
     part: Path
     over: Path | None
@@ -73,7 +73,7 @@ class VersionWriter:
 
     `kinds` are the dtypes of published tensors (`published_kinds`). `keep`: the versions that the
     folder has at most, the one being written included. `config`: the model's config.json, copied
-    next to each version. `follows`: engines may rely on an earlier version for unchanged tensors.
+    beside each version. `follows`: engines may rely on an earlier version for unchanged tensors.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece]
 
     An engine that does not round everything gets only the matrices of layers in bfloat16. Adapters
     stay as they are, since engines merge them in float32, and so do tensors that the model's folder
-    has in float32 among others in 16 bits.
+    has in float32 beside others in 16 bits.
     """
     everywhere = engine.rounds_everything
     precise = policy.names.precise if policy.names is not None else set[str]()
@@ -314,8 +314,8 @@ def make_publisher(
     config: Config, folder: Path, *, model_dir: Path | None = None, incarnation: int = 0
 ) -> Publisher:
     """Return the publisher of the configured run, which keeps every version that it prepares;
-    `folder` is the run's weights folder (transport shm), `model_dir` that of its model, which
-    versions are checked against for engines that check nothing.
+    `folder` is the run's weights folder (transport shm), `model_dir` that of its model,
+    which versions for SGLang are checked against.
 
     Raises:
         ConfigError: the transport cannot work here.
