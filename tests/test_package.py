@@ -351,19 +351,11 @@ MOST_LINES = {
     "arl_vllm": 1_600,
     "arl_warmup": 1_550,
     "cli": 2_250,
-<<<<<<< HEAD
     "cluster": 1_300,
     "config": 2_850,
     "controller": 1_600,
     "core": 3_600,
     "engines": 3_650,
-=======
-    "cluster": 1_250,
-    "config": 2_850,
-    "controller": 1_550,
-    "core": 3_600,
-    "engines": 3_550,
->>>>>>> driver
     "evaluate": 1_750,
     "fleet": 1_100,
     "gateway": 11_300,
@@ -371,11 +363,7 @@ MOST_LINES = {
     "models": 650,
     "report": 700,
     "rollout": 2_450,
-<<<<<<< HEAD
     "run": 2_050,
-=======
-    "run": 2_300,
->>>>>>> driver
     "runtime": 2_650,
     "storage": 3_000,
     "trainer": 5_800,
