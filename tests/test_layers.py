@@ -215,9 +215,8 @@ def _under(name: str, packages: tuple[str, ...]) -> bool:
 
 def _cycle(files: Mapping[str, Path]) -> list[str]:
     graph = {
-        module: {target for _, target in imports(module, files, listed=False)}
-        .intersection(files)
-        .difference((module, FACADE))
+        module: ({t for _, t in imports(module, files, listed=False)} & files.keys())
+        - {module, FACADE}
         for module in files
     }
     try:

@@ -426,7 +426,9 @@ def test_type_checkers_see_the_names_that_load_on_first_use(package):
     """No name is that of a module, which its import would put into the place of the name, but for
     `agentgym_rl.evaluate`: that package can be called."""
     init = importlib.import_module(package)
-    block = next(n for n in ast.parse(Path(init.__file__).read_text()).body if isinstance(n, ast.If))
+    block = next(
+        n for n in ast.parse(Path(init.__file__).read_text()).body if isinstance(n, ast.If)
+    )
     seen = {
         alias.asname
         for node in block.body
