@@ -63,7 +63,7 @@ EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/export tests
     tests/test_examples.py tests/trainer/test_memory.py tests/trainer/test_warmup.py \
     tests/weights/test_publish_embedded.py tests/weights/test_publish_sglang.py \
     tests/weights/test_vllm_client.py
-PROGRAMS_TESTS := tests/programs tests/models/test_tiny_model.py tests/test_mutants.py
+PROGRAMS_TESTS := tests/programs tests/models/test_tiny_model.py
 NOT_CORE := $(addprefix --ignore=,$(ENVS_TESTS) $(EXTENSIONS_TESTS) $(PROGRAMS_TESTS))
 
 BIN := $(VENV)/bin
@@ -122,9 +122,9 @@ test-envs: install-test
 test-extensions: install-test
 	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(EXTENSIONS_TESTS) $(PYTEST_ARGS)
 
-# One at a time: benchmarks share the cores, and pin themselves to one.
+# Two at a time, though benchmarks share the cores: their figures say nothing at toy size.
 test-programs: install-test
-	$(BIN)/python -m pytest $(PROGRAMS_TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(PROGRAMS_TESTS) $(PYTEST_ARGS)
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \

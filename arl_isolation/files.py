@@ -25,7 +25,7 @@ def text_of(path: Path) -> str:
     return "/" + "/".join(path[1:]) if path[:1] == ("/",) else "/".join(path)
 
 
-class Place:
+class PathRoots:
     """The folders at which paths begin, and the bounds on what is returned at once.
 
     box, root: the descriptors of the work folder, for relative paths, and of an image's root, for

@@ -1,4 +1,5 @@
-"""The running of Python code in a process that was forked for it: as `__main__`, or in cells."""
+"""The running of programs in a process that was forked for it: Python code as `__main__` or in the
+cells of a session, a shell's cells, or another program."""
 
 from __future__ import annotations
 
@@ -11,10 +12,16 @@ import os
 import random
 import signal
 import socket
+import struct
 import sys
 import threading
 import traceback
 import types
+from collections.abc import Callable, Sequence
+
+CELL = struct.Struct("<cI")
+"""The head of a message to a Python session: its kind, and the length of the code that follows."""
+RUN, FORK = b"r", b"f"
 
 
 def exactly(conn: socket.socket, count: int, *, status: int = 0) -> bytes:
@@ -97,6 +104,63 @@ def run_cell(cell: bytes, name: str, names: dict) -> int:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+
+
+def serve_cells(conn: socket.socket, fork: Callable[[socket.socket], socket.socket]) -> None:
+    """Run cells until the other end closes.
+
+    fork: forks a copy of this process; returns the socket that each of both continues to serve.
+    """
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cells = 0
+    while True:
+        kind, length = CELL.unpack(exactly(conn, CELL.size))
+        if kind == FORK:
+            conn = fork(conn)
+            continue
+        cells += 1
+        done = run_cell(exactly(conn, length), f"<cell {cells}>", module.__dict__)
+        conn.sendall(bytes([done]))
+
+
+def take_handles(handles: Sequence[int]) -> socket.socket:
+    """Install a session's handles as 0, 1, 2 and 3; return the last, its socket."""
+    for number, handle in enumerate(handles):
+        os.dup2(handle, number, inheritable=number < 3)
+    for handle in handles:
+        if handle > 3:
+            os.close(handle)
+    return socket.socket(fileno=3)
+
+
+def shell(begin: str = "") -> list[str]:
+    """Return the command of a session of bash, which first does `begin`.
+
+    Cells end with a NUL, on descriptor 3, which also carries the exit code back.
+    """
+    loop = (
+        "while IFS= read -r -d '' -u 3 arl_cell; do "
+        'eval "$arl_cell" </dev/null 3>&-; printf "%d\\n" $? >&3; done'
+    )
+    return ["bash", "--norc", "--noprofile", "-c", f"trap : INT; {begin}{loop}"]
+
+
+def run_program(argv: list[str], cwd: str, environment: dict[str, str]) -> None:
+    """Become another program; exit as a shell does if there is none."""
+    for name in ("SIGPIPE", "SIGXFSZ", "SIGINT"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        if cwd != ".":
+            os.chdir(cwd)
+        os.execvpe(argv[0], argv, environment)
+    except (OSError, ValueError) as error:  # ValueError: a name that Python itself rejects
+        missing = isinstance(error, FileNotFoundError)
+        what = cwd if missing and not os.path.isdir(cwd) else argv[0]
+        why = getattr(error, "strerror", None) or str(error)
+        os.write(2, f"{what}: {why}\n".encode("utf-8", "replace"))
+        os._exit(127 if missing else 126)
 
 
 def _execute_cell(cell: bytes, name: str, names: dict) -> None:

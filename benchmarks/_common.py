@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine in words, engines as processes, and replies to sample."""
+"""The parts that benchmarks share: a description of the machine, engines as processes, sampling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _END_TIMEOUT_S = 10.0
 def peer_python(name: str) -> str:
     """Return the interpreter that has the peer `name`; "": benchmarks skip it, by name.
 
-    It is the one that ARL_NAME_PYTHON names, or the environment beside this one, as `make
+    It is the one that ARL_NAME_PYTHON names, or the environment next to this one, as `make
     bench-peers` (and for vLLM `make test-vllm`) installs it.
     """
     beside = Path(f"{sys.prefix}-{name}")
@@ -54,32 +54,34 @@ SGLANG_PYTHON = peer_python("sglang")
 
 
 def hardware(note: str = "") -> str:
-    """CPU, cores, and what else matters."""
+    """Return a description of the machine: CPU, cores, and `note`."""
     return f"{_cpu()}, {os.cpu_count()} cores{', ' if note else ''}{note}"
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Versions of ours, which need not be installed, and of the named distributions."""
+    """Return the versions of this package, which need not be installed, and of the named
+    distributions."""
     others = ("torch", "transformers", *names)
     return {"agentgym-rl": __version__} | {name: version(name) for name in others}
 
 
 def say(text: str) -> None:
-    """A line of progress, on stderr."""
+    """Print a line of progress on stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 @contextlib.contextmanager
 def engine_server(config: Config, *flags: str) -> Iterator[str]:
-    """URL of an `arl engine` process that ends with the context, children included."""
+    """Start an `arl engine` process that ends with the context, including its children; yield its
+    URL."""
     with engine_process(config, *flags) as (url, _):
         yield url
 
 
 @contextlib.contextmanager
 def engine_process(config: Config, *flags: str) -> Iterator[tuple[str, int]]:
-    """URL and process id of an `arl engine` process; see `engine_server`."""
+    """Start an `arl engine` process; yield its URL and process id; see `engine_server`."""
     port, url = free_port(), ""
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
@@ -112,7 +114,7 @@ def _wait_ready(process: subprocess.Popen[Any], url: str, log: Path, timeout_s: 
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """End a process and its group: SIGTERM, then SIGKILL for whoever is left."""
+    """End a process and its group: SIGTERM, then SIGKILL for the processes that are left."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -180,7 +182,7 @@ def generate(model: Any, prompts: Sequence[list[int]], num_tokens: int) -> Tenso
 def qwen3(folder: Path, *, hidden: int, layers: int, vocab: int = 4096, seed: int = 0) -> int:
     """Save a random Qwen3 with the bundled tokenizer to `folder`; its number of parameters.
 
-    No token ends a reply, so that replies are as long as asked for.
+    No token ends a reply, so replies have the requested length.
     """
     torch.manual_seed(seed)
     shape = Qwen3Config(
@@ -214,5 +216,5 @@ def _cpu() -> str:
 
 
 def model_config(model: Path, overrides: Sequence[tuple[str, Any]] = ()) -> Config:
-    """The default configuration with another model and `overrides` (dotted keys)."""
+    """Return the default configuration with another model and `overrides` (dotted keys)."""
     return load_config(None, {"model.path": str(model), **dict(overrides)})

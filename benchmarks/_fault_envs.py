@@ -1,7 +1,8 @@
-"""What is played while a run is broken (benchmarks/faults.py).
+"""The environments that are played while a run is broken (benchmarks/faults.py).
 
-Some calls never return, once, as soon as somebody asks for it: the folder ARL_FAULT_DIR has a file
-`hang` then. Others are always right, so that whoever is paid less was paid for somebody's failure.
+Some have a call that never returns, once, after it was requested by a file `hang` in the folder
+ARL_FAULT_DIR. Others pay every episode in full, so a lower reward shows a failure of
+infrastructure.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ FOLDER = Path(os.environ.get("ARL_FAULT_DIR", "."))
 
 
 def _say(name: str) -> None:
-    """That it is so now: a file that is there once it is whole."""
+    """Write a file, atomically, as a signal to the benchmark."""
     part = FOLDER / f"{name}.part"
     part.write_text(repr(time.monotonic()))
     part.rename(FOLDER / name)
 
 
 def _asked() -> bool:
-    """Whether somebody has asked, which counts for one call."""
+    """Return whether a fault was requested; each request is for one call."""
     try:
         (FOLDER / "hang").unlink()
     except FileNotFoundError:
@@ -58,7 +59,7 @@ class _Hangs(MathEnv):
 
 
 class HangingTool(_Hangs):
-    """A step that never returns."""
+    """An environment with a step that never returns."""
 
     async def step(self, action: Message) -> Step:
         await self._maybe_hang()
@@ -66,7 +67,7 @@ class HangingTool(_Hangs):
 
 
 class HangingEnv(_Hangs):
-    """A reset that never returns."""
+    """An environment with a reset that never returns."""
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -76,9 +77,9 @@ class HangingEnv(_Hangs):
 
 
 class Submits(Agent):
-    """Of the environment `code`: has the model say something, and submits the right program.
+    """An agent of the environment `code` that samples a reply and then submits the right
 
-    Where somebody asks, a program that stops itself is tried before.
+    program. On request it first tries a program that stops itself.
     """
 
     async def run(self, env: Any, client: Any, *, model: str, task: Any) -> None:
@@ -107,16 +108,16 @@ _STOPS: Message = {
 
 
 def right(number: int) -> int:
-    """What the verifier pool is asked."""
+    """Return the answer that the verifier pool has to compute."""
     return 7 * number
 
 
 class Judged(MathEnv):
-    """Any reply is paid if the verifier pool knows what 6 times 7 is.
+    """An environment that pays any reply if the verifier pool computes 6 times 7.
 
     Args:
-        fresh: Ask a fresh worker each time, which has to be forked: those that there are would do
-            without a host. Else workers stay.
+        fresh: Use a new worker for each call, which has to be forked: existing workers do not need
+            the fork server. If false, workers are reused.
     """
 
     def __init__(self, *, fresh: bool = True, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What may happen to a run, by name."""
+"""The faults of a run, by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def send(command: str, number: signal.Signals) -> Injection:
 
 
 def stutter(command: str) -> Injection:
-    """Mostly stopped, for ten seconds; never for long."""
+    """Stop the process most of the time for ten seconds, never for long at once."""
 
     def inject(run: FaultyRun) -> None:
         pid = run.child(command)
@@ -40,7 +40,8 @@ def stutter(command: str) -> Injection:
 
 
 def hosts(words: str, number: signal.Signals, *, below: int = 0) -> Injection:
-    """To all of the run's own children that are called so at once, or to their first children."""
+    """Send a signal to all of the run's own children of this name at once, or to their first
+    children."""
 
     def inject(run: FaultyRun) -> None:
         for pid in _hosts(run, words, below):
@@ -50,7 +51,7 @@ def hosts(words: str, number: signal.Signals, *, below: int = 0) -> Injection:
 
 
 def stutter_hosts(words: str, *, below: int = 0) -> Injection:
-    """Mostly stopped, for ten seconds; never for long."""
+    """Stop the process most of the time for ten seconds, never for long at once."""
 
     def inject(run: FaultyRun) -> None:
         for _ in range(10):
@@ -65,7 +66,8 @@ def stutter_hosts(words: str, *, below: int = 0) -> Injection:
 
 
 def _hosts(run: FaultyRun, words: str, below: int) -> list[int]:
-    """Children of the run that are called so, or, so many generations below them, their first."""
+    """Return the children of the run of this name, or their first descendants so many generations
+    below."""
     found = run.hosts(words)
     for _ in range(below):
         children = [Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for pid in found]
@@ -74,14 +76,14 @@ def _hosts(run: FaultyRun, words: str, below: int) -> list[int]:
 
 
 def _frozen_and_killed(run: FaultyRun) -> None:
-    """What a fork server that is stopped does not hear of."""
+    """Stop a fork server, and kill its child meanwhile."""
     hosts(_FORKS, signal.SIGSTOP)(run)
     os.kill(run.child("engine"), signal.SIGKILL)
 
 
 def logged(inject: Injection, logs: str, words: str) -> Injection:
-    """The same; a process of the run is to write `words` into one of its `logs` (a pattern of
-    files) about it, which is the word that `Fault.told` means."""
+    """Return the same fault, which a process of the run reports by `words` in one of its `logs` (a
+    pattern of files); see `Fault.reported`."""
 
     def both(run: FaultyRun) -> float:
         at = {file: file.stat().st_size for file in (run.folder / "logs").glob(logs)}
@@ -99,7 +101,7 @@ def _since(file: Path, start: int) -> str:
 
 
 def freeze_controller(run: FaultyRun) -> None:
-    """For ten seconds, which is nobody's failure."""
+    """Stop the controller for ten seconds, which is not a failure of any part."""
     os.kill(run.pid, signal.SIGSTOP)
     goes_on = threading.Timer(10.0, os.kill, (run.pid, signal.SIGCONT))
     goes_on.start()
@@ -113,15 +115,15 @@ def stutter_controller(run: FaultyRun) -> None:
         time.sleep(0.2)
 
 
-def _ask_to_stop(run: FaultyRun) -> None:
-    """The next program that a model wrote stops itself; it is over when its time is."""
+def _request_stop(run: FaultyRun) -> None:
+    """Make the next program of the model stop itself; its time limit ends it."""
     folder = run.folder.parent
     (folder / "hang").touch()
     run.wait(lambda: (folder / "found").exists(), "a program to stop itself")
 
 
 def _load(seconds: float) -> Injection:
-    """Eight busy loops beside the run."""
+    """Run eight busy loops on the machine."""
     code = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
 
     def inject(run: FaultyRun) -> None:
@@ -138,7 +140,7 @@ def _limit(pid: int, kind: int, size: int) -> None:
 
 
 def no_memory(run: FaultyRun) -> float:
-    """The trainer may have not a byte more than it has; it happens when it wants one."""
+    """Limit the trainer's memory to its present use; the fault occurs when it needs more."""
     pid = run.child("trainer")
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
     _limit(pid, resource.RLIMIT_AS, pages * resource.getpagesize())
@@ -146,19 +148,19 @@ def no_memory(run: FaultyRun) -> float:
 
 
 def no_disk(run: FaultyRun) -> float:
-    """The trainer may write no large file; it happens when it wants to."""
+    """Forbid the trainer to write large files; the fault occurs when it writes one."""
     pid = run.child("trainer")
     _limit(pid, resource.RLIMIT_FSIZE, 300_000)
     return gone(pid)
 
 
 def no_log(run: FaultyRun) -> None:
-    """The controller may write no large file, as the log is already."""
+    """Forbid the controller to write large files, such as its log."""
     _limit(run.pid, resource.RLIMIT_FSIZE, 100_000)
 
 
 def hang(run: FaultyRun) -> float:
-    """The next call of the environment hangs; it happens when there is one."""
+    """Make the next call of the environment hang; the fault occurs at that call."""
     folder = run.folder.parent
     (folder / "hang").touch()
     run.wait(lambda: (folder / "hung").exists(), "a call to hang")
@@ -169,15 +171,15 @@ _ENGINE, TRAINER = "engine-[01] is out of service", "the trainer is lost"
 _WORKER, _WORKERS = "rollout-[01] is lost", ("--rollout.workers=2", "--steps=60")
 LOG = r"episodes.db cannot be written"
 HANG = ("--rollout.tool_timeout_s=3",)
-ZYGOTE = "local/inside/zygote.py"
+SLOT_SERVER = "local/inside/namespace_server.py"
 SLOT = r"sandbox slot \d+ is lost"
 PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
-_POOL = "arl_verifier.inside.zygote"
+_POOL = "arl_verifier.inside.fork_server"
 _LONG = "--steps=150"
-"""More than are trained while something is slow."""
+"""A number of batches larger than are trained while a part is slow."""
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
 _STAY = (*_JUDGED, "--env.options.fresh=false")
-"""Verifier workers that serve many calls."""
+"""The keys for verifier workers that serve many calls."""
 _ANEW = "the verifier pool starts again"
 _JUDGE = "a verifier worker .* is replaced"
 _FORKS = "agentgym_rl.cluster.fork_server"
@@ -187,7 +189,7 @@ _MAIN_JOB = (
     "--trainer.checkpoint_every=20",
 )
 NONE = "none"
-"""Only when it is asked for by name: nothing happens, on a machine under load."""
+"""The fault that is measured only by name: nothing happens, on a machine under load."""
 FAULTS: Mapping[str, Fault] = {
     "engine killed": Fault(send("engine", signal.SIGKILL), _ENGINE),
     "engine frozen": Fault(send("engine", signal.SIGSTOP), _ENGINE),
@@ -210,18 +212,21 @@ FAULTS: Mapping[str, Fault] = {
         lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, flags=_WORKERS
     ),
     "controller frozen": Fault(
-        logged(freeze_controller, "trainer-0.log", "which started this one, is frozen"), told=True
+        logged(freeze_controller, "trainer-0.log", "which started this one, is frozen"),
+        reported=True,
     ),
     "controller slow": Fault(stutter_controller),
     "sandbox host killed": Fault(
-        hosts(ZYGOTE, signal.SIGKILL, below=1), SLOT, flags=PROGRAMS, always_paid=True
+        hosts(SLOT_SERVER, signal.SIGKILL, below=1), SLOT, flags=PROGRAMS, always_paid=True
     ),
     "sandbox host frozen": Fault(
-        hosts(ZYGOTE, signal.SIGSTOP, below=1), SLOT, flags=PROGRAMS, always_paid=True
+        hosts(SLOT_SERVER, signal.SIGSTOP, below=1), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox host slow": Fault(stutter_hosts(ZYGOTE, below=1), flags=PROGRAMS, always_paid=True),
+    "sandbox host slow": Fault(
+        stutter_hosts(SLOT_SERVER, below=1), flags=PROGRAMS, always_paid=True
+    ),
     "program stops itself": Fault(
-        _ask_to_stop,
+        _request_stop,
         flags=(*PROGRAMS, *_WORKERS, "--sandbox.options.limits.wall_s=4"),
         always_paid=True,
     ),
@@ -241,23 +246,23 @@ FAULTS: Mapping[str, Fault] = {
     "verifier worker slow": Fault(
         stutter_hosts(_POOL, below=1), flags=(*_STAY, _LONG), always_paid=True
     ),
-    "sandbox zygote killed": Fault(
-        hosts(ZYGOTE, signal.SIGKILL), SLOT, flags=PROGRAMS, always_paid=True
+    "sandbox fork server killed": Fault(
+        hosts(SLOT_SERVER, signal.SIGKILL), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox zygote frozen": Fault(
-        hosts(ZYGOTE, signal.SIGSTOP), SLOT, flags=PROGRAMS, always_paid=True
+    "sandbox fork server frozen": Fault(
+        hosts(SLOT_SERVER, signal.SIGSTOP), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox zygote slow": Fault(stutter_hosts(ZYGOTE), flags=PROGRAMS, always_paid=True),
+    "sandbox fork server slow": Fault(stutter_hosts(SLOT_SERVER), flags=PROGRAMS, always_paid=True),
     "fork server killed": Fault(hosts(_FORKS, signal.SIGKILL), _FORKS_END),
     "fork server frozen": Fault(hosts(_FORKS, signal.SIGSTOP), _FORKS_STOP),
     "fork server frozen as its engine dies": Fault(_frozen_and_killed, _FORKS_STOP),
     "fork server slow": Fault(stutter_hosts(_FORKS), flags=(_LONG,)),
     "machine loaded": Fault(_load(20.0), flags=(_LONG,)),
     "tool never returns": Fault(
-        hang, flags=("--env=benchmarks._fault_envs:HangingTool", *HANG), told=True
+        hang, flags=("--env=benchmarks._fault_envs:HangingTool", *HANG), reported=True
     ),
     "environment never returns": Fault(
-        hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *HANG), told=True
+        hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *HANG), reported=True
     ),
     NONE: Fault(_load(_LOAD_S), flags=_MAIN_JOB, stops=True),
 }

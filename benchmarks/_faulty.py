@@ -1,4 +1,4 @@
-"""A run that something happens to, watched from the outside."""
+"""A run with a fault, observed from the outside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .crash import children_of, processes_of
 _ROOT = Path(__file__).parents[1]
 _STEPS = 24
 _AT_VERSION = 5
-"""The fault comes once so many batches are trained: not at a checkpoint."""
+"""The number of trained batches after which the fault occurs: not at a checkpoint."""
 _DEADLINE_S = 300.0
 _SMALL = (
     *("--env=math", "--agent=react", "--eval.num_tasks=0", "--logging.plot=false"),
@@ -43,33 +43,36 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens, and what the run is expected to say of it."""
+    """A fault, and the expected reaction of the run."""
 
     inject: Callable[[FaultyRun], float | None]
-    """Makes it happen; returns when it did (CLOCK_MONOTONIC), if not at once."""
+    """A function that causes the fault; it returns its time (CLOCK_MONOTONIC), if it is not
+    immediate."""
     sign: str = ""
-    """A pattern of the line with which the run says that it has noticed; empty: it only ends."""
+    """A pattern of the line with which the run reports that it noticed; empty: it only ends."""
     flags: Sequence[str] = ()
     ends: bool = False
-    """The run stops with the cause, and is resumed."""
-    told: bool = False
-    """Whoever notices it writes the moment into a file `found`: the run says nothing of it, or not
-    at once. So it is with a call of the environment, which its own deadline ends."""
+    """Whether the run stops with the cause, and is resumed."""
+    reported: bool = False
+    """Whether the process that notices the fault writes the time into a file `found`, because the
+    run does not report it, or not at once, such as a call of the environment that its deadline
+    ends."""
     always_paid: bool = False
-    """Every episode of this run is right: one that is paid less has a poisoned reward."""
+    """Whether every episode of this run is right: a lower reward is then wrong."""
     stops: bool = False
-    """Nothing happens, however long that takes; then the run is told to end."""
+    """Whether nothing happens for the given time, after which the run is interrupted."""
     on_ray: bool = False
-    """On a Ray cluster whose nodes can be cut off (see `_ray_faulty`)."""
+    """Whether it needs a Ray cluster whose nodes can be cut off (see `_ray_faulty`)."""
 
     @property
     def is_noticed(self) -> bool:
-        """Whether it shall be: what is only slow shall not."""
-        return bool(self.sign) or self.ends or self.told
+        """Return whether the run has to notice it: a part that is only slow must not count as
+        lost."""
+        return bool(self.sign) or self.ends or self.reported
 
 
 class FaultyRun:
-    """One run with one fault."""
+    """A run with one fault."""
 
     steps = _STEPS
 
@@ -77,18 +80,18 @@ class FaultyRun:
         self.folder, self.fault = folder, fault
         folder.parent.mkdir(exist_ok=True)
         self._lines: list[tuple[float, str]] = []
-        """What the run has said on stderr, each with the moment in CLOCK_MONOTONIC."""
+        """The lines of the run's stderr, each with its time (CLOCK_MONOTONIC)."""
         self._out = b""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self.helpers: list[subprocess.Popen[bytes]] = []
 
     def measure(self) -> Row:
-        """The whole: start, break, watch, finish, judge.
+        """Start the run, break it, watch it, let it finish, and judge the result.
 
         Raises:
             RuntimeError: the run ended otherwise than expected.
-            TimeoutError: it did not come so far in time.
+            TimeoutError: it did not get far enough in time.
         """
         fault = self.fault
         steps = _STEPS_WITHOUT_END if fault.stops else self.steps
@@ -110,10 +113,10 @@ class FaultyRun:
             self._launch(["train", "--json", "--resume", str(self.folder)])
         self.wait(lambda: self.version() > before, "a new batch")
         if fault.sign and "engine" in fault.sign:
-            self.wait(lambda: self._said("serves again", since=begun) is not None, "the engine")
+            self.wait(lambda: self._line_s("serves again", since=begun) is not None, "the engine")
         if fault.sign and "rollout" in fault.sign:
             again = r"rollout-\d#1 plays"
-            self.wait(lambda: self._said(again, since=begun) is not None, "the worker")
+            self.wait(lambda: self._line_s(again, since=begun) is not None, "the worker")
         full_s = time.monotonic() - (at_resume if fault.ends else at)
         return (
             self.finished()
@@ -126,7 +129,7 @@ class FaultyRun:
         )
 
     def _uneventful(self) -> Row:
-        """Leave it alone until `inject` returns, and have it end."""
+        """Wait until `inject` returns, and end the run."""
         begun = time.monotonic()
         self.fault.inject(self)
         watched_s = time.monotonic() - begun
@@ -134,7 +137,7 @@ class FaultyRun:
         return unmeasured() | self._audited(0.0) | {"watched_s": _rounded(watched_s)}
 
     def close(self) -> None:
-        """End whatever is left."""
+        """End all processes that are left."""
         for process in filter(None, [*self.helpers, self._process]):
             if process.poll() is None:
                 process.kill()
@@ -143,24 +146,24 @@ class FaultyRun:
     # ------------------------------------------------------------------ of the run
     @property
     def pid(self) -> int:
-        """Of the controller."""
+        """Return the process id of the controller."""
         assert self._process is not None
         return self._process.pid
 
     def processes(self, command: str) -> list[int]:
-        """The pids of its processes that run `arl COMMAND`."""
+        """Return the pids of its processes that run `arl COMMAND`."""
         return children_of(self.pid, command)
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """What runs `words` where the controller is to be."""
+        """Return the command line that runs `words` on the controller's machine."""
         return [*words]
 
     def hosts(self, words: str) -> list[int]:
-        """The pids of its own children whose command line has `words`."""
+        """Return the pids of its own children whose command line has `words`."""
         return [child for child, line in processes_of(self.pid) if words in line]
 
     def child(self, command: str) -> int:
-        """The pid of the last of its processes that run `arl COMMAND`."""
+        """Return the pid of the last of its processes that run `arl COMMAND`."""
         end = time.monotonic() + _DEADLINE_S
         while not (found := sorted(self.processes(command))):
             if time.monotonic() > end or self._process is None or self._process.poll() is not None:
@@ -169,7 +172,7 @@ class FaultyRun:
         return found[-1]
 
     def version(self) -> int:
-        """Versions that were published, by the log."""
+        """Return the last published version, from the log."""
         with contextlib.suppress(sqlite3.Error):
             return self._ask("SELECT max(version) FROM versions")[0][0] or 0
         return 0
@@ -190,15 +193,15 @@ class FaultyRun:
         for line in process.stderr:
             self._lines.append((time.monotonic(), line.decode(errors="replace").rstrip()))
 
-    def _said(self, pattern: str, *, since: float) -> float | None:
-        """When the run first said so after a moment."""
+    def _line_s(self, pattern: str, *, since: float) -> float | None:
+        """Return the time of the run's first line after `since` that matches `pattern`."""
         found = (at for at, line in list(self._lines) if at >= since and re.search(pattern, line))
         return next(found, None)
 
     def _noticed(self, begun: float, members: Sequence[int]) -> float:
-        """The moment in which the run noticed a fault that began then; `members` are the processes
-        that it had."""
-        if self.fault.told:
+        """Return the time at which the run noticed a fault that began at `begun`; `members` are the
+        processes that it had."""
+        if self.fault.reported:
             found = self.folder.parent / "found"
             self.wait(found.exists, "somebody who notices")
             return float(found.read_text())
@@ -207,19 +210,19 @@ class FaultyRun:
             self._process.wait(_DEADLINE_S)
             for pid in members:
                 gone(pid)
-            said = self._said(self.fault.sign, since=begun) if self.fault.sign else None
+            said = self._line_s(self.fault.sign, since=begun) if self.fault.sign else None
             return time.monotonic() if said is None else said
-        self.wait(lambda: self._said(self.fault.sign, since=begun) is not None, self.fault.sign)
-        said = self._said(self.fault.sign, since=begun)
+        self.wait(lambda: self._line_s(self.fault.sign, since=begun) is not None, self.fault.sign)
+        said = self._line_s(self.fault.sign, since=begun)
         assert said is not None
         return said
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Until it is so; `what` says what that is.
+        """Wait until a condition holds; `what` names it for errors.
 
         Raises:
             RuntimeError: the run ended before.
-            TimeoutError: it is not so after five minutes.
+            TimeoutError: it does not hold after five minutes.
         """
         assert self._process is not None
         end = time.monotonic() + _DEADLINE_S
@@ -231,7 +234,7 @@ class FaultyRun:
             time.sleep(0.02)
 
     def interrupt(self) -> None:
-        """Tell it to end, and wait for that.
+        """Interrupt the run, and wait for its end.
 
         Raises:
             RuntimeError: it has ended by itself.
@@ -243,7 +246,7 @@ class FaultyRun:
         self._process.wait(_DEADLINE_S)
 
     def finished(self) -> Row:
-        """Let it come to its end; what it says of itself."""
+        """Wait for the end of the run; return the JSON object that it prints."""
         assert self._process is not None
         assert self._process.stdout is not None
         out = self._process.stdout.read()  # one object, at the end
@@ -260,10 +263,10 @@ class FaultyRun:
         }
 
     def _audited(self, at: float) -> Row:
-        """What the folder says, and what the run has said since then."""
+        """Return the audit of the run's folder, and the run's messages since the fault."""
         report = audit_ledger(self.folder)
         alarms = [line for said, line in self._lines if said >= at and _ALARM.search(line)]
-        expected = self.fault.is_noticed and not self.fault.told
+        expected = self.fault.is_noticed and not self.fault.reported
         poisoned = _POISONED + ("OR t.reward < 1)" if self.fault.always_paid else ")")
         return {
             "faults": report["faults"],
@@ -292,7 +295,7 @@ _POISONED = """
 
 
 def unmeasured() -> Row:
-    """What every row has, of a run that nothing is known of."""
+    """Return the row of a run without a result."""
     keys = ("batches_trained_again", "of_these_bit_for_bit", "tokens_sampled_again")
     more = ("groups_lost", "duplicated", "poisoned_rewards", "false_alarms")
     return {
@@ -308,7 +311,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def gone(pid: int) -> float:
-    """Wait for the end of a process; when it was."""
+    """Wait for the end of a process; return its time."""
     end = time.monotonic() + _DEADLINE_S
     while Path(f"/proc/{pid}").exists():
         if time.monotonic() > end:

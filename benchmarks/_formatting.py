@@ -1,4 +1,4 @@
-"""Results as people write them."""
+"""The results of benchmarks as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def formatted(value: Any) -> str:
-    """A value; floats with three digits."""
+    """Return a value as text; floats with three digits."""
     match value:
         case None:
             return ""
@@ -26,7 +26,7 @@ def formatted(value: Any) -> str:
 
 
 def goal_met(result: Mapping[str, Any]) -> str:
-    """Whether the goal was met, and if not, which part."""
+    """Return whether the goal was met, and if not, which parts were missed."""
     met = result.get("met")
     if isinstance(met, Mapping):
         missed = [name for name, holds in met.items() if not holds]
@@ -35,7 +35,7 @@ def goal_met(result: Mapping[str, Any]) -> str:
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """The goal, whether it was met, the figures that it is about, and what was left out."""
+    """Return the goal, whether it was met, its figures, and the skipped parts."""
     figures = result.get("figures")
     measured = f" Measured: {listed(figures)}." if figures else ""
     left_out = result.get("skipped")
@@ -44,11 +44,11 @@ def outcome(result: Mapping[str, Any]) -> str:
 
 
 def numeric_ratios(result: Mapping[str, Any]) -> dict[str, float]:
-    """Those of the result's ratios that are numbers."""
+    """Return the result's numeric ratios."""
     ratios = result.get("ratios") or {}
     return {name: value for name, value in ratios.items() if isinstance(value, int | float)}
 
 
 def listed(named: Mapping[str, Any]) -> str:
-    """Names and values, in one line."""
+    """Return names and values in one line."""
     return "; ".join(f"{name} {formatted(value)}" for name, value in named.items())

@@ -68,7 +68,7 @@ class Setting:
     model: Path | None = None
     """The folder of a real model."""
     skipped: list[str] = field(default_factory=list)
-    """What could not be measured, and why."""
+    """The parts that could not be measured, with the reasons."""
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
@@ -269,7 +269,7 @@ def real_job(setting: Setting) -> list[dict[str, Any]]:
         setting.skipped.append("the job of a real model: give its folder with --model FOLDER")
         return []
     flags = ["--config=examples/smollm2.toml", f"--model={setting.model}", "--eval.num_tasks=0"]
-    flags += ["--init.method=none", "--init.data="]  # RL alone: demonstrations take their time
+    flags += ["--init.method=none", "--init.data="]  # only RL: demonstrations take long
     if setting.toy:
         flags += ["--steps=1", "--rollout.groups_per_batch=1", "--rollout.group_size=2"]
     else:

@@ -30,7 +30,7 @@ section { border-top: 2px solid var(--line); margin-top: 2rem; }
 
 
 def page(found: Sequence[Kept]) -> str:
-    """The whole report; text of results is escaped."""
+    """Return the report; text of results is escaped."""
     sections = "".join(_section(kept) for kept in found)
     links = " · ".join(f'<a href="#{escape(k.name)}">{escape(k.name)}</a>' for k in found)
     return (
@@ -66,7 +66,7 @@ def _section(kept: Kept) -> str:
 
 
 def _bars(ratios: Mapping[str, float]) -> Iterator[str]:
-    """A bar for each ratio, with a line where the two are even."""
+    """Return a bar for each ratio, with a line at 1."""
     if not ratios:
         return
     widest = max(*ratios.values(), 1.0)

@@ -1,4 +1,4 @@
-"""The time until a sandbox of a prepared task is there, beside `docker run` of the same image."""
+"""The time to start a sandbox of a prepared task, compared with `docker run` of the same image."""
 
 from __future__ import annotations
 

@@ -17,39 +17,39 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Job:
-    """A benchmark, and what it is told by its environment."""
+    """A benchmark, and its environment variables."""
 
     name: str
-    """Of the result's file."""
+    """The name of the result's file."""
     benchmark: str
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
-        """As one types it."""
-        told = "".join(f"{key}={value} " for key, value in self.env.items())
-        return f"{told}arl bench {self.benchmark} --json"
+        """Return the command line of the job, as a user types it."""
+        variables = "".join(f"{key}={value} " for key, value in self.env.items())
+        return f"{variables}arl bench {self.benchmark} --json"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What came of a job."""
+    """The result of a job."""
 
     name: str
     command: str
     date: str
-    """Of its end, YYYY-MM-DD."""
+    """The date of its end, YYYY-MM-DD."""
     seconds: float
     load: tuple[float, float]
-    """Load average of the machine as it began and as it ended."""
+    """The load average of the machine at its start and end."""
     result: Mapping[str, Any]
-    """What the benchmark printed; empty if it failed."""
+    """The object that the benchmark printed; empty if it failed."""
     error: str = ""
-    """Why there is no result."""
+    """The reason why there is no result."""
 
 
 def measure(job: Job) -> Kept:
-    """Run a job to its end; its progress goes to stderr. What goes wrong is in `error`."""
+    """Run a job to its end; its progress goes to stderr, and a failure to `error`."""
     began, load = time.monotonic(), os.getloadavg()[0]
     argv = [sys.executable, "-m", "agentgym_rl", "bench", job.benchmark, "--json"]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -78,46 +78,46 @@ def _result(done: subprocess.CompletedProcess[str]) -> tuple[Mapping[str, Any], 
 
 
 def write(kept: Kept, folder: Path) -> None:
-    """Keep a result in `folder`, whole or not at all."""
+    """Write a result into `folder`, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(kept), indent=1, ensure_ascii=False) + "\n"
-    write_whole(folder / f"{kept.name}.json", text)
+    write_atomically(folder / f"{kept.name}.json", text)
 
 
 def rows_file() -> Path | None:
-    """ARL_BENCH_ROWS: where a benchmark keeps the rows of what it has finished."""
+    """Return the file in which a benchmark keeps finished rows (ARL_BENCH_ROWS)."""
     name = os.environ.get("ARL_BENCH_ROWS")
     return Path(name) if name else None
 
 
 def plot_file() -> Path | None:
-    """ARL_BENCH_PLOT: where a benchmark draws its picture."""
+    """Return the file to which a benchmark draws its plot (ARL_BENCH_PLOT)."""
     name = os.environ.get("ARL_BENCH_PLOT")
     return Path(name) if name else None
 
 
 def read_rows(file: Path | None) -> list[dict[str, Any]]:
-    """The rows kept in a file, one object a line; none where it is not there."""
+    """Return the rows kept in a file, one object a line; empty if there is no file."""
     lines = file.read_text().splitlines() if file and file.exists() else []
     return [json.loads(line) for line in lines]
 
 
 def keep_row(file: Path | None, row: Mapping[str, Any]) -> None:
-    """Add a row to the file of what has finished, if there is one."""
+    """Append a row to the file of finished rows, if there is one."""
     if file:
         with file.open("a") as lines:
             lines.write(json.dumps(row) + "\n")
 
 
-def write_whole(file: Path, text: str) -> None:
-    """All of it; or, if this process ends meanwhile, the file stays as it was."""
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file atomically: if this process ends meanwhile, the file does not change."""
     part = file.with_name(f"{file.name}.part")
     part.write_text(text)
     part.replace(file)
 
 
 def read(folder: Path, names: Sequence[str]) -> list[Kept]:
-    """Those of `names` that are kept, in their order."""
+    """Return the kept results of `names`, in their order."""
     files = [folder / f"{name}.json" for name in names]
     return [_read(file) for file in files if file.exists()]
 

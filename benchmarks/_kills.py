@@ -1,7 +1,8 @@
 """The player "killed": an oracle whose sandboxes, programs, episodes and process are killed.
 
 The strikes of an episode, and their moments, follow from a fixed seed; the sandbox they hit is the
-episode's own. `python -m benchmarks._kills SANDBOX COUNT` is the process that is killed as a whole.
+episode's own. `python -m benchmarks._kills SANDBOX COUNT` is a process that is killed with all of
+its episodes.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ LOSSES = ("none", "sandbox", "sandbox", "cancel")
 """The strikes after which an episode that ends with a verdict is paid: the agent did its work."""
 STRIKES = (*LOSSES, "program")
 CHILD_SHARE = 0.1
-"""The share of episodes in processes that are killed as a whole."""
+"""The share of episodes in processes that are killed with all of their episodes."""
 NUM_CHILDREN = 4
 START_S = 300.0
 _BASE = "python:3.11-slim"
 
 Player = Callable[[HarborEnv, Sequence[Message]], Iterator[Message]]
-"""A function from an environment and its first messages to what the agent says."""
+"""A function from an environment and its first messages to the agent's messages."""
 
 
 def opened(name: str) -> SandboxBackend:
@@ -69,7 +70,7 @@ def tasks(count: int) -> Iterator[tuple[dict[str, Any], Task]]:
 
 
 class Watched:
-    """The part of a backend that an episode uses; it tells which sandboxes the episode has."""
+    """The part of a backend that an episode uses; it records the sandboxes of the episode."""
 
     def __init__(self, backend: SandboxBackend) -> None:
         self._backend = backend
@@ -121,7 +122,7 @@ async def together(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def killed_rounds(backend: SandboxBackend, count: int, typical_s: float) -> Counter[str]:
     """Play `count` episodes, `CROWD` at once, each with a strike; return the number of each
-    (strike, end). `typical_s` is the time of an episode that nobody disturbs."""
+    (strike, end). `typical_s` is the time of an undisturbed episode."""
     ends: Counter[str] = Counter()
     remaining = enumerate(tasks(count))
 
@@ -173,8 +174,8 @@ async def _struck(
 
 
 def kill_sandbox(sandbox: Sandbox, dice: random.Random) -> None:
-    """Kill a sandbox as a whole: its container, or the outer or the inner holder of its
-    namespaces. Nothing happens if it is closed."""
+    """Kill a complete sandbox: its container, or the outer or the inner holder of its namespaces.
+    Nothing happens if it is closed."""
     if isinstance(sandbox, DockerSandbox):
         with contextlib.suppress(*sdk.CONNECT_ERRORS):  # it is gone already
             sdk.docker.from_env().api.kill(sandbox.container)
@@ -240,7 +241,7 @@ def kill_children(name: str, count: int, typical_s: float, footprint: Footprint)
 
 
 async def main(name: str, count: int, tell: Callable[[str], None]) -> None:
-    """Play like the bench, and say each episode that begins, until this process is killed."""
+    """Play like the benchmark, and print each episode that begins, until this process is killed."""
     async with opened(name) as backend:
         remaining = tasks(count)
 

@@ -1,8 +1,8 @@
-"""The count of what sandboxes leave on the machine, and nothing of other programs there.
+"""The count of the things that sandboxes leave on the machine, without those of other programs.
 
-Other people use the machine, and perhaps its docker daemon, at the same time: processes count if
-they descend from this one, control groups and containers if their names or labels have its pid or
-that of a child, and files in folders that only this process and its children use.
+Other users may use the machine, and its docker daemon, at the same time: processes count if they
+descend from this one, control groups and containers if their names or labels have its pid or that
+of a child, and files in folders that only this process and its children use.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from arl_sandboxes.docker.container import Daemon
 from arl_sandboxes.local import cgroup
 
 SETTLE_S = 60.0
-"""The longest time that ends may take after the backend has said that it is closed: those of killed
-processes, and what other users of the daemon do in the meantime."""
+"""The longest wait, in seconds, after the backend was closed: for the ends of killed processes, and
+for changes by other users of the daemon."""
 _SUBREAPER = 36
 
 
@@ -37,7 +37,7 @@ class Census:
     """The number of open files of this process."""
 
     def left_since(self, before: Census) -> list[str]:
-        """Return what was not there before."""
+        """Return the things that were not there before."""
         more = self.descriptors - before.descriptors
         return sorted(self.names - before.names) + [f"descriptor {n + 1}" for n in range(more)]
 
@@ -61,7 +61,7 @@ class Footprint:
         return Census(frozenset(names), len(os.listdir("/proc/self/fd")))
 
     def left_since(self, before: Census) -> list[str]:
-        """Return what stays beyond `before`, once ends have had their time."""
+        """Return the things in excess of `before`, after waiting at most `SETTLE_S`."""
         until = time.monotonic() + SETTLE_S
         while (found := self.census().left_since(before)) and time.monotonic() < until:
             time.sleep(0.5)
@@ -162,7 +162,7 @@ def _mounts() -> list[str]:
 
 
 def _unfinished(top: Path) -> Iterator[Path]:
-    """Yield the files of the image cache that are no complete layer, and no lock of one."""
+    """Yield the files of the image cache that are neither complete layers nor locks of one."""
     folder = top / "cache" / "agentgym-rl" / "images"
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     for name in there:

@@ -1,4 +1,4 @@
-"""math-verify as its README has it, but for its time limits, which are the verifier's."""
+"""The call of math-verify from its README, except for time limits, which are the verifier's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def judge(gold: str, message: str) -> str:
-    """ "ok" or "wrong"."""
+    """Return "ok" or "wrong"."""
     ours = parse(f"${gold}$", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
     theirs = parse(message, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
     return "ok" if verify(ours, theirs, timeout_seconds=None) else "wrong"

@@ -1,4 +1,4 @@
-"""docs/measurements.md: prose that people write, and tables made of what was kept.
+"""The page docs/measurements.md: written prose, and tables made of kept results.
 
 The prose is benchmarks/measurements.md.in; a line `{{ NAME }}` there is the table of that name.
 """
@@ -28,10 +28,10 @@ Row = Mapping[str, Any]
 
 
 def text(found: Sequence[Kept]) -> str:
-    """The page.
+    """Return the page.
 
     Raises:
-        KeyError: the template names a table that there is not.
+        KeyError: the template names an unknown table.
     """
     kept = {one.name: one for one in found}
     tables: dict[str, Callable[[], str]] = {
@@ -53,7 +53,7 @@ def _section(name: str, kept: Mapping[str, Kept]) -> str:
 
 
 def overview(found: Sequence[Kept]) -> str:
-    """One line for each kept result."""
+    """Return a table with one line for each kept result."""
     lines: list[Sequence[str]] = []
     for kept in found:
         met = f"failed: {kept.error}" if kept.error else goal_met(kept.result)
@@ -65,7 +65,7 @@ def overview(found: Sequence[Kept]) -> str:
 
 
 def faults(rows: Sequence[Row]) -> str:
-    """One line for each fault: the middle and the worst of what it cost."""
+    """Return a table with one line for each fault: the median and the worst of its costs."""
     heads = ["fault", "on", "runs", "noticed after, s: median, worst"]
     heads += ["at full speed after, s: median, worst", "groups lost", "trained twice"]
     heads += ["poisoned rewards", "false alarms"]

@@ -1,4 +1,4 @@
-"""What a publication takes: bytes, seconds, and the memory of every process, by model, transport
+"""The costs of a publication: bytes, seconds, and the memory of every process, by model, transport
 and number of ranks: the part "publication" of `arl bench weights`.
 
 Trainer ranks without an optimizer load a model, and publish two versions of it, whose weights all
@@ -29,8 +29,9 @@ from ._kept import keep_row, read_rows, rows_file
 DEADLINE_S = 900
 LARGE = "1.3B"
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
-"""The place of versions, but for large ones, which would need too much memory beside the processes.
-Names in it must not begin with "arl-": runs remove such folders of dead ones, and empty ones."""
+"""The folder of versions, except large ones, which would need too much memory in addition to the
+processes. Names in it must not begin with "arl-": runs remove such folders of dead ones, and empty
+ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Case:
 
     @property
     def is_large(self) -> bool:
-        """Return whether no engine is started for it."""
+        """Return whether the model is too large for an engine to be started."""
         return self.model == LARGE
 
     @property
@@ -55,7 +56,7 @@ class Case:
 
 
 def cases(model: str, dtypes: Sequence[str]) -> list[Case]:
-    """Return what is measured with a model."""
+    """Return the cases of a model."""
     return [
         Case(model, dtype, transport, ranks)
         for dtype in dtypes
@@ -65,7 +66,7 @@ def cases(model: str, dtypes: Sequence[str]) -> list[Case]:
 
 
 def measured(folder: Path | None, *, large: bool) -> list[dict[str, Any]]:
-    """Measure the cases of the real model in `folder`, if there is one, and, if asked for, those of
+    """Measure the cases of the real model in `folder`, if there is one, and, if requested, those of
     the `large` one; return a row for each. Rows that ARL_BENCH_ROWS keeps are not measured again.
     """
     from ._common import say
@@ -108,11 +109,11 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
             overrides = [("engine.dtype", case.dtype), ("engine.max_model_len", 512)]
             url, pid = stack.enter_context(engine_process(model_config(folder, overrides)))
             _reset_peak(pid)
-        told = [str(folder), scratch, case.dtype, case.transport, str(case.ranks), url]
+        arguments = [str(folder), scratch, case.dtype, case.transport, str(case.ranks), url]
         if case.is_large:
-            told.append("large")
-        ranks = [_child(stack, "rank", str(rank), *told) for rank in range(case.ranks)]
-        receiver = None if url else _child(stack, "receiver", *told)
+            arguments.append("large")
+        ranks = [_child(stack, "rank", str(rank), *arguments) for rank in range(case.ranks)]
+        receiver = None if url else _child(stack, "receiver", *arguments)
         first, *others = [_result(child) for child in ranks]
         receives = _peak(pid) if pid else _result(receiver)["peak"]
     return {
@@ -165,13 +166,13 @@ def _peak(pid: int | str = "self", what: str = "VmHWM") -> int:
 # ------------------------------------------------------------------ the processes
 
 
-def rank_process(rank: str, told: Sequence[str]) -> None:
-    """Load the model as one rank; publish two versions; print what it took."""
+def rank_process(rank: str, arguments: Sequence[str]) -> None:
+    """Load the model as one rank; publish two versions; print their costs."""
     from agentgym_rl.config import load_config
     from agentgym_rl.runtime.memory import give_back_memory
     from agentgym_rl.trainer.world import join_world
 
-    folder, scratch, dtype, transport, size, url, *large = told
+    folder, scratch, dtype, transport, size, url, *large = arguments
     torch.set_num_threads(1)
     with join_world(
         rank=int(rank), size=int(size), rendezvous=f"file://{scratch}/meet", timeout_s=DEADLINE_S
@@ -216,7 +217,7 @@ def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
 
 
 def make_way_out(policy: Any, scratch: Path, engine: Any, transport: str, url: str) -> Any:
-    """Return a function that publishes a version of `policy`, and returns what it took."""
+    """Return a function that publishes a version of `policy`, and returns the costs."""
     from agentgym_rl.trainer.publication import VersionWriter
     from agentgym_rl.weights.files import fingerprint, kinds_of
 
@@ -235,7 +236,7 @@ def make_way_out(policy: Any, scratch: Path, engine: Any, transport: str, url: s
             pause_s = publish(stored, shared, version, url, scratch, stored.path)
         else:
             kinds = kinds_of(stored)
-            tell(scratch, version, kinds, fingerprint(stored))
+            announce(scratch, version, kinds, fingerprint(stored))
             group or group.append(meet(scratch, 0))
             group[0].send(stored, timeout_s=DEADLINE_S)
             pause_s = 0.0
@@ -266,15 +267,15 @@ def publish(tensors: Any, shared: Path, version: int, url: str, scratch: Path, p
     return publisher.publish({"engine": url}, version).pause_s
 
 
-def tell(scratch: Path, version: int, kinds: Any, fingerprint: str) -> None:
-    """Tell the receiver what will be sent."""
-    told = {
+def announce(scratch: Path, version: int, kinds: Any, fingerprint: str) -> None:
+    """Send the receiver the description of the next version."""
+    arguments = {
         "names": list(kinds),
         "dtypes": [str(kind.dtype).removeprefix("torch.") for kind in kinds.values()],
         "shapes": [list(kind.shape) for kind in kinds.values()],
         "fingerprint": fingerprint,
     }
-    (scratch / f"path-{version}.tmp").write_text(json.dumps(told))
+    (scratch / f"path-{version}.tmp").write_text(json.dumps(arguments))
     (scratch / f"path-{version}.tmp").rename(scratch / f"path-{version}")
 
 
@@ -304,9 +305,10 @@ def wait_for(path: Path) -> str:
     return path.read_text()
 
 
-def receiver_process(told: Sequence[str]) -> None:
-    """Stage two versions, as an engine does; print the peak of memory beside the imports."""
-    _, name, _, transport, *_ = told
+def receiver_process(arguments: Sequence[str]) -> None:
+    """Stage two versions, as an engine does; print the peak of memory in addition to the
+    imports."""
+    _, name, _, transport, *_ = arguments
     scratch, group = Path(name), None
     torch.set_num_threads(1)
     staged: Any = None
@@ -333,7 +335,7 @@ def read_staged(path: Path) -> Any:
 
 
 def large_model() -> Any:
-    """A random Qwen3 of 1.3B parameters, on the device "meta"."""
+    """Return a random Qwen3 of 1.3B parameters, on the device "meta"."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     shape = Qwen3Config(
@@ -375,5 +377,5 @@ def random_model(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _, kind, *told = sys.argv[1:]
-    rank_process(told[0], told[1:]) if kind == "rank" else receiver_process(told)
+    _, kind, *arguments = sys.argv[1:]
+    rank_process(arguments[0], arguments[1:]) if kind == "rank" else receiver_process(arguments)

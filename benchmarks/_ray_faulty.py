@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster whose nodes can be lost, and what may happen to them."""
+"""Runs on a Ray cluster whose nodes can be lost, and their faults."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ._faults import (
     HANG,
     LOG,
     PROGRAMS,
+    SLOT_SERVER,
     TRAINER,
-    ZYGOTE,
     Injection,
     hang,
     hosts,
@@ -32,17 +32,17 @@ from ._faulty import Fault, FaultyRun, Row
 from .crash import processes_of
 
 NODES = 4
-"""Beside the head, which has the controller and nothing else; of two CPUs each, so that any one
-can be spared."""
+"""The number of nodes, in addition to the head, which has only the controller; with two CPUs each,
+so that any one can be lost."""
 _WORKERS = 2
 
 
 class RayRun(FaultyRun):
-    """One run with one fault, on a cluster of its own."""
+    """A run with one fault, on a cluster of its own."""
 
     steps = 100_000
-    """It is told to end once all is well again: Ray gives what was on a lost node another place
-    only when it has noticed, too."""
+    """A number of steps that is never reached: the run is interrupted once it has recovered, since
+    Ray moves processes of a lost node only when it has noticed the loss, too."""
 
     def __init__(self, folder: Path, fault: Fault) -> None:
         super().__init__(folder, fault)
@@ -60,7 +60,7 @@ class RayRun(FaultyRun):
         return {"tokens_sampled_again": None}
 
     def processes(self, command: str) -> list[int]:
-        """On any node."""
+        """Return the processes of the run on any node."""
         words = f"\0{command}\0--config\0{self.folder}/"
         found: list[int] = []
         for entry in Path("/proc").iterdir():
@@ -70,7 +70,7 @@ class RayRun(FaultyRun):
         return found
 
     def hosts(self, words: str) -> list[int]:
-        """Those of its rollout workers, which have them."""
+        """Return the hosts of the sandboxes, which belong to rollout workers."""
         workers = self.processes("rollout")
         return [pid for worker in workers for pid, line in processes_of(worker) if words in line]
 
@@ -82,14 +82,14 @@ class RayRun(FaultyRun):
             f"--cluster.nodes={NODES + 1}",
             f"--rollout.workers={_WORKERS}",
         )
-        if self.fault.told:
+        if self.fault.reported:
             variables = f"{{ARL_FAULT_DIR='{self.folder.parent}'}}"
             more = (*more, f"--cluster.runtime_env={{env_vars={variables}}}")
         return self.nodes.command([*words, *(more if is_new else ())])
 
 
 def _freeze_host(command: str) -> Callable[[FaultyRun], None]:
-    """The actor beside a process: Ray's own checks do not look at it."""
+    """Stop the actor of a process, which Ray's own checks do not cover."""
 
     def inject(run: FaultyRun) -> None:
         stat = Path(f"/proc/{run.child(command)}/stat").read_text()
@@ -123,7 +123,7 @@ _WORDS = {"engine": "engine", "trainer": "trainer", "rollout": "worker"}
 
 
 def _of(role: str) -> dict[str, Fault]:
-    """All that may happen to a process of this kind."""
+    """Return the faults of a process of this kind."""
     sign, word = _SIGNS[role], _WORDS[role]
     return {
         f"{word} killed": Fault(send(role, signal.SIGKILL), sign, on_ray=True),
@@ -136,18 +136,18 @@ def _of(role: str) -> dict[str, Fault]:
 
 
 def _of_sandboxes() -> dict[str, Fault]:
-    """All slots of both workers at once."""
+    """Return the faults of all sandbox slots of both workers at once."""
 
-    def fault(inject: Injection, *, told: bool = True) -> Fault:
-        return Fault(inject, flags=PROGRAMS, told=told, always_paid=True, on_ray=True)
+    def fault(inject: Injection, *, reported: bool = True) -> Fault:
+        return Fault(inject, flags=PROGRAMS, reported=reported, always_paid=True, on_ray=True)
 
     def sent(number: signal.Signals) -> Injection:
-        return logged(hosts(ZYGOTE, number, below=1), "rollout-*.log", " is lost: ")
+        return logged(hosts(SLOT_SERVER, number, below=1), "rollout-*.log", " is lost: ")
 
     return {
         "sandbox host killed": fault(sent(signal.SIGKILL)),
         "sandbox host frozen": fault(sent(signal.SIGSTOP)),
-        "sandbox host slow": fault(stutter_hosts(ZYGOTE), told=False),
+        "sandbox host slow": fault(stutter_hosts(SLOT_SERVER), reported=False),
     }
 
 
@@ -164,7 +164,7 @@ FAULTS: Mapping[str, Fault] = {
         "tool never returns": Fault(
             hang,
             flags=("--env=benchmarks._fault_envs:HangingTool", *HANG),
-            told=True,
+            reported=True,
             on_ray=True,
         ),
         **_of_sandboxes(),

@@ -1,5 +1,5 @@
-"""The engine's parts of `arl bench real`: speed through HTTP beside `generate`, the agreement of
-bfloat16 with float32, and peak memory.
+"""The engine's parts of `arl bench real`: speed over HTTP compared with `generate`, the agreement
+of bfloat16 with float32, and peak memory.
 
 `generate` decodes a static batch until its longest reply ends; the tokens of the others after their
 end do not count. Prompts are different, so that nothing can be shared between requests.
@@ -45,7 +45,7 @@ _MEMORY_GOAL = 3.0
 
 @dataclass
 class Part:
-    """What a part measured."""
+    """The result of a part."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     ratios: dict[str, float] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a round took."""
+    """The costs of a round."""
 
     wall_s: float
     cpu_s: float
@@ -108,7 +108,8 @@ def speed(kind: str, folder: Path, rounds: int) -> Part:
 def _rounds(
     systems: dict[str, Callable[[Case], Spent]], case: Case, rounds: int
 ) -> dict[str, list[Spent]]:
-    """Return what each system took in each round; the first round warms up and does not count."""
+    """Return the costs of each system in each round; the first round warms up and does not
+    count."""
     spent: dict[str, list[Spent]] = {name: [] for name in systems}
     warm = Case(case.name, case.prompts[:4], [4] * 4)
     for play in systems.values():
@@ -157,7 +158,8 @@ def _generate(model: Any) -> Callable[[Case], Spent]:
 
 
 def _served(url: str, pid: int) -> Callable[[Case], Spent]:
-    """The CPU seconds are those of the engine's process and of this one, its client."""
+    """Measure a round of the engine; CPU seconds are those of its process and of this one, its
+    client."""
     stat = Path(f"/proc/{pid}/stat")
 
     def cpu_s() -> float:

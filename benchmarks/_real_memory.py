@@ -24,7 +24,8 @@ _PROMPT = list(range(3, 67))
 
 
 def _peak(*, afresh: bool) -> tuple[int, int]:
-    """Return (highest, present) resident bytes; `afresh`: of now, and from now on."""
+    """Return (highest, present) resident bytes; `afresh`: restart the measurement of the
+    highest."""
     if afresh:
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")
@@ -61,7 +62,7 @@ def main() -> None:
     keys = {"engine.device": "cpu", "engine.dtype": dtype}
     config = load_config(None, keys).engine
     assert isinstance(config, EmbeddedEngineConfig)
-    asyncio.run(_play(BUNDLED, config, []))  # imports, and what libraries keep
+    asyncio.run(_play(BUNDLED, config, []))  # imports, and memory that libraries keep
     _, before = _peak(afresh=True)
     found = asyncio.run(_play(folder, config, stored_versions(scratch)))
     names = ("load", "loaded", "update", "updated")

@@ -1,5 +1,5 @@
-"""The trainer's rows of `arl bench real`: a step beside TRL's GRPOTrainer, memory, bfloat16,
-batches that teach nothing, and publications beside a copy of their bytes.
+"""The trainer's rows of `arl bench real`: a step compared with TRL's GRPOTrainer, memory, bfloat16,
+batches without advantages, and publications compared with a copy of their bytes.
 
 Every comparison takes turns in one run, and CPU seconds are compared, so that a busy machine slows
 both alike.
@@ -37,7 +37,7 @@ _CHILD = Path(__file__).parent / "trainer_loops" / "real_step.py"
 _TIMEOUT_S = 120.0
 _MOST_MEMORY, _MOST_COPIES, _MOST_PAUSE = 6.0, 5.0, 1.0
 _FASTER = {"own": 1.3, "shared": 2.0}
-"""The goal for the speed beside TRL, by the prompts of a group's eight rows."""
+"""The goal for the speed relative to TRL, by the prompts of a group's eight rows."""
 
 
 class Child:
@@ -49,7 +49,7 @@ class Child:
         self.weights_bytes: int = self.loaded["weights_bytes"]
 
     def do(self, word: str) -> dict[str, Any]:
-        """Let it do one thing; return what it says of it."""
+        """Send one command; return its report."""
         assert self._process.stdin is not None
         self._process.stdin.write(word + "\n")
         self._process.stdin.flush()

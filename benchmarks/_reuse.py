@@ -1,7 +1,7 @@
 """The embedded engine with and without its prefix cache: groups, and conversations.
 
-The decode thread's CPU seconds are counted, and one kind of work is played with the cache on, then
-with it off, round by round: a busy machine changes neither by much.
+The decode thread's CPU seconds are counted. Each round plays the work with the cache on, then off,
+so that a busy machine affects both alike.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CONVERSATIONS, TURNS, NEW_TOKENS = 2, 10, 24
 REPLY_TOKENS = 16
 
 Play = Callable[[EmbeddedEngine, int], Awaitable[int]]
-"""Some work, by its seed; the number of its different tokens."""
+"""A function that plays some work by its seed, and returns the number of distinct tokens."""
 
 
 def rows(name: str, folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """One row for each kind of work and each setting of the cache; medians over the rounds."""
+    """Return a row for each kind of work and each setting of the cache; medians over the rounds."""
     return asyncio.run(_rows(name, folder, rounds))
 
 
@@ -63,7 +63,7 @@ async def _running(
 
 
 async def _measured(engine: EmbeddedEngine, play: Play, seed: int) -> dict[str, float]:
-    """What one round costs the decode thread."""
+    """Return the CPU seconds of the decode thread in one round."""
     await engine.forget()
     before, cpu_s, start = engine.loop.counters.prefilled_tokens, await _cpu_s(engine), time.time()
     distinct = await play(engine, seed)
@@ -112,7 +112,7 @@ def _drawn(engine: EmbeddedEngine, draw: random.Random, count: int) -> list[int]
 
 
 async def reply(engine: EmbeddedEngine, prompt: list[int], num_tokens: int) -> list[int]:
-    """Sample so many tokens after a prompt, without HTTP."""
+    """Sample a number of tokens after a prompt, without HTTP."""
     params = protocol.SamplingBody(max_tokens=num_tokens, ignore_eos=True, logprobs=0)
     request = engine.submit(protocol.GenerateBody(token_ids=prompt, sampling_params=params))
     try:

@@ -1,4 +1,4 @@
-"""Whole training runs as a user starts them, in processes of their own."""
+"""Training runs as a user starts them, in processes of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.storage.metrics import read_phases
+from agentgym_rl.storage.phases import read_phases
 
 from ._common import say
 from ._toy import TOY_EVALUATION, TOY_RUN, resized
@@ -21,24 +21,24 @@ TIMEOUT_S = 900.0
 
 
 class RunFailed(Exception):
-    """A run that did not come to its end; its messages are on our standard error."""
+    """A run that failed; its messages are on our standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     result: Mapping[str, Any]
-    """What `arl train --json` prints."""
+    """The JSON object of `arl train --json`."""
     steps: Sequence[Mapping[str, Any]]
     """The lines of its metrics.jsonl."""
     seconds: float
-    """Of wall time, from start to exit."""
+    """The wall time from start to exit."""
     training_s: float
-    """Of it, from when the trainer began to wait for its first batch to the end of its last; the
-    evaluation before training, if there is one, is in that."""
+    """The part of it from the trainer's first wait for a batch to the end of its last one,
+    including the evaluation before training, if there is one."""
 
 
 def evaluate(*flags: str) -> dict[str, Any]:
-    """What `arl eval --json FLAGS` prints.
+    """Return the JSON object of `arl eval --json FLAGS`.
 
     Raises:
         CalledProcessError: it ended with an error; its messages are on our standard error.
@@ -63,8 +63,8 @@ def train(
     folder: Path | None = None,
     small: Sequence[str] = TOY_RUN,
 ) -> Run:
-    """`arl train FLAGS` in the run folder `folder`, which is new; without one, in a folder that
-    is thrown away. In a dry run, the flags `small` replace those with their keys.
+    """Run `arl train FLAGS` in the new run folder `folder`; without one, in a temporary folder. In
+    a dry run, the flags `small` replace those with their keys.
 
     Raises:
         RunFailed: it ended with an error, or took longer than TIMEOUT_S.

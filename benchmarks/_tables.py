@@ -14,9 +14,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Grid:
-    """A line for each row that has what is under the last of `columns`: headings, and keys of rows.
+    """A table with a line for each row that has the last of `columns` (headings, and keys of rows).
 
-    A key may lead inside (`features.retries`).
+    A key may be nested (`features.retries`).
     """
 
     columns: Mapping[str, str]
@@ -25,7 +25,7 @@ class Grid:
         *_, last = keys = list(self.columns.values())
         found = [row for row in rows if _inside(row, last) is not None]
         if not found:
-            return ""  # what was measured before has no such rows
+            return ""  # earlier results have no such rows
         return markdown(
             list(self.columns), ([formatted(_inside(row, key)) for key in keys] for row in found)
         )
@@ -33,8 +33,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Pivot:
-    """A line for each value of `lines`, a column for each of `over`; `cells` are what stands there,
-    with a slash between."""
+    """A table with a line for each value of `lines` and a column for each of `over`; the values of
+    `cells` are separated by slashes."""
 
     lines: Sequence[str]
     over: Sequence[str]
@@ -214,15 +214,15 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
     ],
     "staleness": [Pivot(["variant"], ["bound"], ["eval_after", "worst", "staleness"])],
 }
-"""What stands in a cell of several figures is said by the page."""
+"""The tables of each benchmark; the page explains cells with several figures."""
 
 
 _MOST_RATIOS = 8
-"""More of them are in the table of all benchmarks only."""
+"""The most ratios of a section; more are only in the table of all benchmarks."""
 
 
 def section(kept: Kept) -> str:
-    """What stands for a benchmark in the page: how it was measured, its tables, and its goal."""
+    """Return a benchmark's section of the page: how it was measured, its tables, and its goal."""
     head = (
         f"`{kept.command}`, {kept.date}, {kept.seconds:,.0f} s, load average {kept.load[0]} to "
         f"{kept.load[1]}; {kept.result.get('hardware', '')}; "
@@ -238,7 +238,7 @@ def section(kept: Kept) -> str:
 
 
 def markdown(names: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     bar, escaped = "|", "\\|"
     rows = (" | ".join(cell.replace(bar, escaped) for cell in line) for line in lines)
     heads = f"| {' | '.join(names)} |\n|{bar.join(['---'] * len(names))}|"

@@ -1,8 +1,9 @@
-"""Toy sizes (`arl bench NAME --dry-run`): each part of a benchmark runs once, its figures say
-nothing.
+"""Toy sizes (`arl bench NAME --dry-run`): each part of a benchmark runs once, without meaningful
+figures.
 
-A suite runs each benchmark so (`make test-programs`), since nothing else would notice that one no
-longer fits the package. The size is in the environment, as most benchmarks start further processes.
+A suite runs each benchmark at this size (`make test-programs`), to detect benchmarks that no longer
+work with the package. The size is in the environment, since most benchmarks start further
+processes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ TOY_RUN = (
     *("--steps=4", "--rollout.groups_per_batch=2", "--rollout.group_size=2"),
     *("--eval.num_tasks=4", "--eval.every=0"),
 )
-"""Flags of `arl train` for four small batches."""
+"""The flags of `arl train` for four small batches."""
 TOY_EVALUATION = ("--eval.num_tasks=4",)
-"""Flags of `arl eval` for four tasks."""
+"""The flags of `arl eval` for four tasks."""
 
 T = TypeVar("T")
 

@@ -1,11 +1,11 @@
 """Every benchmark, one after the other, and one report: report.json and report.html.
 
 Each runs as a process of its own; one that fails is a line of the report, and the others go on.
-What was measured is kept as NAME.json in ARL_BENCH_OUT (default runs/bench), and not measured
-again, so the whole can be interrupted: staleness, faults and crash alone take hours.
-ARL_BENCH_ONLY=env,math measures these alone; ARL_BENCH_AGAIN=1 also what is there. Peers have
-environments of their own: `make bench-peers` and `make test-vllm` install them where they are found
-(or ARL_VLLM_PYTHON and its like name an interpreter); a peer that is not there is skipped by name.
+Results are kept as NAME.json in ARL_BENCH_OUT (default runs/bench), and not measured again, so the
+command can be interrupted: staleness, faults and crash take hours. ARL_BENCH_ONLY=env,math measures
+only these; ARL_BENCH_AGAIN=1 measures kept ones again. Peers have environments of their own: `make
+bench-peers` and `make test-vllm` install them where they are found (or ARL_VLLM_PYTHON and similar
+variables name an interpreter); a missing peer is skipped by name.
 
 With ARL_BENCH_OUT=docs/data/bench, docs/measurements.md is made anew as well.
 """
@@ -60,7 +60,7 @@ JOBS = (
 
 
 def run() -> dict[str, Any]:
-    """Measure what is not kept yet; the report as one object."""
+    """Run the benchmarks that are not kept yet; return the report as one object."""
     folder = Path(os.environ.get("ARL_BENCH_OUT", sized("runs/bench", toy="runs/bench-toy")))
     jobs = _asked()
     for number, job in enumerate(jobs, 1):
@@ -101,7 +101,7 @@ def _asked() -> list[Job]:
 
 
 def _impossible(job: Job) -> str:
-    """What this machine lacks for it; "": nothing."""
+    """Return what this machine lacks for a benchmark; "": nothing."""
     if job.name in ("real", "publication"):
         return lacking()
     if job.name == "gpu":

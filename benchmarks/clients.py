@@ -2,9 +2,9 @@
 
 A scripted model answers with calls of the tools that the client offers. The session's record is
 compared with the engine's journal: rows, forks by cause, the trained share of the sampled tokens
-that had an alternative, and exactness. Clients that are not installed are skipped, by name:
-`make test-agents` installs most; others have an environment of their own in build/clients.
-ARL_BENCH_ONLY=codex,dspy plays these alone.
+that had an alternative, and exactness. Clients that are not installed are skipped, by name: `make
+test-agents` installs most; others have an environment of their own in build/clients.
+ARL_BENCH_ONLY=codex,dspy plays only these.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Grading programs: what is paid, tests per second, and what containing them costs.
+"""The grading of programs: rewards, tests per second, and the cost of isolation.
 
-First every family's reference solutions, and agents that know nothing, are graded as in training.
+First, every family's reference solutions and agents without knowledge are graded as in training.
 Then the same submissions are graded by three systems in turn: ours (each test a fresh process in a
 sandbox, compared outside), an unisolated subprocess per test, and one unisolated subprocess per
 submission that runs all its tests and holds the answers, which is what graders derived from
@@ -51,7 +51,7 @@ Agent = Callable[[Task, str], str]
 
 
 def run() -> dict[str, Any]:
-    """Measure; the result is what `arl bench code --json` prints."""
+    """Run the benchmark; return the JSON object of `arl bench code --json`."""
     return asyncio.run(_run())
 
 
@@ -87,7 +87,8 @@ async def _run() -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- what is paid
 def _examples(task: Task, statement: str) -> str:
-    """Knows the answers to the examples, and gives the first of them to everything else."""
+    """Return a program that knows the answers of the examples, and returns the first one for
+    anything else."""
     name = task.data["family"]
     if task.data["form"] == "text":
         blocks = statement.split("Example input:\n")[1:]
@@ -121,7 +122,7 @@ AGENTS: dict[str, Agent] = {
 
 
 async def _agent(name: str, agent: Agent, sandboxes: SandboxBackend) -> dict[str, Any]:
-    """Plays the tasks of both splits, `CROWD` at once."""
+    """Play the tasks of both splits, `CROWD` at once."""
     half = NUM_TASKS // 2
     tasks = [
         source[i]
@@ -165,12 +166,12 @@ async def _agent(name: str, agent: Agent, sandboxes: SandboxBackend) -> dict[str
 
 # ---------------------------------------------------------------------- what it costs
 async def _speeds(sandboxes: SandboxBackend) -> list[dict[str, Any]]:
-    """Tests per second of each system, on reference solutions in call form."""
+    """Return the tests per second of each system, on reference solutions in call form."""
     tasks = CodeEnv.task_source("train", seed=5, form="call")
     work = [_work(tasks[i]) for i in range(SAMPLE)]
     systems: dict[str, Callable[[Problem, str], Awaitable[None]]] = {
         "sandboxed": lambda problem, source: _sandboxed(sandboxes, problem, source),
-        "a subprocess per test": _each_alone,
+        "a subprocess per test": _each_separately,
         "a subprocess per submission": _all_in_one,
     }
     rates: dict[str, list[float]] = {name: [] for name in systems}
@@ -198,7 +199,7 @@ def _work(task: Task) -> tuple[Problem, str]:
 async def _rate(
     grade: Callable[[Problem, str], Awaitable[None]], work: Sequence[tuple[Problem, str]]
 ) -> float:
-    """Tests per second with `CROWD` submissions at once."""
+    """Return the tests per second with `CROWD` submissions at once."""
     remaining, begun = iter(work), time.perf_counter()
 
     async def worker() -> None:
@@ -217,7 +218,7 @@ async def _sandboxed(sandboxes: SandboxBackend, problem: Problem, source: str) -
         raise RuntimeError(f"a reference solution was not accepted: {grade}")
 
 
-async def _each_alone(problem: Problem, source: str) -> None:
+async def _each_separately(problem: Problem, source: str) -> None:
     for test in problem.hidden:
         assert isinstance(test, CallTest)
         order = {"source": source, "prelude": "", "entry": problem.entry}
@@ -232,7 +233,7 @@ async def _all_in_one(problem: Problem, source: str) -> None:
 
 
 async def _python(code: str, order: dict[str, Any]) -> bytes:
-    """What an unisolated Python says; it must end well."""
+    """Return the output of an unisolated Python, which must succeed."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND, code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

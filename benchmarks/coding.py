@@ -1,10 +1,10 @@
-"""The coding gym: what is paid, episodes per second, and what is left over.
+"""The coding gym: rewards, episodes per second, and leftovers on the machine.
 
-A scripted oracle and four players who do not do the task play generated tasks of every level, each
-episode in a sandbox of its own and verified in a fresh one: with the local sandbox, and with docker
-if a daemon answers. The oracle plays again while its sandboxes, programs, episodes and process are
-killed; then what is left on the machine is counted. `ARL_CODING_EPISODES` sets the number of
-episodes of each player, and `ARL_CODING_PLAYERS` names some of them ("oracle,killed").
+A scripted oracle and four players that do not solve the task play generated tasks of every level,
+each episode in a sandbox of its own and verified in a fresh one: with the local sandbox, and with
+docker if a daemon answers. The oracle plays again while its sandboxes, programs, episodes and
+process are killed; then the leftovers on the machine are counted. `ARL_CODING_EPISODES` sets the
+number of episodes of each player, and `ARL_CODING_PLAYERS` names some of them ("oracle,killed").
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ KILLED = "killed"
 
 
 def run() -> dict[str, Any]:
-    """Measure; the result is what `arl bench coding --json` prints."""
+    """Run the benchmark; return the JSON object of `arl bench coding --json`."""
     with own_footprint() as footprint:
         rows = [row for sandbox in NUM_EPISODES for row in _sandbox(sandbox, footprint)]
     oracle = [row["reward"] for row in rows if row["player"] == "oracle"]
@@ -158,7 +158,7 @@ async def _calm(name: str, player: str, count: int) -> dict[str, Any]:
 
 
 async def _killed(name: str, count: int, typical_s: float) -> dict[str, Any]:
-    """Play with strikes the episodes that are not for the processes killed as a whole."""
+    """Play, with strikes, the episodes that are not in separate killed processes."""
     count -= _in_children(count)
     begun = time.perf_counter()
     async with opened(name) as backend:

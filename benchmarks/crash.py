@@ -1,15 +1,16 @@
-"""Kill anything at any moment: what survives must have been trained exactly once.
+"""Kills of any process at any moment: the surviving weights must have been trained exactly once on
+each batch.
 
 Runs of the main job are killed (SIGKILL, at random moments) and resumed until they are finished:
 the controller with its rollout worker, a trainer rank, an engine. `arl ledger` judges every run
 after every kill. In synchronous mode with a deterministic engine the last weights must be, bit for
-bit, those of runs that nobody touched. In asynchronous mode with learning rate 0, where every
-episode comes from the same policy, lengths of trained episodes must be distributed as in a run that
-nobody touched; it goes on with one trainer rank and with two by turns.
+bit, those of uninterrupted runs. In asynchronous mode with learning rate 0, where every episode
+comes from the same policy, lengths of trained episodes must be distributed as in an uninterrupted
+run; it resumes with one and with two trainer ranks in turn.
 
-ARL_BENCH_KILLS (default 50) kills in all, as far as ARL_BENCH_BUDGET_S allows (the whole takes
-twenty minutes on two idle cores); "resume_s" is from the start of `arl train --resume` to
-the moment at which rollout and training go on.
+ARL_BENCH_KILLS (default 50) kills in all, as far as ARL_BENCH_BUDGET_S allows (all of it takes
+twenty minutes on two idle cores); "resume_s" is from the start of `arl train --resume` to the
+moment at which rollout and training go on.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from arl_audit.exactly_once import audit_ledger
 from ._common import hardware, say, versions
 from ._toy import sized
 
-KILLS = int(os.environ.get("ARL_BENCH_KILLS", sized("50", toy="4")))
+KILLS = int(os.environ.get("ARL_BENCH_KILLS", sized("50", toy="2")))
 STEPS = int(os.environ.get("ARL_BENCH_STEPS", sized("40", toy="8")))
 BUDGET_S = float(os.environ.get("ARL_BENCH_BUDGET_S", "inf"))
-"""After so long, nothing more is killed; what has begun is finished."""
+"""The seconds after which no process is killed any more, and the present run is finished."""
 GOAL = (
     "no fault in any ledger; synchronous: final weights equal those of two uninterrupted runs, bit "
     "for bit; asynchronous: lengths of trained episodes as without kills (Kolmogorov-Smirnov "
@@ -57,14 +58,14 @@ MODES = {
     "asynchronous": ("--rollout.max_staleness=2", "--trainer.learning_rate=0"),
 }
 _LIFE_S = (0.3, 6.0)
-"""A kill comes so long after a run is ready, at random."""
+"""The bounds of the random time, in seconds, from a run's readiness to a kill."""
 _DEADLINE_S = 600.0
 
 Row = dict[str, Any]
 
 
 def run(*, kills: int = KILLS, steps: int = STEPS, seed: int = 1) -> dict[str, Any]:
-    """The matrix; `met` says whether the whole goal holds."""
+    """Run the benchmark; `met` of the result is whether all goals hold."""
     draw = random.Random(seed)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
@@ -94,7 +95,7 @@ def run(*, kills: int = KILLS, steps: int = STEPS, seed: int = 1) -> dict[str, A
 def _crashed(
     root: Path, mode: str, steps: int, kills: int, plain: _Life, draw: random.Random
 ) -> list[Row]:
-    """As many runs as it takes to kill so often."""
+    """Start and kill runs until the number of kills is reached."""
     rows: list[Row] = []
     end = time.monotonic() + BUDGET_S / len(MODES)
     while kills > 0 and time.monotonic() < end:
@@ -127,7 +128,7 @@ class _Life:
         self._launch(self.flags)
 
     def resume(self) -> None:
-        """Go on; measures how long it takes until rollout and training do."""
+        """Resume the run; measure the time until rollout and training continue."""
         ranks = 1 + len(self.resume_s) % 2 if self.mode == "asynchronous" else 1
         begun = time.time()
         self._launch(
@@ -138,9 +139,9 @@ class _Life:
             self.resume_s.append(ready - begun)
 
     def kill_once(self, draw: random.Random) -> bool:
-        """Kill something at a random moment, and have the run go on; False if that was finished.
+        """Kill a random process at a random moment, and resume the run; return False if the run
 
-        Nothing is killed, and nothing counted, where what was drawn is not there.
+        was finished. Nothing is killed or counted if the drawn process does not exist.
         """
         if not self._wait_ready(0.0):
             return False
@@ -163,7 +164,7 @@ class _Life:
         return True
 
     def finish(self) -> None:
-        """Go on to the end."""
+        """Resume the run until its end."""
         assert self._process is not None
         code = self._process.wait(_DEADLINE_S)
         while code != 0 and not self._is_finished():  # killed at its very end
@@ -188,7 +189,7 @@ class _Life:
         }
 
     def lengths(self) -> list[int]:
-        """Of the trained episodes, in tokens."""
+        """Return the lengths of the trained episodes, in tokens."""
         query = (
             "SELECT num_tokens FROM trajectories JOIN groups g USING (group_id) "
             "WHERE g.status IN ('leased', 'consumed')"
@@ -202,7 +203,8 @@ class _Life:
             )
 
     def _wait_ready(self, since: float) -> float | None:
-        """When the present incarnation began to train; None if the process ended before."""
+        """Return the time at which the present incarnation began to train; None if the process
+        ended before."""
         assert self._process is not None
         end = time.monotonic() + _DEADLINE_S
         query = "SELECT started_s, ready_s FROM incarnations ORDER BY incarnation DESC LIMIT 1"
@@ -228,7 +230,7 @@ class _Life:
 
 
 def children_of(pid: int, command: str) -> list[int]:
-    """Processes that `pid`, or its fork server, started as `arl COMMAND`."""
+    """Return the processes that `pid`, or its fork server, started as `arl COMMAND`."""
     near = list(processes_of(pid))
     below = [found for child, _ in near for found in processes_of(child)]
     return [child for child, line in near + below if f" {command} " in line]
@@ -243,7 +245,8 @@ def processes_of(parent: int) -> Iterator[tuple[int, str]]:
 
 
 def _same_distribution(one: Sequence[int], other: Sequence[int]) -> float:
-    """p of the two-sample Kolmogorov-Smirnov test (asymptotic; conservative, as lengths tie)."""
+    """Return p of the two-sample Kolmogorov-Smirnov test (asymptotic; conservative, as lengths
+    tie)."""
     places = sorted({*one, *other})
     gap = max(
         abs(sum(x <= p for x in one) / len(one) - sum(x <= p for x in other) / len(other))

@@ -1,10 +1,11 @@
-"""A curriculum and none, on a mix of the four levels of math: how many episodes does it take?
+"""Training with and without a curriculum on a mix of the four levels of math: the episodes to a
+reward.
 
 The bundled model can learn level 1 and none of the others, so three quarters of the tasks teach
 nothing. Each of three seeds is trained on every task, and with `rollout.curriculum = "level"` on
 fewer batches; both are evaluated on the same held-out tasks of all four levels. Six runs of a
 minute or two each on idle cores; with ARL_BENCH_ROWS=FILE finished runs are kept in that file, and
-an interrupted measurement goes on; ARL_BENCH_PLOT=FILE is where the picture goes.
+an interrupted measurement continues; ARL_BENCH_PLOT=FILE is the file of the plot.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ Row = dict[str, Any]
 
 
 def run() -> dict[str, Any]:
-    """One row for each seed and way; `met` says whether each curriculum reached the reward."""
+    """Run the benchmark: a row for each seed and way; `met` is whether each curriculum reached the
+    reward."""
     rows = _rows()
     if picture := plot_file():
         plot(rows, picture)
@@ -80,7 +82,7 @@ def _rows() -> list[Row]:
 
 
 def _figures(found: Run) -> Row:
-    """The episodes of groups that were dropped count, too."""
+    """Return the figures of a run; the episodes of dropped groups count, too."""
     equal = [step["reward/equal_groups"] for step in found.steps]
     return {
         "batches": len(found.steps),

@@ -1,15 +1,16 @@
-"""How many steps does a student need to be as good as its teacher, and how many do rewards take?
+"""The number of steps in which a student becomes as good as its teacher, by distillation and by
+rewards.
 
 The teacher is a bigger tiny model with the same tokenizer, warmed up on right solutions only.
 Students are the bundled model, with the teacher's log-probs of their own tokens and without any
 reward (`algo.teacher.reward_coef` 0): as nothing is compared within a group, their 64 episodes of a
-batch are of 64 tasks. The controls get rewards alone, with the 8 x 8 episodes of the main job, for
+batch are of 64 tasks. The controls get only rewards, with the 8 x 8 episodes of the main job, for
 twice as many steps, as in the main job, at a higher learning rate, and with more minibatches. All
 are evaluated every few steps.
 
 It takes an hour, ten minutes of it for the teacher; ARL_BENCH_TEACHER=FOLDER is one that was made
-before. With ARL_BENCH_ROWS=FILE it keeps each row in that file and, begun again, goes on where it
-was; ARL_BENCH_PLOT=FILE is where the picture goes.
+before. With ARL_BENCH_ROWS=FILE it keeps each row in that file and, started again, continues there;
+ARL_BENCH_PLOT=FILE is the file of the plot.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from ._toy import sized
 SEEDS = sized((1, 2, 3), toy=(1,))
 STEPS, EVERY = 40, 5
 """The steps of the controls, twice those of the students; and the steps between evaluations."""
-ALONE = "--algo.teacher.reward_coef=0"
-STUDENT = (ALONE, "--rollout.group_size=1", "--rollout.groups_per_batch=64")
+NO_REWARD = "--algo.teacher.reward_coef=0"
+STUDENT = (NO_REWARD, "--rollout.group_size=1", "--rollout.groups_per_batch=64")
 TOP = ("--algo.teacher.placement=loss", "--algo.teacher.top_k=64")
 MORE = "--trainer.num_minibatches=8"
-"""Twice the optimizer steps of the default."""
+"""The flags for twice the optimizer steps of the default."""
 WAYS: Mapping[str, Sequence[str]] = {
     "rewards": (),
     "rewards, 1e-3": ("--trainer.learning_rate=1e-3",),
@@ -62,7 +63,8 @@ Row = dict[str, Any]
 
 
 def run(*, seeds: Sequence[int] = SEEDS) -> dict[str, Any]:
-    """One row for the teacher and each way; `met` says whether the goal was reached."""
+    """Run the benchmark: a row for the teacher and each way; `met` is whether the goal was
+    reached."""
     kept = rows_file()
     runs = read_rows(kept)
     done = {(row["seed"], row["way"]) for row in runs}
@@ -98,11 +100,11 @@ def _teacher(scratch: Path) -> Path:
 
 
 def _played(missing: Sequence[tuple[int, str]], teacher: Path, kept: Path | None) -> list[Row]:
-    """The runs that are missing, each written to the file `kept` as it ends."""
+    """Yield the missing runs, each written to the file `kept` as it ends."""
     reward = evaluate(*JOB, f"--model={teacher}")["reward"]
     found: list[Row] = []
     for seed, way in missing:
-        teaches = ALONE in WAYS[way]
+        teaches = NO_REWARD in WAYS[way]
         steps = STEPS // 2 if teaches else STEPS
         flags = [*JOB, *WAYS[way], f"--seed={seed}", f"--steps={steps}", f"--eval.every={EVERY}"]
         if teaches:
@@ -130,7 +132,8 @@ def _curve(way: str, seed: int, flags: Sequence[str]) -> Row:
 
 
 def _needed(row: Row) -> float:
-    """The steps after which an evaluation had the teacher's reward; inf: none of them had."""
+    """Return the steps after which an evaluation had the teacher's reward; inf: no evaluation had
+    it."""
     enough = row["teacher"] - TOLERANCE
     return next((version for version, reward in row["curve"] if reward >= enough), math.inf)
 

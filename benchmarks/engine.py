@@ -1,11 +1,11 @@
-"""Embedded engine over HTTP against Hugging Face `generate`, 64 requests at once.
+"""The embedded engine over HTTP compared with Hugging Face's `generate`, 64 requests at once.
 
 Both sides get the same prompts of mixed lengths, sample at temperature 1 and produce the same
 number of tokens (end-of-sequence is ignored); only ours also reports a log-prob per token. The
 engine is a process of its own; each round runs one side, then the other, so that a busy machine
 slows both alike. Figures are medians over the rounds.
 
-Further rows have the embedded engine alone, with and without its prefix cache (`_reuse.py`).
+Further rows compare the embedded engine with and without its prefix cache (`_reuse.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROUND_TIMEOUT_S = 300.0
 
 
 def run(*, rounds: int = ROUNDS, num_threads: int = 1, model: Path | None = None) -> dict[str, Any]:
-    """Measure three models; `met` says whether every goal holds.
+    """Measure three models; `met` is whether every goal holds.
 
     `rounds` timed ones follow one that is not; `num_threads` is given to both sides. `model`:
     measure only the prefix cache, with the model in this folder.
@@ -88,7 +88,7 @@ def _result(
 
 
 def _models(scratch: Path) -> Iterator[tuple[str, str, Path]]:
-    """(name, decoder expected, folder): the bundled model and two random ones."""
+    """Yield (name, expected decoder, folder) of the bundled model and two random ones."""
     yield "bundled tiny (Qwen3)", "fused", BUNDLED
     torch.manual_seed(0)
     llama = LlamaConfig(
@@ -120,7 +120,7 @@ def _models(scratch: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _measure(folder: Path, rounds: int, num_threads: int) -> tuple[list[float], list[float]]:
-    """Tokens/s of (the embedded engine, `generate`), one pair a round."""
+    """Return the tokens/s of (the embedded engine, `generate`), one pair a round."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     prompts = _prompts(model.config.vocab_size)
     ours: list[float] = []
@@ -145,7 +145,7 @@ def _prompts(vocab_size: int) -> list[list[int]]:
 
 
 def _rate(play: Callable[[], int]) -> float:
-    """Sampled tokens per second of `play`, which returns how many it sampled."""
+    """Return the sampled tokens per second of `play`, which returns their number."""
     start = time.perf_counter()
     tokens = play()
     return tokens / (time.perf_counter() - start)

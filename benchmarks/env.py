@@ -1,4 +1,5 @@
-"""Microseconds per environment step, beside the vector environments and servers of others.
+"""The microseconds per environment step, compared with vector environments and servers of other
+projects.
 
 Every system is a process of its own; episodes of eight steps, some at once, are played by each in
 turn, in several rounds. Ours are asyncio tasks without a barrier between them, inside all wrappers;
@@ -39,13 +40,13 @@ GEM = peer_python("gem") or sys.executable
 
 @dataclass
 class System:
-    """One that is measured: `python -m benchmarks.env_loops.<argv>`."""
+    """A measured system: `python -m benchmarks.env_loops.<argv>`."""
 
     name: str
     argv: tuple[str, ...]
     python: str = sys.executable
     most: int = 1024
-    """Episodes at once that it can be asked for in reason."""
+    """The maximum number of concurrent episodes that is measured."""
     version: str = ""
     skipped: str = ""
     cases: tuple[str, ...] = ()
@@ -66,7 +67,7 @@ def _systems() -> list[System]:
 
 
 def run() -> dict[str, Any]:
-    """Measure; the result is what `arl bench env --json` prints."""
+    """Run the benchmark; return the JSON object of `arl bench env --json`."""
     systems = _systems()
     with contextlib.ExitStack() as stack:
         workers = {s.name: stack.enter_context(_worker(s)) for s in systems}
@@ -113,7 +114,8 @@ def _rows(system: System) -> Iterator[dict[str, Any]]:
 
 
 def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """CPU per step of ours over that of each other, as many being live."""
+    """Return the CPU time per step of ours over that of each other system, with as many live
+    episodes."""
     cpu = {(r["system"], r["env"], r["live"]): r["cpu_us_per_step"] for r in rows if "live" in r}
     return {
         f"ours, wrapped / {name}, {case}, {live} live": round(
@@ -149,11 +151,11 @@ def _verdict(
 # ---------------------------------------------------------------------- processes
 @contextlib.contextmanager
 def _worker(system: System) -> Iterator[subprocess.Popen[str]]:
-    """The system's process, after it said what it can do; it ends with the context."""
+    """Start the system's process, which ends with the context; yield it after its first line."""
     module, *argv = system.argv
     env = dict(os.environ)
     if system.python != sys.executable:
-        env.pop("PYTHONPATH", None)  # what is there is this interpreter's
+        env.pop("PYTHONPATH", None)  # the packages of this interpreter
     process = subprocess.Popen(
         [system.python, "-m", f"benchmarks.env_loops.{module}", *argv],
         stdin=subprocess.PIPE,
@@ -188,7 +190,7 @@ def _ask(process: subprocess.Popen[str], order: dict[str, Any]) -> dict[str, flo
 
 
 def _answer(process: subprocess.Popen[str]) -> Any:
-    """Its next line; one that says nothing in time is killed."""
+    """Return its next line; a process that prints nothing in time is killed."""
     assert process.stdout
     watch = threading.Timer(_ANSWER_S, process.kill)
     watch.start()

@@ -1,11 +1,11 @@
-"""Whether rows are, token for token, what a real engine was fed and sampled.
+"""The comparison of rows, token for token, with the input and output of a real engine.
 
-Episodes of several turns under four chat templates, with a tiny model that thinks, calls tools,
-calls them wrongly, and speaks in odd characters; with short limits and stop strings, samples,
-helpers, edits, retries and clients that hang up; while the weights change, some times a second
-and in the middle of turns, in each of the ways to interrupt. Then each row is compared with the
-engine's own view: the journal of the embedded engine, and what a relay before vLLM copied off
-the wire.
+Episodes of several turns under four chat templates are played, with a tiny model that writes
+thoughts, tool calls, wrong calls, and odd characters; with short limits and stop strings, several
+samples, helpers, edits, retries and clients that hang up; while the weights change, several times a
+second and in the middle of turns, in each interrupt mode. Then each row is compared with the
+engine's own record: the journal of the embedded engine, or the bytes that a relay in front of vLLM
+copied.
 
 ARL_EXACT_EPISODES episodes (default 400) on each; vLLM is skipped, by name, unless
 `make test-vllm` has installed it.
@@ -51,7 +51,7 @@ GOAL = {**dict.fromkeys(FIELDS, 0), "episodes": 2000}
 
 
 def run() -> dict[str, Any]:
-    """Measure; the result is what `arl bench exactness --json` prints."""
+    """Run the benchmark; return the JSON object of `arl bench exactness --json`."""
     templates = chats(babbler.tokenizer())
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
         folder = Path(name)

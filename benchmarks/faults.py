@@ -1,19 +1,19 @@
-"""Break every part of a run in every way, and see when it is noticed and what it costs.
+"""Faults of every part of a run: the time to their detection, and their cost.
 
 Each row is one fault in one small run of the math job (two embedded engines, asynchronous): a
 process is killed, stopped (SIGSTOP), starved of memory or of disk, or made slow; a tool, or the
-environment, never returns. What was lost or trained twice is for `arl ledger` to say. "detected_s"
-is from the fault to the run's first word on it (or its end), "full_speed_s" to the first batch
-trained after it that had not been trained before, with every part at work again.
+environment, never returns. `arl ledger` finds lost or repeated training. "detected_s" is the time
+from the fault to the run's first message about it (or its end), "full_speed_s" that to the first
+new batch trained after it with every part working again.
 
-ARL_BENCH_REPEATS (default 5) rows of each fault, ARL_BENCH_FAULTS (names, with commas) of these
-alone. With ARL_BENCH_ROWS=FILE each row is kept there as it comes, and what is there is not done
-again: the whole takes an hour on two idle cores.
+ARL_BENCH_REPEATS (default 5) rows of each fault, ARL_BENCH_FAULTS (names, with commas) only these.
+With ARL_BENCH_ROWS=FILE each row is kept there, and kept rows are not measured again: the benchmark
+takes an hour on two idle cores.
 
 ARL_BENCH_FAULTS=ray is for a run on a Ray cluster of four nodes and a head, each with a network
-namespace of its own, two engines and two rollout workers: processes, the actors beside them and
-whole nodes are killed, frozen, or cut off. These runs are told to end once all is well again, and
-say nothing of tokens. It needs root, iproute2 and Ray.
+namespace of its own, two engines and two rollout workers: processes, their actors and complete
+nodes are killed, frozen, or cut off. These runs are interrupted once they have recovered, and do
+not check tokens. It needs root, iproute2 and Ray.
 
 ARL_BENCH_FAULTS=none is for false alarms: nothing happens to the main job (two engines, two ranks)
 while eight busy processes take the machine's cores, for ARL_BENCH_LOAD_S seconds (default 600).
@@ -34,7 +34,7 @@ from typing import Any
 from ._common import hardware, say, versions
 from ._faults import FAULTS, NONE
 from ._faulty import Fault, FaultyRun, unmeasured
-from ._kept import read_rows, rows_file, write_whole
+from ._kept import read_rows, rows_file, write_atomically
 from ._ray_faulty import FAULTS as RAY_FAULTS
 from ._ray_faulty import RayRun
 from ._toy import sized
@@ -53,7 +53,7 @@ Row = dict[str, Any]
 
 
 def run(*, repeats: int = REPEATS, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The matrix; `met` says whether the whole goal holds."""
+    """Run the benchmark; `met` of the result is whether all goals hold."""
     chosen = names or [n for n in os.environ.get("ARL_BENCH_FAULTS", "").split(",") if n]
     everything = {**FAULTS, **RAY_FAULTS}
     if unknown := set(chosen) - everything.keys() - {"ray"}:
@@ -72,7 +72,7 @@ def run(*, repeats: int = REPEATS, names: Sequence[str] = ()) -> dict[str, Any]:
             say(json.dumps(row))
             rows.append(row)
             if kept:
-                write_whole(kept, "".join(json.dumps(row) + "\n" for row in rows))
+                write_atomically(kept, "".join(json.dumps(row) + "\n" for row in rows))
     rows = [row for row in rows if row["fault"] in faults and row["number"] < repeats]
     checks = _checks(rows, faults)
     for name, holds in checks.items():
@@ -91,7 +91,7 @@ def run(*, repeats: int = REPEATS, names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
-    """One line for each fault: the middle and the worst of what it cost."""
+    """Return a table with one line for each fault: the median and the worst of its costs."""
     lines: list[Row] = []
     for name in dict.fromkeys(row["fault"] for row in rows):
         of = [row for row in rows if row["fault"] == name]
@@ -114,7 +114,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 
 def _measure(fault: Fault) -> Row:
-    """One fault in one run; `error` where the run did not come to its end."""
+    """Measure one fault in one run; the row has `error` if the run failed."""
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
         faulty = (RayRun if fault.on_ray else FaultyRun)(Path(folder) / "run", fault)
         try:

@@ -1,13 +1,14 @@
-"""What the gateway adds to a turn, beside the LiteLLM proxy, before a model that answers at once.
+"""The time that the gateway adds to a turn, compared with the LiteLLM proxy, in front of a model
+that replies at once.
 
-Conversations of 64 turns of 300 new and 200 sampled tokens grow to 32,000 tokens. What is
-measured has one core, the model and the client have the other. Latency is measured with one
-conversation at a time, and again at 100 turns a second, which come when they come, from 8
-conversations; it is what the client waits, from the moment a turn was due, and what the same client
-waits for the same model with nothing between is taken off (`no gateway`: the client's own work, the
-network, the model). Turns per second with 16 at once. Then what turns at that pace wait while
-another client sends the largest requests that are taken, one after the other. Then 1,000 open
-sessions for a while: ARL_SOAK_S seconds (default 20), memory and errors.
+Conversations of 64 turns of 300 new and 200 sampled tokens grow to 32,000 tokens. The measured
+process has one core, the model and the client have the other. Latency is measured with one
+conversation at a time, and again at 100 turns a second with independent arrivals from 8
+conversations. It is the client's wait from the moment a turn was due, minus the wait of the same
+client for the same model without a gateway (`no gateway`: the client's own work, the network, the
+model). Then turns per second with 16 conversations; the wait of turns at that pace while another
+client sends the largest accepted requests, one after the other; and memory and errors of 1,000 open
+sessions for ARL_SOAK_S seconds (default 20).
 
 The LiteLLM proxy has a Python of its own (`make bench-peers`); without, it is skipped, by name.
 """
@@ -33,7 +34,7 @@ from agentgym_rl.cluster.spec import free_port
 
 from ._common import hardware, no_peer, peer_python, say, versions
 from ._toy import sized
-from .gateway_loops.load import Shape, Turn, largest, play, play_beside
+from .gateway_loops.load import Shape, Turn, largest, play, play_with_requests
 
 ROUNDS = sized(5, toy=1)
 LONG = Shape(num_turns=sized(64, toy=8), new_tokens=300)
@@ -41,15 +42,15 @@ SOAK = Shape(num_turns=8, new_tokens=100)
 SAMPLED = 200
 AT_ONCE = 16
 PACED, PACE = 8, 100.0
-"""So many conversations, which make so many turns a second together."""
+"""The number of conversations, and of turns per second of all together."""
 LARGEST_BYTES = 3_900_000
-"""Little less than `gateway.max_body_bytes` is by default."""
+"""The size of a large request, a little below the default of `gateway.max_body_bytes`."""
 SESSIONS = sized(1000, toy=20)
 SOAK_S = float(os.environ.get("ARL_SOAK_S", sized("20", toy="1")))
 LITELLM = peer_python("litellm")
 GOALS = {
     "added_p50_ms": 1.0, "added_p99_ms": 5.0, "turns_per_s": 1000.0,
-    "last_over_first": 1.5, "errors": 0, "p99_beside_largest_ms": 50.0,
+    "last_over_first": 1.5, "errors": 0, "p99_with_largest_ms": 50.0,
 }  # fmt: skip
 _ROOT = Path(__file__).parents[1]
 _START_S = 90.0
@@ -57,7 +58,7 @@ _START_S = 90.0
 
 @dataclass
 class System:
-    """Something that can be asked at `url`, and told to make keys."""
+    """A system with an endpoint at `url` that can make keys."""
 
     name: str
     url: str
@@ -65,11 +66,11 @@ class System:
     key: str = "none"
 
     def keys(self, count: int) -> list[str]:
-        """Of new sessions; those of the time before are closed."""
-        return self.tell(count)["keys"] if self.process else [self.key] * count
+        """Return the keys of new sessions; the previous ones are closed."""
+        return self.order(count)["keys"] if self.process else [self.key] * count
 
-    def tell(self, count: int) -> dict[str, Any]:
-        """What ours says when it is asked for so many sessions."""
+    def order(self, count: int) -> dict[str, Any]:
+        """Return the report of our gateway for a request of a number of sessions."""
         assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -79,7 +80,7 @@ class System:
 
 
 def run() -> dict[str, Any]:
-    """Measure; the result is what `arl bench gateway --json` prints."""
+    """Run the benchmark; return the JSON object of `arl bench gateway --json`."""
     with contextlib.ExitStack() as stack:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[-1:])
@@ -104,15 +105,15 @@ def run() -> dict[str, Any]:
                 keys = system.keys(AT_ONCE)
                 turns, took_s = asyncio.run(play(system.url, keys, LONG, concurrent=AT_ONCE))
                 many[system.name].append(len(turns) / took_s)
-                if many[system.name][-1] > 1.5 * PACE:  # a queue that grows says nothing
+                if many[system.name][-1] > 1.5 * PACE:  # a growing queue has no meaningful latency
                     keys = system.keys(PACED)
                     playing = play(system.url, keys, LONG, concurrent=PACED, turns_per_s=PACE)
                     paced[system.name] += asyncio.run(playing)[0]
             say(f"round {number + 1} of {ROUNDS}")
-        before = ours.tell(1)["cpu_s"]
+        before = ours.order(1)["cpu_s"]
         asyncio.run(play(ours.url, ours.keys(4), LONG, concurrent=4))
-        cpu_ms = 1e3 * (ours.tell(0)["cpu_s"] - before) / (4 * LONG.num_turns)
-        beside = _beside_largest(ours)
+        cpu_ms = 1e3 * (ours.order(0)["cpu_s"] - before) / (4 * LONG.num_turns)
+        beside = _with_largest(ours)
         soak = _soak(ours)
     base = one[direct.name]
     rows = [_row(s.name, one[s.name], base, many[s.name]) for s in systems]
@@ -122,7 +123,7 @@ def run() -> dict[str, Any]:
     figures = {
         name: rows[1][name]
         for name in ("added_p50_ms", "added_p99_ms", "turns_per_s", "last_over_first")
-    } | {"errors": soak["errors"], "p99_beside_largest_ms": beside["paced_p99_ms"]}
+    } | {"errors": soak["errors"], "p99_with_largest_ms": beside["paced_p99_ms"]}
     return {
         "name": "gateway",
         "hardware": hardware("the gateway on one core, model and client on another"),
@@ -145,7 +146,8 @@ def run() -> dict[str, Any]:
 def _row(
     name: str, turns: Sequence[Turn], base: Sequence[Turn], rates: Sequence[float]
 ) -> dict[str, Any]:
-    """One at a time: what is added to the medians and 99th percentiles of `base`."""
+    """Return the row of one turn at a time: the additions to the medians and 99th percentiles of
+    `base`."""
     last = LONG.num_turns - 1
     of = {
         (who, at): [1e3 * turn.latency_s for turn in them if low <= turn.number < high]
@@ -179,7 +181,7 @@ def _row(
 
 
 def _paced(turns: Sequence[Turn], base: Sequence[Turn], *, is_base: bool) -> dict[str, Any]:
-    """At `PACE`; nothing of who could not keep up with it."""
+    """Return the row at `PACE`; without latencies if the system could not keep up."""
     if not turns or not base:
         return {}
     (p50, p99), (base50, base99) = (
@@ -193,11 +195,11 @@ def _paced(turns: Sequence[Turn], base: Sequence[Turn], *, is_base: bool) -> dic
     return figures | {name: round(value, 3) for name, value in added.items()}
 
 
-def _beside_largest(ours: System) -> dict[str, Any]:
-    """Turns at `PACE`, while another client keeps the gateway busy with the largest requests."""
+def _with_largest(ours: System) -> dict[str, Any]:
+    """Measure turns at `PACE` while another client sends the largest requests."""
     *keys, key = ours.keys(PACED + 1)
     requests = largest(LARGEST_BYTES)
-    playing = play_beside(ours.url, keys, LONG, requests, key, turns_per_s=PACE)
+    playing = play_with_requests(ours.url, keys, LONG, requests, key, turns_per_s=PACE)
     turns, took_s = asyncio.run(playing)
     latencies = [1e3 * turn.latency_s for turn in turns]
     return {
@@ -212,11 +214,11 @@ def _beside_largest(ours: System) -> dict[str, Any]:
 
 
 def _soak(ours: System) -> dict[str, Any]:
-    """Sessions come and go, `SESSIONS` at a time, all of them asking at once."""
+    """Open and close sessions, `SESSIONS` at a time, all with concurrent requests."""
     errors, played, memory = 0, 0, []
     end = time.monotonic() + SOAK_S
     while time.monotonic() < end or len(memory) < 3:
-        answer = ours.tell(SESSIONS)
+        answer = ours.order(SESSIONS)
         errors += len(answer["errors"])
         for error in answer["errors"]:
             say(f"soak: {error}")
@@ -242,7 +244,7 @@ def _soak(ours: System) -> dict[str, Any]:
 # ---------------------------------------------------------------------- processes
 @contextlib.contextmanager
 def _process(name: str, *argv: str, core: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process of gateway_loops on one core, and its URL."""
+    """Start a process of gateway_loops on one core; yield its URL."""
     process = subprocess.Popen(
         [
             "taskset",
@@ -280,7 +282,7 @@ def _pinned(core: int) -> list[str]:
 
 @contextlib.contextmanager
 def _litellm(model_url: str, *, core: int) -> Iterator[System]:
-    """The LiteLLM proxy with one worker, no database and no callbacks."""
+    """Start the LiteLLM proxy with one worker, no database and no callbacks."""
     port, key = free_port(), "sk-bench"
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
         folder = Path(name)

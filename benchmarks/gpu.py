@@ -1,4 +1,4 @@
-"""The first look at a GPU, in eight minutes: does it agree, how fast is it, do the jobs run?
+"""A first measurement of a GPU, in eight minutes: agreement, speed, and the jobs.
 
     arl bench gpu [--model FOLDER] [--out FOLDER]     # one H100, H200 or A100
     arl bench gpu --dry-run                           # every part at toy size, on a CPU
@@ -51,7 +51,7 @@ _TOY_FACTOR = 4.0
 def run(
     *, dry_run: bool = TOY, model: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Run every part, and write the report; `met` says whether none failed.
+    """Run every part, and write the report; `met` is whether no part failed.
 
     Raises:
         ConfigError: there is no GPU that torch can use, or no model in the folder.
@@ -85,7 +85,7 @@ def run(
             limit_s = budget_s * (_TOY_FACTOR if dry_run else 1.0)
             parts[name] = measured(_COMMAND, name, Path(scratch), flags, limit_s=limit_s)
             say(f"  {parts[name].get('error') or 'done'} ({parts[name]['seconds']} s)")
-            _write(report, folder)  # after each part: minutes on a GPU are not to be lost
+            _write(report, folder)  # after each part, so that no result is lost
     say(f"report: {folder / 'gpu.json'} and {folder / 'gpu.md'}")
     return report
 
@@ -105,8 +105,8 @@ def _write(report: dict[str, Any], folder: Path) -> None:
 def measured(
     command: Sequence[str], part: str, scratch: Path, flags: Sequence[str], *, limit_s: float
 ) -> dict[str, Any]:
-    """Run one part as a process group that ends after `limit_s`; return its rows and what it left
-    out, or its `error`, and its seconds."""
+    """Run one part as a process group that ends after `limit_s`; return its rows and skipped parts,
+    or its `error`, and its seconds."""
     out, log = scratch / "part.json", scratch / "part.log"
     out.unlink(missing_ok=True)
     start = time.monotonic()
@@ -132,7 +132,7 @@ def measured(
 
 def markdown(report: Mapping[str, Any]) -> str:
     """Return the report as a page: one table a part."""
-    kind = "Dry run: toy sizes on a CPU, no figure says anything of a GPU.\n\n"
+    kind = "Dry run: toy sizes on a CPU, no figure is about a GPU.\n\n"
     known = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     lines = [f"# {report['hardware']}\n", f"Python {report['python']}, {known}.\n"]
     if report["dry_run"]:
@@ -157,7 +157,7 @@ def _cell(value: Any) -> str:
 
 
 def _device(dry_run: bool) -> str:
-    """Return the device in words, with its peak, or the honest "unknown"."""
+    """Return a description of the device, with its peak, or "unknown"."""
     if dry_run:
         return "dry run on the CPU"
     device = torch.device("cuda")
@@ -168,6 +168,6 @@ def _device(dry_run: bool) -> str:
 
 
 def _tail(log: Path) -> str:
-    """Return the last lines of what a part said, as one."""
+    """Return the last lines of a part's output, as one."""
     lines = log.read_text(errors="replace").strip().splitlines()[-8:]
     return " / ".join(line.strip() for line in lines)[-1000:]

@@ -1,9 +1,9 @@
-"""Judging answers: our labelled set, ours beside math-verify's defaults.
+"""The judgement of answers on our labelled set, compared with math-verify's defaults.
 
 Every case of `tests/envs/math/labelled/` is a right answer (gold), a whole message, and whether the
-message is right, by mathematical judgement. `hack` marks the ways to be paid for nothing that are
-known. math-verify gets what its users give it: `verify(parse(gold), parse(message))`, in a worker
-that is killed after ten seconds, as are ours.
+message is right, by mathematical judgement. `hack` marks known reward hacks. math-verify is called
+as by its users: `verify(parse(gold), parse(message))`, in a worker that is killed after ten
+seconds, as are ours.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GOALS = {"hack_fp": 0, "f1_beside_math_verify": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a system said of a case."""
+    """A system's judgement of a case."""
 
     case: Case
     verdict: str
@@ -42,7 +42,7 @@ Judge = Callable[[Case, ProcessPool], Awaitable[str]]
 
 
 def run() -> dict[str, Any]:
-    """Measure; the result is what `arl bench math --json` prints."""
+    """Run the benchmark; return the JSON object of `arl bench math --json`."""
     cases = labelled()[:: sized(1, toy=40)]
     ours, theirs = asyncio.run(_both(cases))
     rows = [
@@ -69,22 +69,22 @@ def run() -> dict[str, Any]:
     }
 
 
-async def ours_says(case: Case, pool: ProcessPool) -> str:
-    """The verdict of the environment."""
+async def our_verdict(case: Case, pool: ProcessPool) -> str:
+    """Return the verdict of the environment."""
     try:
         return (await judge(case.text, case.quiz, pool, timeout_s=TIMEOUT_S)).verdict
     except EnvError:
         return "gold"
 
 
-async def math_verify_says(case: Case, pool: ProcessPool) -> str:
-    """ok or wrong, by math-verify's defaults; or how it failed."""
+async def math_verify_verdict(case: Case, pool: ProcessPool) -> str:
+    """Return ok or wrong, by math-verify's defaults; or how it failed."""
     called = await pool.call(PLAIN, case.gold, case.text, timeout_s=TIMEOUT_S)
     return called.value if called.status == "done" else called.status
 
 
 async def judge_all(cases: Sequence[Case], says: Judge, pool: ProcessPool) -> list[Judged]:
-    """One case at a time, so that the times are of one."""
+    """Judge one case at a time, so that times are per case."""
     judged = list[Judged]()
     for case in cases:
         began = time.perf_counter()
@@ -95,8 +95,8 @@ async def judge_all(cases: Sequence[Case], says: Judge, pool: ProcessPool) -> li
 
 async def _both(cases: Sequence[Case]) -> tuple[list[Judged], list[Judged]]:
     async with ProcessPool(NUM_WORKERS, preload=(COMPARE, PLAIN)) as pool:
-        ours = await judge_all(cases, ours_says, pool)
-        return ours, await judge_all(cases, math_verify_says, pool)
+        ours = await judge_all(cases, our_verdict, pool)
+        return ours, await judge_all(cases, math_verify_verdict, pool)
 
 
 def _hack_row(name: str, judged: Iterable[Judged]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _hack_row(name: str, judged: Iterable[Judged]) -> dict[str, Any]:
 
 
 def table_row(name: str, subset: str, judged: Sequence[Judged]) -> dict[str, Any]:
-    """F1 and what it is made of, of "right" answers found."""
+    """Return F1, precision and recall for finding right answers."""
     paid = [one for one in judged if one.verdict == "ok"]
     tp = sum(one.case.right for one in paid)
     fp, fn = len(paid) - tp, sum(one.case.right for one in judged) - tp

@@ -1,7 +1,7 @@
-"""A real language model (SmolLM2-135M): where it spends time and memory, part by part.
+"""The time and memory of a real language model (SmolLM2-135M), part by part.
 
 The model is the folder of `--model FOLDER`, or of ARL_REAL_MODEL. ARL_BENCH_PARTS=equal,memory
-measures these parts alone, ARL_BENCH_ROUNDS=3 with fewer rounds than five. Every part compares two
+measures only these parts, ARL_BENCH_ROUNDS=3 with fewer rounds than five. Every part compares two
 systems in the same run, on the same weights, in turns, so that a busy machine slows both alike.
 """
 
@@ -33,7 +33,7 @@ PARTS: Mapping[str, Callable[[Path, int], _real_engine.Part]] = {
 
 
 def run(*, model: Path | None = None) -> dict[str, Any]:
-    """Measure every part; `met` says whether every goal holds.
+    """Measure every part; `met` is whether every goal holds.
 
     Raises:
         ConfigError: there is no such model, or no such part.
@@ -64,7 +64,7 @@ def run(*, model: Path | None = None) -> dict[str, Any]:
 
 
 def lacking(model: Path | None = None) -> str:
-    """What is missing, and what to do; "": nothing."""
+    """Return what is missing, with the remedy; "": nothing."""
     folder = _named(model)
     if (folder / "config.json").exists():
         return ""
@@ -75,7 +75,7 @@ def lacking(model: Path | None = None) -> str:
 
 
 def folder_of(model: Path | None) -> Path:
-    """The folder of the real model.
+    """Return the folder of the real model.
 
     Raises:
         ConfigError: there is none.

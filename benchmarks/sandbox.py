@@ -1,7 +1,7 @@
-"""Executions per second and latency of sandboxes, beside running programs with no isolation.
+"""The executions per second and the latency of sandboxes, compared with programs without isolation.
 
 Every system does the same: a fresh Python runs a small program, and its output comes back. The
-goals are those of `local`, on 2 cores. What docker is part of takes long, and fewer rounds.
+goals are those of `local`, on 2 cores. Systems with docker are slow and have fewer rounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXPECTED = b"45\n"
 ROUNDS, SLOW_ROUNDS = sized((5, 2), toy=(1, 1))
 CROWD = 16
 SECONDS = sized(1.5, toy=0.1)
-"""Of one measurement: one system, one concurrency, one round."""
+"""The seconds of one measurement: one system, one concurrency, one round."""
 GOALS = {
     "p50_ms": 1.5,
     "p99_ms": 5.0,
@@ -50,7 +50,7 @@ Run = Callable[[], Awaitable[bytes]]
 
 
 def run() -> dict[str, Any]:
-    """Measure; the result is what `arl bench sandbox --json` prints."""
+    """Run the benchmark; return the JSON object of `arl bench sandbox --json`."""
     return asyncio.run(_run())
 
 
@@ -79,7 +79,7 @@ async def _run() -> dict[str, Any]:
 
 
 async def _systems(stack: AsyncExitStack) -> tuple[dict[str, Run], dict[str, str]]:
-    """What can be run here; and what cannot, with the reason."""
+    """Return the systems that can run here, and the others with the reason."""
     threads = stack.enter_context(ThreadPoolExecutor(CROWD))
     systems: dict[str, Run] = {"subprocess, no isolation": _command(COMMAND, threads)}
     skipped: dict[str, str] = {}
@@ -104,7 +104,8 @@ async def _opened(stack: AsyncExitStack, name: str, **options: Any) -> SandboxBa
 
 
 async def _docker(stack: AsyncExitStack, threads: ThreadPoolExecutor) -> dict[str, Run]:
-    """With a container for each program, as for an episode; with containers that are there."""
+    """Open docker with a container for each program, as for an episode, and with held
+    containers."""
     pool = await _opened(stack, "docker", containers=CROWD, warm=2)
     holder = await _opened(stack, "docker", containers=CROWD, warm=0)
     async with asyncio.TaskGroup() as tasks:
@@ -118,7 +119,8 @@ async def _docker(stack: AsyncExitStack, threads: ThreadPoolExecutor) -> dict[st
 
 
 def _bubblewrap() -> list[str]:
-    """All namespaces, as its manual has it; no system-call filter, no limits."""
+    """Return bubblewrap with all namespaces, as in its manual; without system-call filter and
+    limits."""
     prefix = os.path.dirname(os.path.dirname(COMMAND[0]))
     binds = [w for folder in sorted({"/usr", prefix}) for w in ("--ro-bind", folder, folder)]
     links = [
@@ -133,7 +135,8 @@ def _bubblewrap() -> list[str]:
 
 
 def _command(argv: Sequence[str], threads: ThreadPoolExecutor) -> Run:
-    """`subprocess.run` in a thread: asyncio's own subprocesses are slower."""
+    """Return a system that calls `subprocess.run` in a thread: asyncio's own subprocesses are
+    slower."""
 
     def once() -> bytes:
         return subprocess.run(
@@ -170,7 +173,8 @@ def _held(sandboxes: Sequence[Sandbox]) -> Run:
 def _docker_exec(
     stack: AsyncExitStack, sandboxes: Sequence[Sandbox], threads: ThreadPoolExecutor
 ) -> Run:
-    """What the docker backend avoids: a `docker exec` for each program; in the same containers."""
+    """Return a system with a `docker exec` for each program, in the same containers, which the
+    docker backend avoids."""
     import docker
 
     client = docker.from_env(max_pool_size=CROWD)
@@ -190,7 +194,7 @@ def _docker_exec(
 
 
 async def _throughput(systems: dict[str, Run]) -> list[dict[str, Any]]:
-    """Rounds in turn, so that a slow minute of the machine falls on all of them."""
+    """Measure the systems in turn, so that a slow minute of the machine affects all of them."""
     found: dict[tuple[str, int], list[tuple[float, list[float]]]] = {}
     for number in range(ROUNDS):
         say(f"round {number + 1} of {ROUNDS}")
@@ -205,7 +209,7 @@ async def _throughput(systems: dict[str, Run]) -> list[dict[str, Any]]:
 
 
 async def _measure(once: Run, concurrency: int) -> tuple[float, list[float]]:
-    """(executions per second, latencies in ms) over `SECONDS`."""
+    """Return (executions per second, latencies in ms) over `SECONDS`."""
     latencies: list[float] = []
     started = time.perf_counter()
 
@@ -224,7 +228,7 @@ async def _measure(once: Run, concurrency: int) -> tuple[float, list[float]]:
 
 
 def _row(name: str, concurrency: int, rounds: list[tuple[float, list[float]]]) -> dict[str, Any]:
-    """Medians over the rounds; latency percentiles are of each round."""
+    """Return medians over the rounds; latency percentiles are of each round."""
     return {
         "system": name,
         "concurrency": concurrency,
@@ -242,7 +246,8 @@ def _percentile(values: Sequence[float], share: float) -> float:
 
 
 async def _local_extras(stack: AsyncExitStack) -> dict[str, float]:
-    """Session cells, fork snapshots, and how long the event loop stands still under load."""
+    """Measure session cells, fork snapshots, and the time for which the event loop is blocked under
+    load."""
     backend = await stack.enter_async_context(make_sandbox("local", slots=CROWD))
     cells, forks = [], []
     async with await backend.create() as sandbox:
@@ -263,7 +268,7 @@ async def _local_extras(stack: AsyncExitStack) -> dict[str, float]:
 
 
 async def _stall(once: Run) -> float:
-    """p99 of how late a 1 ms timer comes, in ms, with `CROWD` executions in flight."""
+    """Return the p99 of the delay of a 1 ms timer, in ms, with `CROWD` executions in flight."""
     lag = LoopLag(step_s=0.001)
     async with asyncio.TaskGroup() as tasks:
         ticker = tasks.create_task(lag.run())
@@ -284,7 +289,7 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Executions per second of `local` over those of each other system."""
+    """Return the executions per second of `local` over those of each other system."""
     rate = {(row["system"], row["concurrency"]): row["per_s"] for row in rows}
     return {
         f"local / {name}, {n} at once": round(rate["local", n] / value, 2)

@@ -1,11 +1,11 @@
-"""What does self-play teach? Tic-tac-toe from a model that mostly moves at random.
+"""The effect of self-play: tic-tac-toe with a model that mostly moves at random.
 
 The bundled model plays both seats against itself: from the empty board, with a learning rate of 0
 as the control, or from many positions; or it plays its past versions. It never meets the opponents
 of the measure: a random player, and an oracle of whose moves one in five is random; 1,024 held-out
-games each, from the empty board, the seat by the task. The versions along the way play each other
-for their ratings. With ARL_BENCH_ROWS=FILE each row is kept in that file, and the benchmark goes on
-where it was; ARL_BENCH_PLOT=FILE is where the picture goes.
+games each, from the empty board, with the seat of the task. Intermediate versions play each other
+for their ratings. With ARL_BENCH_ROWS=FILE each row is kept in that file, and the benchmark
+continues there; ARL_BENCH_PLOT=FILE is the file of the plot.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "many positions": (*_BOTH, "--env.options.openings=6"),
     "league": _LEAGUE,
 }
-"""The flags of each."""
+"""The flags of each variant."""
 SEEDS: Mapping[str, Sequence[int]] = {"self-play": sized((1, 2, 3), toy=(1,))}
-"""The seeds of each; those of the others are the first one alone."""
+"""The seeds of each variant; the others have only the first one."""
 OPPONENTS = ("random", "erring")
 MEASURED = range(0, STEPS + 1, EVERY)
 GAMES = 1024

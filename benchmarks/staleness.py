@@ -1,15 +1,15 @@
-"""How old may episodes be, and what keeps old ones from doing harm?
+"""The effect of old episodes, and of corrections for them.
 
-The survey: the main job with every bound η on staleness and every way to correct for it, over three
-seeds, with a constant learning rate: its decay, the default, hides what old episodes do late in a
-run. "naive" is PPO against the policy that sampled; "decoupled" the default; the guards are two
-things that may bound how far old episodes carry a policy; "decoupled, decaying" is the default,
-decay included. ARL_BENCH_STUDY=causes asks instead what it is that breaks: each variant removes one
+The survey is the main job with every bound η on staleness and every correction, over three seeds,
+with a constant learning rate: the default decay hides the effect of old episodes late in a run.
+"naive" is PPO against the policy that sampled; "decoupled" the default; the guards are two things
+that may bound how far old episodes carry a policy; "decoupled, decaying" is the default, decay
+included. ARL_BENCH_STUDY=causes looks for the cause of failures instead: each variant removes one
 possible cause (_stale_losses.py), over five seeds.
 
-A study takes an hour or two. With ARL_BENCH_ROWS=FILE it keeps each row in that file and, begun
-again, goes on where it was; ARL_BENCH_PLOT=FILE is where the picture goes; ARL_BENCH_AT_ONCE=N has
-N runs side by side, and ARL_BENCH_UNTIL_S=S begins none after S seconds.
+A study takes an hour or two. With ARL_BENCH_ROWS=FILE it keeps each row in that file and, started
+again, continues there; ARL_BENCH_PLOT=FILE is the file of the plot; ARL_BENCH_AT_ONCE=N starts N
+concurrent runs, and ARL_BENCH_UNTIL_S=S starts none after S seconds.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from ._toy import sized
 
 _CONSTANT = "--trainer.schedule=constant"
 _PLAIN = "--algo.behavior_clip=1"
-"""Decoupled PPO as published, without our bound."""
+"""The flags of decoupled PPO as published, without our bound."""
 _LOSSES = "--algo.loss=benchmarks._stale_losses"
 GOAL = "none: it is a survey. `met` says whether every run came to its end"
 _JOB = ("--env=math", "--agent=react", "--logging.plot=false")
 _SMOOTH = 5
-"""Steps whose mean reward is one point of a curve."""
+"""The number of steps whose mean reward is one point of a curve."""
 
 Row = dict[str, Any]
 Cell = tuple[str, int, int]
-"""Variant, bound and seed of a run."""
+"""The variant, bound and seed of a run."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that answer one question."""
+    """The runs of one question."""
 
     variants: Mapping[str, Sequence[str]]
-    """Flags of each."""
+    """The flags of each variant."""
     bounds: Sequence[int]
     seeds: Sequence[int]
     num_tasks: int
-    """Held-out tasks of an evaluation."""
+    """The number of held-out tasks of an evaluation."""
     controls: frozenset[str] = frozenset()
-    """Variants that are also played with a bound of 0; empty: all are."""
+    """The variants that also run with a bound of 0; empty: all of them."""
 
     def cells(self) -> list[Cell]:
         """Return the runs, a seed after the other, so that an interrupted study is balanced."""
@@ -191,7 +191,7 @@ def _cell(row: Row) -> Cell:
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
-    """Over the seeds of each variant and bound: means, and the spread of what counts."""
+    """Return, over the seeds of each variant and bound, means and the spread of the rewards."""
     found: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if "error" not in row:
@@ -216,7 +216,8 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Training reward over steps, a panel for each bound; bands are from worst to best seed."""
+    """Draw the training reward over steps, a panel for each bound; bands are from worst to best
+    seed."""
     from matplotlib.figure import Figure
 
     good = [row for row in rows if "error" not in row]

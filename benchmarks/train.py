@@ -1,8 +1,8 @@
 """The main job as a user runs it, over three seeds, with its negative controls.
 
 Every row is one `arl train --env math --agent react --json` in a process of its own and a run
-folder that is thrown away; "seconds" are wall time from start to exit. Held-out reward is on the
-same tasks before and after. Nothing else should run on the machine meanwhile.
+folder that is removed afterwards; "seconds" are wall time from start to exit. Held-out reward is on
+the same tasks before and after. Nothing else should run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONTROLS: Mapping[str, Sequence[str]] = {
     "shuffled advantages": (*REACT, "--algo.shuffle_advantages=true"),
     "single_turn": ("--env=math", "--agent=single_turn"),
 }
-"""Flags of each control, run at the first seed."""
+"""The flags of each control, run with the first seed."""
 
 GOAL = (
     "every seed from <= 0.45 to >= 0.90 within 120 s, staleness mean >= 0.5 and max <= 2, tool "
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def run(*, seeds: Sequence[int] = SEEDS, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """Train for every seed and every control; `met` says whether the whole goal holds.
+    """Train with every seed and every control; `met` is whether all goals hold.
 
     `extra` are more flags of `arl train`, given to every run.
     """
@@ -57,7 +57,8 @@ def run(*, seeds: Sequence[int] = SEEDS, extra: Sequence[str] = ()) -> dict[str,
 
 
 def _measure(system: str, seed: int, flags: Sequence[str]) -> Row:
-    """The row of one training run; it holds `error` instead of figures when the run failed."""
+    """Return the row of one training run, which has `error` instead of figures if the run
+    failed."""
     row: Row = {"system": system, "seed": seed}
     try:
         run = train(system, [f"--seed={seed}", *flags])
@@ -86,7 +87,7 @@ def _figures(result: Mapping[str, Any], seconds: float) -> Row:
 
 
 def _checks(main: Sequence[Row], controls: Mapping[str, Row]) -> dict[str, bool]:
-    """The goal in parts. A run that failed, or was not evaluated, meets none of its own."""
+    """Return the goals. A run that failed, or was not evaluated, meets none of its own."""
 
     def every(rows: Sequence[Row], holds: Callable[[Row], bool]) -> bool:
         return all(row.get("eval_after") is not None and holds(row) for row in rows)

@@ -1,4 +1,4 @@
-"""The trainer beside what people use instead: padding, and TRL.
+"""The trainer compared with padding and with TRL.
 
 Packing: tokens a second of a batch's passes (log-probs, then loss and gradients) in packed, dynamic
 micro-batches and in padded ones of a fixed number of rows; one thread, same rows, model and loss,
@@ -11,7 +11,7 @@ TRL: forty batches of the main job through the whole stack, gateway, agents and 
 included, against TRL's GRPOTrainer on both cores; same model, tasks and rewards, and `arl eval`
 judges both. "train_s" is without start-up and evaluation: from the trainer's first wait for a batch
 to the end of its last, and TRL's time inside `GRPOTrainer.train`. `make bench-peers` installs TRL
-beside this package; without, it is skipped, by name.
+next to this package; without it, the part is skipped, by name.
 
 Nothing else should run on the machine meanwhile.
 """
@@ -42,7 +42,7 @@ TRL_PYTHON = peer_python("trl")
 SEEDS = sized((1, 2, 3), toy=(1,))
 BATCHES = sized(40, toy=4)
 RANKS = ((8, 2), (64, 2), (64, 8))
-"""Groups of a batch and ranks that they are dealt to."""
+"""The number of groups of a batch, and of ranks that get them."""
 GOAL = (
     "packed >= 1.3 times padded, rows with a common beginning >= 2 times one by one, padding and "
     "imbalance of ranks <= 2 %; a run's steps in 1 / 1.2 of TRL's time or less, held-out reward "
@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 
 def run(*, seeds: Sequence[int] = SEEDS, batches: int = BATCHES) -> dict[str, Any]:
-    """Both parts; `met` says whether the whole goal holds."""
+    """Run both parts; `met` is whether all goals hold."""
     packed, shared = _packing()
     imbalances = [
         {"groups": groups, "ranks": ranks, "imbalance": packing.imbalance(groups, ranks)}
@@ -128,7 +128,7 @@ def _trl(seed: int, batches: int) -> Row:
         flags = [str(part) for pair in given.items() for part in pair]
         try:
             # Its log is on stdout, too.
-            found = json.loads(_said([TRL_PYTHON, str(loop), *flags], threads=2).splitlines()[-1])
+            found = json.loads(_output([TRL_PYTHON, str(loop), *flags], threads=2).splitlines()[-1])
             reward = _judged(out)
         except (subprocess.SubprocessError, ValueError) as error:
             return row | {"error": str(error)}
@@ -136,14 +136,14 @@ def _trl(seed: int, batches: int) -> Row:
 
 
 def _judged(model: Path) -> float:
-    """Held-out reward of the model in a folder."""
+    """Return the held-out reward of the model in a folder."""
     command = ("eval", "--json", *_MATH, f"--model={model}", f"--out={model}-eval")
-    said = _said([sys.executable, "-m", "agentgym_rl", *command], threads=1)
+    said = _output([sys.executable, "-m", "agentgym_rl", *command], threads=1)
     return json.loads(said)["reward"]
 
 
-def _said(command: Sequence[str], *, threads: int) -> bytes:
-    """What a command prints."""
+def _output(command: Sequence[str], *, threads: int) -> bytes:
+    """Return the output of a command."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, env=environment, timeout=TIMEOUT_S, check=True
@@ -163,7 +163,7 @@ def _figures(seconds: float, rewards: Sequence[float], after: float) -> Row:
 
 
 def _compared(rows: Sequence[Row], ratios: dict[str, float]) -> dict[str, bool]:
-    """What is to be said of the runs; adds to `ratios`."""
+    """Return the goals that the runs meet; add to `ratios`."""
     checks = {"every run came to its end": all("error" not in row for row in rows)}
     if not all(checks.values()):
         return checks

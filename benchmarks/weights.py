@@ -1,16 +1,16 @@
-"""What a weight update costs: how long sampling stands still, by interruption mode and model size;
-and the bytes, seconds and memory of a publication, by transport and number of ranks.
+"""The cost of a weight update: the pause of sampling, by interrupt mode and model size; and the
+bytes, seconds and memory of a publication, by transport and number of ranks.
 
-ARL_BENCH_PARTS=embedded,sglang measures these parts alone; ARL_BENCH_MODELS=1M,12M these sizes.
+ARL_BENCH_PARTS=embedded,sglang measures only these parts; ARL_BENCH_MODELS=1M,12M only these sizes.
 Publications (the part "publication", see `_publication.py`) are of sizes of their own: 135M is the
 folder of `--model FOLDER`, or of ARL_REAL_MODEL; 1.3B, which takes 6 GB of memory and many minutes,
-is measured only if it is named. ARL_BENCH_ROWS=FILE keeps each case of it, and does not measure
-again what is there.
+is measured only if it is named. ARL_BENCH_ROWS=FILE keeps each case of it, and kept cases are not
+measured again.
 
 In each case of the other parts eight long turns are in flight, and versions are published one after
 the other at random moments, as the trainer does it. "pause" is the time in which the engine samples
-nothing; staging goes on beside sampling. Bytes a second are set beside a plain copy of the same
-tensors in memory, taken in the same run.
+nothing; staging goes on during sampling. Bytes per second are compared with a plain copy of the
+same tensors in memory, in the same run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from ._toy import sized
 UPDATES = sized(20, toy=2)
 IN_FLIGHT = 8
 MODELS: Mapping[str, tuple[int, int]] = {"1M": (128, 3), "12M": (384, 6), "42M": (640, 8)}
-"""Hidden size and layers of random Qwen3 models in float32."""
+"""The hidden size and layers of random Qwen3 models in float32."""
 SIZES = (*MODELS, "135M", _publication.LARGE)
 PYTHONS = {"vllm": VLLM_PYTHON, "sglang": SGLANG_PYTHON}
 PARTS = ("embedded", *PYTHONS, "publication")
@@ -69,22 +69,22 @@ GOAL = (
 NO_GOAL = "none here: a test holds bytes and memory against the formulas of docs/scale.md"
 _TIMEOUT_S = 120.0
 _REST_S = 1.0
-"""Longest random wait between two updates."""
+"""The longest random wait between two updates, in seconds."""
 _WARM_UP_S = 2.0
 
 
 def run(
     *, updates: int = UPDATES, models: Sequence[str] = (), model: Path | None = None
 ) -> dict[str, Any]:
-    """Measure every part and model that is asked for; `met` says whether the goal holds. `models`
-    are names of sizes; empty: those of ARL_BENCH_MODELS.
+    """Measure every requested part and model; `met` is whether the goal holds. `models` are names
+    of sizes; empty: those of ARL_BENCH_MODELS.
 
     Raises:
         ConfigError: there is no such part or size.
     """
     torch.set_num_threads(1)
-    parts = _asked("ARL_BENCH_PARTS", PARTS, PARTS)
-    sizes = models or _asked(
+    parts = _listed("ARL_BENCH_PARTS", PARTS, PARTS)
+    sizes = models or _listed(
         "ARL_BENCH_MODELS",
         SIZES,
         sized([it for it in SIZES if it != _publication.LARGE], toy=["1M", "135M"]),
@@ -112,8 +112,8 @@ def run(
     }
 
 
-def _asked(name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
-    """Return what an environment variable lists, in its order."""
+def _listed(name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
+    """Return the list in an environment variable, in its order."""
     asked = [it for it in os.environ.get(name, "").split(",") if it]
     if odd := sorted(set(asked) - set(known)):
         raise ConfigError(f"{name} names {', '.join(odd)}; there are {', '.join(known)}")
@@ -233,7 +233,7 @@ class _Case:
                 turn.cancel()
 
     async def _turns(self, router: Router, slot: int) -> None:
-        """Turns of long-tailed length: most are short, one in ten is ten times as long."""
+        """Return the lengths of turns: most are short, one in ten is ten times as long."""
         draw = random.Random(slot)
         for number in range(1_000_000):
             length = draw.choice([*[40] * 9, 400])
@@ -279,7 +279,7 @@ def _row(case: _Case, published: Sequence[Published], size: int) -> dict[str, An
 
 
 def _ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Throughput under updates, by mode, over that of waiting for requests to end."""
+    """Return the throughput under updates, by mode, over that of waiting for requests to end."""
     drained = {(r["system"], r["parameters"]): r["tokens_per_s"] for r in rows
                if r["interrupt"] == "wait"}  # fmt: skip
     return {

@@ -272,9 +272,9 @@ def _random(auto: Any, config: Any, scale: float) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
-                parameter.mul_(scale)  # so that whatever a row sees of others shows
+                parameter.mul_(scale)  # so that any influence of other rows shows
             else:
-                parameter.add_(0.1 * torch.randn_like(parameter))  # also a bias that is lost
+                parameter.add_(0.1 * torch.randn_like(parameter))  # so that a lost bias shows, too
     return model
 
 
@@ -294,4 +294,4 @@ _OTHERS = {
     "Dbrx": ("hidden_size", *_KEYS_OF_BLOCKS),
     "Mpt": (*_KEYS_OF_BLOCKS, "hidden_size"),
 }
-"""Keys of `_BASE` that an architecture calls otherwise."""
+"""The keys of `_BASE` that have other names in an architecture."""

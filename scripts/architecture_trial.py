@@ -50,19 +50,19 @@ _PROMPT_LENGTHS = (3, 1, 40, 17, 60, 9)
 _BUDGET = 128
 _ENGINE = EmbeddedEngineConfig(device="cpu", max_model_len=128, max_num_seqs=4)
 _TURNS = ((12, 0), (8, 5))
-"""The tokens that each turn samples, and those that come between it and the turn before."""
+"""The number of tokens that each turn samples, and of those between it and the turn before."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a model."""
+    """The result of the trial of a model."""
 
     engine: str = ""
     """The path by which the embedded engine decodes."""
     rows: str = ""
     """The way in which the trainer computes rows."""
     lora: str = ""
-    """Whether an adapter trains, or why not."""
+    """Whether an adapter trains, or the reason why not."""
     names: str = ""
     """The tensors of an export."""
     refused: str = ""
@@ -146,7 +146,7 @@ class _Lived(NamedTuple):
 
 
 class _Life:
-    """The life of one model: version 0, a step, version 1, and what is written of them."""
+    """The life of one model: version 0, a step, version 1, and their files."""
 
     def __init__(self, folder: Path, engine: LoadedModel, policy: Policy):
         self._folder, self._engine, self._policy = folder, engine, policy
@@ -159,7 +159,7 @@ class _Life:
         ]
 
     async def lived(self) -> _Lived:
-        """Return what was sampled, and how it differs from plain transformers."""
+        """Return the sampled rows, and their differences from plain transformers."""
         plain = _plain(self._folder)
         gaps: dict[str, float] = {}
         prompts = [self._draw(length) for length in _PROMPT_LENGTHS]
@@ -262,7 +262,7 @@ async def _play(client: HttpEngine, prompts: Sequence[list[int]], count: int) ->
 
 
 def _row(turns: Sequence[tuple[list[int], Delta, int]]) -> Row:
-    """Return a row of turns: what comes before the reply, the reply, and its version."""
+    """Return a row of turns: the tokens before the reply, the reply, and its version."""
     parts: list[tuple[int, bool, float, int, float, int]] = []
     for number, (context, reply, version) in enumerate(turns):
         parts += [(token, False, 0.0, -1, 0.0, -1) for token in context]

@@ -32,7 +32,7 @@ _PATHS = {"fused": "fused", "cached": "module", "uncached": "module, uncached"}
 
 
 def found(name: str) -> tuple[str, Found]:
-    """Try the architecture `name`; return its title in the table, and what was found."""
+    """Try the architecture `name`; return its title in the table, and the result."""
     with tempfile.TemporaryDirectory() as folder:
         kind = make(name, Path(folder))
         _, _, note = name.partition(", ")

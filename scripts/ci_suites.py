@@ -2,14 +2,14 @@
 
     python scripts/ci_suites.py     # prints lines of: SUITE SECONDS REASON
 
-`lint`, `docs` and `test` (kernel and contracts) run at every change. Each further suite runs
-when a file changed that it rests on (RESTS_ON), or one that decides for all (FOR_ALL). A change is
-the difference to the merge base with ARL_CI_BASE (a commit; a CI knows which one it last tested),
-or else with origin/main.
+`lint`, `docs` and `test` (kernel and contracts) run at every change. Each further suite runs when a
+file changed on which it depends (RESTS_ON), or one on which all suites depend (FOR_ALL). A change
+is the difference to the merge base with ARL_CI_BASE (a commit; a CI knows which one it last
+tested), or else with origin/main.
 
-A fresh clone of main is at origin/main itself, and tells no change: its last commit may be one of
-many that came at once, and no tag says that all passed there. Then, and where there is no git or no
-merge base (a shallow clone), all suites run, as with ARL_EXHAUSTIVE=1.
+A fresh clone of main is at origin/main itself, so no change is known: its last commit may be one of
+many that were pushed together, and no tag marks where all suites passed. Then, and where there is
+no git or no merge base (a shallow clone), all suites run, as with ARL_EXHAUSTIVE=1.
 """
 
 from __future__ import annotations
@@ -262,16 +262,14 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "extensions/",
         "scripts/",
         "scripts/tiny_model/",
-        "tests/docs/blocks.py",
         "tests/e2e/forked.py",
         "tests/models/test_tiny_model.py",
         "tests/programs/",
         "tests/run/test_loop.py",
-        "tests/test_mutants.py",
     ),
 }
-"""What each further suite rests on: beginnings of paths. Cheap suites are first; last is the one of
-programs that no user runs."""
+"""The beginnings of paths on which each further suite depends. Cheap suites are first; the last one
+is of programs that no user runs."""
 FOR_ALL = (
     ".ci/",
     "Makefile",
@@ -291,22 +289,22 @@ NEEDS_S = {
     "test-docker": 1200,
     "test-agents": 1500,
     "test-peers": 900,
-    "test-vllm": 1500,  # its whole runs are left out where there is no time for them
+    "test-vllm": 1500,  # its complete runs are left out if there is no time for them
     "test-sglang": 1600,  # so are these
     "test-programs": 1200,
 }
-"""The seconds that a suite needs on two slow cores, what it installs included."""
+"""The seconds that a suite needs on two slow cores, including installation."""
 
 
 class Chosen(NamedTuple):
-    """A suite to run, and why."""
+    """A suite to run, and the reason."""
 
     suite: str
     reason: str
 
 
 class UnknownChanges(Exception):
-    """The state of a repository that does not say what changed."""
+    """The error of a repository in which the change cannot be determined."""
 
 
 def choose(changed: Collection[str]) -> Iterator[Chosen]:
@@ -320,7 +318,7 @@ def choose(changed: Collection[str]) -> Iterator[Chosen]:
 
 
 def choose_here(root: Path, environ: Mapping[str, str]) -> list[Chosen]:
-    """Return the suites for what the repository at `root` says."""
+    """Return the suites for the change in the repository at `root`."""
     reason = "ARL_EXHAUSTIVE=1"
     try:
         if environ.get("ARL_EXHAUSTIVE") != "1":

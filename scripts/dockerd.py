@@ -3,12 +3,12 @@
     eval "$(python scripts/dockerd.py start)"   # prints: export DOCKER_HOST=unix://...
     python scripts/dockerd.py status
     python scripts/dockerd.py stop              # ends it and removes all it made
-    python scripts/dockerd.py run COMMAND       # with a daemon that answers, or one for it alone
+    python scripts/dockerd.py run COMMAND       # with a daemon that answers, or one only for it
 
 `start` installs Debian's docker.io where there is no dockerd, starts one with a data folder, socket
 and cgroup of its own, without networks or a registry, and gives it the image of sandbox_image.py.
-Needs root. Safe to run again: what is there already is kept. Everything is in one folder
-(--folder, default ~/.cache/arl-docker); another daemon on the machine is left alone.
+Needs root. Safe to run again: what is there already is kept. Everything is in one folder (--folder,
+default ~/.cache/arl-docker); another daemon on the machine is not touched.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ RUNSC = (
 
 
 class Failed(Exception):
-    """Says what, and what to do."""
+    """An error whose message has the cause and the remedy."""
 
 
 def say(text: str) -> None:
-    """To the terminal: standard output is for the shell."""
+    """Print a message to stderr, since stdout is for the shell."""
     sys.stderr.write(f"dockerd.py: {text}\n")
 
 
@@ -52,7 +52,7 @@ def start(folder: Path) -> None:
         raise Failed("a docker daemon needs root")
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two of us at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two instances of this script at once
         if not answers(host(folder)):
             install()
             launch(folder)
@@ -64,7 +64,8 @@ def start(folder: Path) -> None:
 
 
 def run(folder: Path, command: list[str]) -> int:
-    """The command's exit status. The daemon it finds stays; one that is started for it ends."""
+    """Run the command and return its exit status. A daemon that was running stays; one that is
+    started for it ends."""
     for address in (os.environ.get("DOCKER_HOST"), "unix:///var/run/docker.sock", host(folder)):
         if address and answers(address):
             say(f"using the daemon at {address}")
@@ -80,7 +81,7 @@ def run(folder: Path, command: list[str]) -> int:
 
 
 def _obey(command: list[str], address: str) -> int:
-    """Run it; when this process is told to end, the command is first."""
+    """Run a command; when this process is terminated, the command ends first."""
     with subprocess.Popen(command, env=os.environ | {"DOCKER_HOST": address}) as process:
         try:
             return process.wait()
@@ -177,7 +178,7 @@ def stop(folder: Path) -> None:
             subprocess.run(["umount", "--lazy", mounted], check=False)
     if (folder / "made_key").exists():
         KEY.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody else's settings
+        with contextlib.suppress(OSError):  # settings of another user
             KEY.parent.rmdir()
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
@@ -193,7 +194,7 @@ def stop(folder: Path) -> None:
 
 
 def _cgroups() -> list[Path]:
-    """Ours, of every controller."""
+    """Yield our control groups, of every controller."""
     root = Path("/sys/fs/cgroup")
     return [path for path in (root / CGROUP, *root.glob(f"*/{CGROUP}")) if path.is_dir()]
 
@@ -203,7 +204,7 @@ def host(folder: Path) -> str:
 
 
 def pid(folder: Path) -> int | None:
-    """Of our daemon, if it lives."""
+    """Return the process id of our daemon, if it runs."""
     try:
         number = int((folder / "docker.pid").read_text())
         words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
@@ -214,14 +215,14 @@ def pid(folder: Path) -> int | None:
 
 def answers(address: str) -> bool:
     try:
-        return sandbox_image.ask(address, "GET", "/_ping", timeout_s=5)[0] == 200
+        return sandbox_image.request(address, "GET", "/_ping", timeout_s=5)[0] == 200
     except OSError:
         return False
 
 
 def has_image(address: str) -> bool:
-    """Whether it has the image as sandbox_image.py makes it now."""
-    status, said = sandbox_image.ask(address, "GET", f"/images/{sandbox_image.IMAGE}/json")
+    """Return whether the daemon has the image that sandbox_image.py makes now."""
+    status, said = sandbox_image.request(address, "GET", f"/images/{sandbox_image.IMAGE}/json")
     return status == 200 and sandbox_image.version() in said
 
 

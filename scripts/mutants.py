@@ -1,19 +1,19 @@
-"""A sample of planted mistakes, and whether the tests notice: `make mutants`; by hand, not in CI.
+"""The test of the tests by a sample of planted mistakes: `make mutants`; by hand, not in CI.
 
     python scripts/mutants.py                   # 20 mutants of each package; --seed 1: others
     python scripts/mutants.py --num 50 --only "storage: "
     python scripts/mutants.py --list --only "Buffer."   # shows mutants, runs nothing
 
-A mutant is one small change of the code: another operator or comparison, a number or truth value,
-a condition turned round, a `not` left out, None in place of a value returned. For each, the tests
-of its package run (without the slow ones, up to the first failure) in a copy of the tree: those
-named after the file or importing it first. Left alone is what tests need not pin: annotations,
+A mutant is one small change of the code: another operator or comparison, a number or truth value, a
+condition turned round, a `not` left out, None in place of a value returned. For each, the tests of
+its package run (without the slow ones, up to the first failure) in a copy of the tree: those named
+after the file or importing it first. Not mutated, since tests need not fix them, are: annotations,
 decorators, class bases, `assert`, logging, raised errors, f-strings, `__repr__`, the tuned values
 of constants in capitals, tables of numbers, and numbers above 2.
 
-A mutant is known by its package, function and line, so files may be moved or joined; the sample
-of a seed changes only where the code does. Survivors must be in mutants_survivors.toml, each with
-its reason. Ends with 1 if one is not, or if less than 90 % of a package's are killed.
+A mutant is identified by its package, function and line, so files may be moved or joined; the
+sample of a seed changes only where the code does. Survivors must be in mutants_survivors.toml, each
+with its reason. Ends with 1 if one is not, or if less than 90 % of a package's are killed.
 """
 
 from __future__ import annotations
@@ -58,10 +58,16 @@ PACKAGES = {
     "algo": Package("agentgym_rl/algo", ("tests/algo",)),
     "objectives": Package(
         "extensions/arl_objectives",
-        ("tests/algo", "tests/rollout/test_curriculum.py", "tests/rollout/test_teachers.py"),
+        (
+            "tests/algo",
+            "tests/rollout/test_curriculum.py",
+            "tests/rollout/test_teachers.py",
+            "tests/trainer/test_critic.py",
+            "tests/trainer/test_teacher.py",
+        ),
     ),
     "controller": Package("agentgym_rl/controller", ("tests/controller",)),
-    "rollout": Package("agentgym_rl/rollout", ("tests/rollout",)),
+    "rollout": Package("agentgym_rl/rollout", ("tests/rollout", "tests/test_public_parts.py")),
     "gateway/session": Package("agentgym_rl/gateway/session", ("tests/gateway",)),
     "storage": Package("agentgym_rl/storage", ("tests/storage", "tests/weights")),
 }
@@ -279,7 +285,7 @@ def _is_skipped(node: ast.AST) -> bool:
     return False
 
 
-# --- their tests
+# --- the tests of mutants
 
 
 @dataclass(frozen=True)
@@ -288,7 +294,7 @@ class MutantResult:
 
     mutant: Mutant
     killed_by: str
-    """The first test that failed, or what else ended the run; empty for a survivor."""
+    """The first test that failed, or another cause that ended the run; empty for a survivor."""
 
 
 def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[MutantResult]:
@@ -300,7 +306,7 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[MutantResult]:
 
         limits: dict[str, float] = {}
 
-        def whole(package: str) -> None:
+        def unmutated(package: str) -> None:
             copy = copies.get()
             start = time.monotonic()
             if failed := _first_failure(copy, PACKAGES[package].tests, limit_s=3600):
@@ -317,7 +323,7 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[MutantResult]:
 
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                list(pool.map(whole, sorted({mutant.package for mutant in mutants})))
+                list(pool.map(unmutated, sorted({mutant.package for mutant in mutants})))
                 said = ", ".join(f"{package} {limit:.0f} s" for package, limit in limits.items())
                 print(f"the tests pass without mutants; time limits: {said}", flush=True)
                 for done in as_completed([pool.submit(one, mutant) for mutant in mutants]):
@@ -397,8 +403,8 @@ def _imported(test: Path) -> list[tuple[str, set[str]]]:
 def _confirmed_failure(
     copy: Path, near: Sequence[str], others: Sequence[str], *, limit_s: float
 ) -> str:
-    """Return the first failure that is no accident: a test far from the mutant may fail for lack of
-    time, and must fail once more, alone."""
+    """Return the first reproducible failure: a test unrelated to the mutant may fail for lack of
+    time, and must fail once more by itself."""
     accidents: list[str] = []
     while failed := _first_failure(copy, [*near, *others], limit_s, leave_out=accidents):
         file, colons, _ = failed.partition("::")
@@ -452,7 +458,7 @@ def listed_survivors(file: Path = SURVIVORS) -> dict[str, str]:
 
 
 def report(verdicts: Sequence[MutantResult], listed: Sequence[str]) -> bool:
-    """Print the numbers and the survivors; return whether all is well."""
+    """Print the numbers and the survivors; return whether the goal holds."""
     packages = Counter(verdict.mutant.package for verdict in verdicts)
     killed = Counter(verdict.mutant.package for verdict in verdicts if verdict.killed_by)
     for package, num in sorted(packages.items()):

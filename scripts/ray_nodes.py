@@ -1,13 +1,13 @@
 """A Ray cluster on this machine whose nodes can be cut off from each other.
 
     python scripts/ray_nodes.py run --nodes 3 -- arl train --cluster ray --address auto ...
-    python scripts/ray_nodes.py cut 1     # from another terminal: node 1 reaches nobody
+    python scripts/ray_nodes.py cut 1     # from another terminal: node 1 is unreachable
     python scripts/ray_nodes.py heal 1
     python scripts/ray_nodes.py kill 1    # all of its processes
 
-`run` starts a head and so many nodes, each with a network namespace and an address of its own
-behind one bridge, runs the command on the head, and removes everything however that ends; what an
-earlier one left after a `kill -9` is removed first. The head is node 0 and has no CPUs, so
+`run` starts a head and the given number of nodes, each with a network namespace and an address of
+its own behind one bridge, runs the command on the head, and removes everything however that ends;
+what an earlier one left after a `kill -9` is removed first. The head is node 0 and has no CPUs, so
 that engines, trainer ranks and rollout workers are on the others. Needs root, iproute2 (Debian) and
 the extra `ray`. There is one such cluster on a machine at a time.
 """
@@ -35,7 +35,7 @@ NAMESPACES = Path("/run/netns")
 STORE_BYTES = 80_000_000
 START_S, END_S = 120.0, 10.0
 OPTIONS = {
-    "RAY_worker_niceness": "0",  # otherwise 15: on a busy machine nothing would ever start
+    "RAY_worker_niceness": "0",  # 15 by default: on a busy machine nothing would ever start
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -43,21 +43,22 @@ OPTIONS = {
 
 
 class Failed(Exception):
-    """Says what, and what to do."""
+    """An error whose message has the cause and the remedy."""
 
 
 class RayNodes:
     """The cluster, as a context manager. Node 0 is the head."""
 
     def __init__(self, count: int, *, cpus: int = 2) -> None:
-        """`count` nodes of so many CPUs, beside the head, which has none."""
+        """Store the arguments: `count` nodes of `cpus` CPUs each, in addition to the head, which
+        has none."""
         self.count, self.cpus = count, cpus
         self._lock: int | None = None
         self._started: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def address(self) -> str:
-        """Of the cluster, from within it."""
+        """Return the address of the cluster, from within it."""
         return f"{NETWORK.format(1)}:{PORT}"
 
     def __enter__(self) -> RayNodes:
@@ -91,7 +92,7 @@ class RayNodes:
         self._close()
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """What runs `words` on the head."""
+        """Return the command line that runs `words` on the head."""
         head = self._started[0].pid
         return ["nsenter", f"--target={head}", "--net", "--mount", "--wd=.", "--", *words]
 
@@ -109,7 +110,7 @@ class RayNodes:
             ray += [f"--address={self.address}"]
         else:
             ray += ["--head", f"--port={PORT}", "--include-dashboard=false"]
-        # Ray keeps what it knows of its own node in /tmp/ray: each node has one of its own.
+        # Ray keeps the state of its node in /tmp/ray: each node has a folder of its own.
         script = f'mkdir -p /tmp/ray && mount --bind {mine} /tmp/ray && exec "$@"'
         inside = ["ip", "netns", "exec", NAMESPACE.format(number), "unshare", "--mount"]
         with log.open("wb") as output:
@@ -121,28 +122,28 @@ class RayNodes:
                 env={**os.environ, **OPTIONS},
             )
         end = time.monotonic() + START_S
-        while "--block" not in log.read_text():  # its last words once all is up
+        while "--block" not in log.read_text():  # the last line of its start
             if self._started[number].poll() is not None or time.monotonic() > end:
                 raise Failed(f"node {number} did not start:\n{log.read_text()[-2000:]}")
             time.sleep(0.1)
 
     def kill(self, number: int) -> None:
-        """SIGKILL everything on a node, at once."""
+        """Kill all processes on a node with SIGKILL, at once."""
         kill(number)
 
     def cut(self, number: int) -> None:
-        """From now on a node reaches nobody, and nobody it."""
+        """Disconnect a node from all others."""
         cut(number)
 
     def heal(self, number: int) -> None:
-        """It is connected again."""
+        """Connect a node again."""
         heal(number)
 
     def node_of(self, pid: int) -> int:
-        """The node that a process runs on.
+        """Return the node that a process runs on.
 
         Raises:
-            Failed: on none.
+            Failed: the process is on no node.
         """
         inode = os.stat(f"/proc/{pid}/ns/net").st_ino
         for number in range(self.count + 1):
@@ -159,7 +160,7 @@ class RayNodes:
         ip(*inside, "address", "add", f"{NETWORK.format(number + 1)}/24", "dev", "eth0")
         ip(*inside, "link", "set", "lo", "up")
         ip(*inside, "link", "set", "eth0", "up")
-        # Ray finds its own address by the way to the world.
+        # Ray finds its own address by the default route.
         ip(*inside, "route", "add", "default", "via", NETWORK.format(254))
 
     def _close(self) -> None:
@@ -170,14 +171,14 @@ class RayNodes:
         os.close(self._lock)
 
     def _remove(self) -> None:
-        """All namespaces, whatever runs in them, and the bridge; of earlier clusters too."""
+        """Remove all namespaces with their processes, and the bridge; of earlier clusters too."""
         for space in _spaces():
             _kill_all(space)
         for process in self._started.values():
             process.wait(END_S)
         for space in _spaces():
             ip("netns", "delete", space)
-        # The kernel removes the links of a namespace some time after it.
+        # The kernel removes the links of a namespace some time after the namespace.
         for link in Path("/sys/class/net").glob(f"{BRIDGE}*"):
             subprocess.run(["ip", "link", "delete", link.name], capture_output=True, check=False)
         for folder in FOLDER.iterdir():
@@ -186,10 +187,10 @@ class RayNodes:
 
 
 def check_machine() -> None:
-    """Refuse a machine on which this cannot work.
+    """Refuse a machine on which network namespaces or Ray cannot work.
 
     Raises:
-        Failed: it cannot, with what to do.
+        Failed: the cause, with the remedy.
     """
     if os.getuid():
         raise Failed("network namespaces need root")
@@ -230,7 +231,7 @@ def _spaces() -> list[str]:
 
 
 def _kill_all(space: str) -> None:
-    """Until none is left: some may just have been started."""
+    """Kill processes until none is left: some may just have been started."""
     end = time.monotonic() + END_S
     while pids := list(_pids(space)):
         for pid in pids:
@@ -250,7 +251,7 @@ def _pids(space: str) -> Iterator[int]:
 
 
 def run(count: int, cpus: int, words: Sequence[str]) -> int:
-    """Run a command on the head of a new cluster; its exit code."""
+    """Run a command on the head of a new cluster; return its exit code."""
 
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt

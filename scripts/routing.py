@@ -27,8 +27,8 @@ from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.core.choices import experts_of
 from agentgym_rl.core.engine import Delta, SamplingParams
+from agentgym_rl.core.token_records import experts_of
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.runtime.http_server import serving

@@ -40,11 +40,11 @@ which whoami xargs yes
 PROGRAMS = _PROGRAMS.split()
 _COMMON = "gcc_s.so.1 stdc++.so.6 dl.so.2 m.so.6 pthread.so.0 rt.so.1 util.so.1"
 COMMON = [f"lib{name}" for name in _COMMON.split()]
-"""The libraries that every image of Debian with Python has, whoever needs them: programs that are
-added later (Node.js), and threads that end early (libgcc_s)."""
+"""The libraries that every image of Debian with Python has: programs that are added later (Node.js)
+need them, and threads that end early (libgcc_s)."""
 LEFT_OUT = re.compile(
     r"(^|/)(test|tests|idlelib|tkinter|ensurepip|turtledemo|config-[^/]*"
-    r"|site-packages|dist-packages)(/|$)"  # what is installed may hold answers
+    r"|site-packages|dist-packages)(/|$)"  # installed packages may hold answers
 )
 FOLDERS = ("box", "dev", "etc", "proc", "root", "sys", "tmp", "var")
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
@@ -76,12 +76,12 @@ def build(target: IO[bytes]) -> None:
 
 
 def version() -> str:
-    """The digest of this script: an image that an earlier one made is made anew."""
+    """Return the digest of this script: an image of another version of it is made again."""
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 def import_image(docker_host: str, image: str = IMAGE) -> None:
-    """Build it and hand it to a daemon.
+    """Build the image and import it into a daemon.
 
     Raises:
         RuntimeError: the daemon refused it.
@@ -93,7 +93,7 @@ def import_image(docker_host: str, image: str = IMAGE) -> None:
         build(file)
         size = file.tell()
         file.seek(0)
-        status, said = ask(
+        status, said = request(
             docker_host,
             "POST",
             f"/images/create?fromSrc=-&repo={quote(repository)}&tag={quote(tag)}{changes}",
@@ -104,7 +104,7 @@ def import_image(docker_host: str, image: str = IMAGE) -> None:
         raise RuntimeError(f"the daemon refused the image: {status} {said[-500:]}")
 
 
-def ask(
+def request(
     docker_host: str,
     method: str,
     path: str,
@@ -113,10 +113,10 @@ def ask(
     headers: dict[str, str] | None = None,
     timeout_s: float = 120,
 ) -> tuple[int, str]:
-    """One call of the daemon's API, on its socket.
+    """Send a request to the daemon's API, on its socket.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: no daemon replies there.
     """
     if not docker_host.startswith("unix://"):
         raise OSError(f"DOCKER_HOST is {docker_host!r}; this script takes unix:///path/of/socket")
@@ -125,7 +125,7 @@ def ask(
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(timeout_s)
         connection.sock.connect(docker_host.removeprefix("unix://"))
-        # A daemon that refuses what it is sent answers before it has it all.
+        # A daemon that refuses a request may reply before it has received all of it.
         with contextlib.suppress(BrokenPipeError):
             connection.request(method, path, body=body, headers=headers or {})
         answer = connection.getresponse()
@@ -142,14 +142,14 @@ def _programs(tar: tarfile.TarFile) -> list[Path]:
         tar.addfile(entry)
     for name in PROGRAMS:
         path = shutil.which(name, path="/usr/bin:/bin")
-        if path:  # what this machine has not, the image has not
+        if path:  # the image lacks what this machine lacks
             _add(tar, Path(path), f"usr/bin/{name}")
             found.append(Path(path))
     return found
 
 
 def _standard_library(tar: tarfile.TarFile) -> list[Path]:
-    """Copy it; its compiled modules."""
+    """Copy the standard library; return its compiled modules."""
     question = "import sysconfig; print(sysconfig.get_path('stdlib'))"
     said = subprocess.run(
         [PYTHON, "-I", "-c", question], check=True, capture_output=True, text=True
@@ -166,7 +166,7 @@ def _standard_library(tar: tarfile.TarFile) -> list[Path]:
 
 
 def _libraries(binaries: Iterable[Path]) -> dict[str, Path]:
-    """Shared libraries they need, and the loader, by their names in the image."""
+    """Return the shared libraries that files need, and the loader, by their names in the image."""
     found: dict[str, Path] = {}
     for path in binaries:
         said = subprocess.run(["ldd", path], check=False, capture_output=True, text=True).stdout
@@ -179,7 +179,7 @@ def _libraries(binaries: Iterable[Path]) -> dict[str, Path]:
 
 
 def _merged(path: Path) -> str:
-    """Where it goes: /lib is /usr/lib in the image."""
+    """Return the path of a file in the image, where /lib is /usr/lib."""
     name = str(path).lstrip("/")
     return name if name.startswith("usr/") else f"usr/{name}"
 
@@ -189,7 +189,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
         about = os.fstat(file.fileno())
         entry = tarfile.TarInfo(name)
         entry.size, entry.mode = about.st_size, 0o755 if about.st_mode & 0o111 else 0o644
-        entry.mtime = int(about.st_mtime)  # the cached bytecode compares it
+        entry.mtime = int(about.st_mtime)  # compared by cached bytecode
         tar.addfile(entry, file)
 
 

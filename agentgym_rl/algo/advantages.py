@@ -292,7 +292,7 @@ def adaptive_lambdas(rows: Tensor, alpha: float) -> Tensor:
 
 def value_loss(
     values: Tensor,  # [N] of the critic being optimized, carries the gradient
-    old_values: Tensor,  # [N] as the batch began
+    old_values: Tensor,  # [N] at the start of the batch
     returns: Tensor,  # [N]
     weights: Tensor,  # [N] from `aggregation_weights`
     *,

@@ -105,7 +105,7 @@ def tally_mismatch(
     proximal_logprobs: Tensor,  # [N]
     behavior_logprobs: Tensor,  # [N]
     staleness: Tensor,  # [N] int64, versions between sampling and this batch
-    spans_versions: Tensor,  # [N] bool, an update came within the token's turn
+    spans_versions: Tensor,  # [N] bool, True if an update happened within the token's turn
 ) -> None:
     """Add `mismatch/…` and `policy/approx_entropy` of all trained tokens.
 
@@ -140,8 +140,8 @@ def tally_mismatch(
 
 
 def _tally_divergences(tally: Tally, difference: Tensor, p: Tensor) -> None:
-    """Add k3 estimates, in nats, of KL(behavior ‖ proximal), of the reverse, and of the
-    Jensen-Shannon divergence, which compares both with their mean m."""
+    """Add k3 estimates, in nats, of KL(behavior ‖ proximal), of the reverse KL, and of the
+    Jensen-Shannon divergence, which compares both policies with their mean m."""
 
     def k3(log_ratio: Tensor) -> Tensor:
         return log_ratio.exp() - log_ratio - 1.0

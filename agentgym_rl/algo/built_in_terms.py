@@ -1,6 +1,6 @@
-"""The terms of this package beside the policy loss: the divergence from a reference, the
-imitation of good episodes, and the entropy. They are entry points like others', under
-the keys of `algo` that turn them on."""
+"""The kernel's own terms, added to the policy loss: the divergence from a reference, the imitation
+of good episodes, and the entropy. They are registered by entry points like those of other packages,
+under the keys of `algo` that turn them on."""
 
 from __future__ import annotations
 

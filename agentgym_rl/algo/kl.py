@@ -1,6 +1,6 @@
 """The KL divergence of the policy from frozen models, estimated on the sampled tokens: from a
-reference, to stay close to it, and from teachers, to become like them; and the tokens that stand
-out in the complete batch by their distance from the behavior policy."""
+reference, to stay close to it, and from teachers, to become like them; and the limit of
+`moment_mask`, which depends on all tokens of the batch."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def kl_to_come(
 ) -> Tensor:
     """Return [N] −coef · (estimates of the token and of those after it in its row): the addition to
     each token's advantage, if the penalty is a reward of each token. With `placement` token, it is
-    the estimate of the token alone.
+    only the estimate of the token itself.
 
     REINFORCE++, Hu et al. 2025 (https://arxiv.org/abs/2501.03262); undiscounted.
     """
@@ -91,8 +91,8 @@ def kl_to_come(
 
 
 def largest_moment(moments: Tensor, limit: float) -> float:
-    """Return the largest of some numbers that is kept, so that the mean of those kept is below
-    `limit`; at least one is kept. The order of the numbers does not matter.
+    """Return the largest of the numbers that are kept if the largest are dropped until the mean of
+    the others is below `limit`; at least one is kept. The order of the numbers does not matter.
 
     M2PO, Zheng et al. 2025 (https://arxiv.org/abs/2510.01161).
     """
@@ -104,20 +104,20 @@ def largest_moment(moments: Tensor, limit: float) -> float:
 
 
 class Taught(NamedTuple):
-    """The teaching of some tokens by all their teachers together; constants of the batch."""
+    """The combined target of all teachers for some tokens; constants of the batch."""
 
     logprobs: Tensor
     """The weighted mean of the teachers' log-probs, [N]; 0 for a token without a teacher."""
     weight: Tensor
     """The sum of their weights, [N]; 0 for a token without a teacher."""
     weights: Tensor
-    """The weight of each, [N, M]."""
+    """The weight of each teacher, [N, M]."""
     top: Tensor | None = None
-    """The log-probs and the ids of each one's likeliest tokens, [N, M, 2, K], if they are wanted;
-    NaN without a teacher."""
+    """The log-probs and the ids of each teacher's likeliest tokens, [N, M, 2, K], if they are
+    wanted; NaN without a teacher."""
 
     def of(self, index: Tensor) -> Taught:
-        """Return the teaching of some of the tokens."""
+        """Return the same for some of the tokens."""
         top = None if self.top is None else self.top[index]
         return Taught(self.logprobs[index], self.weight[index], self.weights[index], top)
 
@@ -135,8 +135,8 @@ class Taught(NamedTuple):
 
 
 def taught_by(logprobs: Tensor, weights: Tensor, top: Tensor | None = None) -> Taught:
-    """Return the teaching by M teachers, given their log-probs and weights, both [N, M], and `top`
-    as `Taught` has it; a teacher without a log-prob (NaN) does not count.
+    """Return the combined target of M teachers, given their log-probs and weights, both [N, M], and
+    `top` (see `Taught.top`); a teacher without a log-prob (NaN) does not count.
 
     Σ_m w_m (x − t_m) = W (x − t̄) with W = Σ w_m and t̄ = Σ w_m t_m / W: for x and its gradient,
     several teachers are one.

@@ -143,8 +143,8 @@ class PolicyLoss(NamedTuple):
 
 
 def policy_loss(tokens: LossTokens, algo: AlgoConfig, added: Iterable[Tensor] = ()) -> PolicyLoss:
-    """Return the loss `algo.loss` of some tokens, with what terms have `added` to the objective of
-    each, [N].
+    """Return the loss `algo.loss` of some tokens; `added`, [N], is the sum that terms add to the
+    objective of each token.
 
     Tokens of behavior weight 0 contribute nothing, whatever their log-probs: not even a NaN.
     """
@@ -164,8 +164,8 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig, added: Iterable[Tensor] = 
 
 def _row_log_ratio(tokens: LossTokens, kind: str) -> Tensor:
     """Return [N] the mean of log u over all trained tokens of the row, including those that are
-    dropped; over those that are kept (`row_kept`); or, with the gradient of the token alone, at
-    most 10 (`row_token`). 0 for a dropped token.
+    dropped; over those that are kept (`row_kept`); or, at most 10, with the gradient of only the
+    token itself (`row_token`). 0 for a dropped token.
 
     GSPO and GSPO-token, Zheng et al. 2025 (https://arxiv.org/abs/2507.18071).
     """
@@ -266,7 +266,7 @@ def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> Token
 def _dro(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """Return A·x − ½β·(log u)², which holds the policy near the anchor without a clip.
 
-    DRO, Richemond et al. 2024 (https://arxiv.org/abs/2405.19107), as used for the policy alone by
+    DRO, Richemond et al. 2024 (https://arxiv.org/abs/2405.19107), as used without a value model by
     Kimi k1.5 (https://arxiv.org/abs/2501.12599).
     """
     return _unbounded(tokens.advantages * _finite(tokens) - 0.5 * algo.dro_beta * log_ratio**2)

@@ -2,10 +2,10 @@
 
     def advantage(batch: TokenBatch, **options) -> Tensor
 
-The function gets a batch and returns the advantage of each of its tokens, [N]. `options`
-are those of `algo.advantage_options`. It takes the place of `algo.baseline` and `algo.scale`, and
-rewards of turns are its own to add; the weight of the task, `algo.whiten` over tokens and a
-divergence in the reward apply to its result.
+The function gets a batch and returns the advantage of each of its tokens, [N]. `options` are those
+of `algo.advantage_options`. It replaces `algo.baseline` and `algo.scale`, and has to add rewards of
+turns itself; the weight of the task, `algo.whiten` over tokens and a divergence in the reward apply
+to its result.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class TokenBatch:
     staleness: Tensor
     """The age of the weights that sampled each token, in versions, [N] int64."""
     ranks: Ranks
-    """The ranks, for numbers of the whole batch."""
+    """The ranks, for statistics over the complete batch."""
     proximal: Tensor | None = None
     """The log-probs under the weights at the start of the batch, [N], if they are needed."""
     reference: Tensor | None = None
     """The log-probs under the reference model, [N], if they are needed."""
     taught: Taught | None = None
-    """The teaching of the tokens, if there are teachers."""
+    """The targets of the teachers, if there are any."""
     token_rewards: Tensor | None = None
     """The rewards of single tokens, [N], for a critic; None: there are none."""
     advantages: Tensor | None = None
@@ -156,7 +156,7 @@ def _returned(algo: AlgoConfig, what: str) -> ConfigError:
 
 
 class _SingleProcess:
-    """One rank, for a batch that exists for a trial."""
+    """A `Ranks` of a single rank, for trial batches."""
 
     def gather(self, value: T, /) -> list[T]:
         return [value]

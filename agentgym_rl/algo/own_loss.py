@@ -27,13 +27,13 @@ from agentgym_rl.core.extensions import is_function_path
 from agentgym_rl.runtime.imports import import_function
 
 Need = Literal["reference", "every_row", "proximal", "teacher", "entropy"]
-"""The things that a part of the objective may need. reference: log-probs of the reference model
+"""The data that a part of the objective may need. reference: log-probs of the reference model
 (`algo.kl.reference`); every_row: rows whose advantages are all 0 are computed too; proximal:
-log-probs of the whole batch under the weights at its start, before the first update; teacher: the
-teaching of `algo.teacher.models`; entropy: the entropy at each token."""
+log-probs of all tokens of the batch under the weights at its start, before the first update;
+teacher: the targets of `algo.teacher.models`; entropy: the entropy at each token."""
 
 _MARK = "needs"
-"""The attribute of a function, and of a term, with what it needs."""
+"""The attribute of a function or term that holds its needs."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,7 +52,7 @@ def needs(*things: Need) -> Callable[[F], F]:
 
 
 def needs_of(part: object) -> frozenset[str]:
-    """Return what a term or a function of the objective needs. A loss that reads the reference may
+    """Return the needs of a term or function of the objective. A loss that reads the reference may
     have a gradient where the advantage is 0: it needs every row, too."""
     found: frozenset[str] = frozenset(getattr(part, _MARK, ()))
     return found | {"every_row"} if "reference" in found else found
@@ -92,8 +92,8 @@ class LossTokens:
     one. For numbers that two computations of one prediction would round in two ways."""
 
     def of(self, values: Tensor) -> Tensor:
-        """Return the parts of `values` of the whole batch that belong to these tokens, on their
-        device."""
+        """Return the parts of `values`, of all tokens of the batch, that belong to these tokens, on
+        their device."""
         assert self.index is not None
         return values[self.index].to(self.logprobs.device)
 
@@ -123,7 +123,7 @@ def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> To
 
     Raises:
         ConfigError: there is no such function, it raised, or it returned something else; the
-            message says what, and what is allowed.
+            message has the value, and what is allowed.
     """
     function = _function(algo.loss, tuple(algo.loss_options))
     try:
@@ -164,7 +164,7 @@ def check_loss(algo: AlgoConfig) -> None:
 
 
 def loss_needs(algo: AlgoConfig) -> frozenset[str]:
-    """Return what a user's own function needs of a batch; nothing, for another loss.
+    """Return the needs of the user's own function `algo.loss`; empty for a built-in loss.
 
     Raises:
         ConfigError: see `own_objective`.

@@ -1,5 +1,5 @@
-"""The parts of the objective that are the user's own, tried before they train; what all parts need
-of a batch."""
+"""The trial of the user's own parts of the objective before training, and the needs of all
+parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .terms import Term, our_terms, registered_terms
 
 def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
     """Try the functions of `algo.loss` and `algo.advantage`, and the terms of other packages, on
-    made-up tokens; return what all parts of the objective need of a batch.
+    made-up tokens; return the needs of all parts of the objective.
 
     Raises:
         ConfigError: one does not keep its contract, or needs models that the configuration does not
@@ -55,10 +55,10 @@ def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
 
 
 def _check_term(name: str, term: Term) -> None:
-    """Try a term of another package, unless it needs a teacher, whose teaching no trial has.
+    """Try a term of another package, unless it needs a teacher, which a trial does not have.
 
     Raises:
-        ConfigError: a method raised, or returned something else than its contract says.
+        ConfigError: a method raised, or returned a value that its contract does not allow.
     """
     if "teacher" in term.needs:
         return

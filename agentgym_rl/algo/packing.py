@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentgym_rl.core.choices import (
+from agentgym_rl.core.token_records import (
     ALL,
     FORCED,
     UNKNOWN_EXPERT,
@@ -32,7 +32,7 @@ class Branches:
     tree, and a token attends to the path from the root to itself."""
 
     shared: tuple[int, ...]
-    """The number of tokens before each piece in its rows; 0 for a row that is packed whole."""
+    """The number of tokens before each piece in its rows; 0 for a row that is packed completely."""
     paths: Tensor
     """The places of all tokens of a row, from its first one to the last of the piece, [K] int64:
     one path after the other, for each piece with tokens before it."""
@@ -48,12 +48,13 @@ class Branches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allowed:
-    """The sets that predicted tokens were drawn from, where not from the whole vocabulary."""
+    """The sets of tokens that predictions were sampled from, where not from the complete
+    vocabulary."""
 
     bits: Tensor
     """The distinct sets, [S, W] uint8: bit i % 8 of byte i // 8 is token i."""
     sets: Tensor
-    """The set of each prediction, [P] int64; ALL: the whole vocabulary."""
+    """The set of each prediction, [P] int64; ALL: the complete vocabulary."""
 
     def to(self, device: torch.device) -> Allowed:
         """Return the same sets on another device."""
@@ -88,7 +89,7 @@ class PackedRows:
     num_row_tokens: int
     """The sum of the rows' lengths: T, or more if tokens are shared."""
     positions: Tensor
-    """The places of the logits of P predictions, [P] int64, one token before what is predicted."""
+    """The places of the logits of P predictions, [P] int64, one token before the predicted one."""
     targets: Tensor
     """The predicted tokens, [P] int64."""
     temperatures: Tensor
@@ -152,7 +153,7 @@ class Layout:
 
 def lay_out(rows: Sequence[Tokens], *, least: int | None = LEAST_SHARED) -> Layout:
     """Lay rows of token ids end to end, with a common beginning of at least `least` tokens only
-    once; None: each row whole, in the order given."""
+    once; None: each row completely, in the order given."""
     count = len(rows)
     chain = Chain(list(range(count)), [0] * count) if least is None else chained(rows, least=least)
     paths: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)] * count
@@ -229,8 +230,8 @@ def _keys(rows: Sequence[Row]) -> Sequence[Tokens]:
     no row has experts. What was computed by other experts cannot be shared."""
     if all(row.experts is None for row in rows):
         return [row.tokens for row in rows]
-    # A sum with odd random factors, modulo 2**64: other experts have another one, but for an
-    # accident whose probability is about 1e-19 for a pair of tokens.
+    # A sum with odd random factors, modulo 2**64: other experts have another sum, except
+    # with a probability of about 1e-19 for a pair of tokens.
     factors = np.random.default_rng(0).integers(0, 2**63, 1 << 16, np.uint64) * 2 + 1
     marks: list[npt.NDArray[np.uint64]] = []
     for row in rows:

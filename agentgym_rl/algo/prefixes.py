@@ -1,5 +1,5 @@
-"""The common beginnings of rows: the tokens that several rows share are computed once, so rows with
-a common beginning belong into one micro-batch (no torch: the controller uses it)."""
+"""The shared beginnings of rows: tokens that several rows share are computed once, so rows with a
+shared beginning belong into one micro-batch (no torch: the controller uses it)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .balance import check_fit, fill_bins
 Tokens = npt.NDArray[np.integer[Any]]
 
 LEAST_SHARED = 16
-"""The shortest common beginning, in tokens, that is shared: shorter ones save next to nothing, as
-each takes an attention call with copied keys."""
+"""The shortest common beginning, in tokens, that is shared: shorter ones save almost nothing,
+because each needs an attention call with copied keys."""
 MOST_COPIES = 4
 """The most copies of keys that attention keeps for the gradient, times the tokens of a micro-batch.
-More are made again in the backward pass."""
+Further copies are made again in the backward pass."""
 _COPIES_PER_TOKEN = 12
 """The number of copied keys that take the memory of one token's activations, or less: of the about
 25 vectors that a block of a transformer keeps for the gradient of a token, a key and its value are
@@ -76,15 +76,15 @@ def fill_shared(lengths: Sequence[int], chain: Chain, budget: int) -> list[list[
     whole = [run for family in costs.families() for run in costs.cut(family, budget)]
     sizes = [costs.of(run) for run in whole]
     bins = [[i for n in members for i in whole[n]] for members in fill_bins(sizes, budget)]
-    # Families leave bins half empty if few fit into one; then cuts through them cost less.
+    # Bins stay half empty if few families fit into one; then splitting families costs less.
     runs = costs.cut(range(len(lengths)), budget)
     places = runs if len(runs) < len(bins) else bins
     return [sorted(chain.order[place] for place in part) for part in places]
 
 
 class _Costs:
-    """The costs, in tokens, of rows of a chain that are packed together; a row is meant by its
-    place in the chain."""
+    """The costs, in tokens, of rows of a chain that are packed together; rows are given by their
+    places in the chain."""
 
     def __init__(self, lengths: Sequence[int], chain: Chain):
         self._shared = chain.shared

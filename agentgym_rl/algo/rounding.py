@@ -1,8 +1,8 @@
-"""The effect of rounding on a model's logits, measured by rounding otherwise.
+"""The effect of rounding on a model's logits, measured by changing the rounding.
 
 Two correct ways to compute a model differ by rounding. Most models keep such differences at the
 size of a rounding error; some trained ones amplify them a thousandfold at tokens that they did not
-expect, so a fixed tolerance would take a correct way for a wrong one.
+expect, so a fixed tolerance would reject a correct computation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MOST = 1e-2
 
 
 def tolerance(model: Any, difference: float, least: float, compute: Callable[[], Tensor]) -> float:
-    """Return what a difference is allowed to be: the largest one that rounding explains, in units
-    of the largest logit. Where no trial could change the verdict, it is `least`.
+    """Return the allowed difference: the largest one that rounding explains, in units of the
+    largest logit. It is `least` where no trial could change the verdict.
 
     Args:
-        least: The tolerance for a model that amplifies nothing.
+        least: The tolerance for a model that does not amplify rounding.
         compute: The model's own forward, which returns logits.
     """
     if not least <= difference < _MOST:

@@ -1,9 +1,9 @@
 """The routers of a mixture of experts: their choices are recorded while an engine samples, and
 replayed while the trainer computes the same tokens (routing replay, R3, arXiv:2510.11370).
 
-Engine and trainer choose other experts for some tokens, since they round otherwise, and the
-log-probs of those tokens then differ by far more than rounding. A router that replays computes its
-own scores, and with them the weights of the experts that were recorded, so gradients flow as usual.
+Engine and trainer round differently, so they choose different experts for some tokens, whose
+log-probs then differ by far more than rounding. A router that replays computes its own scores, and
+with them the weights of the experts that were recorded, so gradients flow as usual.
 
 Legend: [T] tokens of a forward, flat; [L] decoder layers; [k] experts of a token.
 """
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from agentgym_rl.core.choices import UNKNOWN_EXPERT
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.token_records import UNKNOWN_EXPERT
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Routers:
         return routers
 
     def _leave(self) -> None:
-        """Give the routers their own forwards back."""
+        """Restore the routers' own forwards."""
         for layer, router in self._routers.items():
             del router.forward
             if self._before[layer] is not None:
@@ -153,10 +153,11 @@ class Routers:
 
 
 def routers_of(model: Any, wanted: Literal["auto", "on", "off"]) -> Routers | None:
-    """Return the routers of a causal language model as `engine.routing_replay` has them `wanted`.
+    """Return the routers of a causal language model, if `wanted`, the value of
+    `engine.routing_replay`, selects them.
 
     Raises:
-        ConfigError: it is "on", and the model has none that can replay.
+        ConfigError: `wanted` is "on", and the model has no routers that can replay.
     """
     if wanted == "off":
         return None
@@ -183,7 +184,7 @@ def _is_router(module: Any) -> bool:
 
 
 def _num_experts(router: Any) -> int:
-    """Return the number of experts that a router chooses from; 0 if it is no router."""
+    """Return the number of experts that a router chooses from; 0 if it is not a router."""
     found = getattr(router, "num_experts", None)
     weight = getattr(router, "weight", None)
     return int(found or (len(weight) if isinstance(weight, Tensor) else 0))

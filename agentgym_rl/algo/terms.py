@@ -1,8 +1,8 @@
 """The contract of a term of the objective.
 
 A term is a class that a package registers by an entry point of the group `agentgym_rl.objectives`.
-It is on in the runs whose configuration has its section, `algo.NAME`. Processes without torch
-import it for the keys of its section. Our own terms (built_in_terms.py, and arl_objectives) are
+It is on in runs whose configuration has its section, `algo.NAME`. Processes without torch import it
+for the keys of its section. The terms of this distribution (built_in_terms.py, arl_objectives) are
 registered under the key of `algo` that turns them on.
 """
 
@@ -32,7 +32,7 @@ GROUP = "objectives"
 
 class Term:
     """A term of the objective. A subclass has a `section` of keys, and any of the methods, which
-    are called in this order. Those that get a batch are collective: every rank calls them."""
+    are called in this order. Methods that get a batch are collective: every rank calls them."""
 
     section: ClassVar[type[Section]] = NoKeys
     """The keys of the term, below `algo.NAME`."""
@@ -42,7 +42,7 @@ class Term:
     """Whether `base` takes the place of advantages relative to a group or a batch."""
 
     def __init__(self, keys: Section) -> None:
-        """Keep the values of the term's keys, as `self.keys`."""
+        """Store the values of the term's keys as `self.keys`."""
         self.keys = keys
 
     def learns(self, step: int) -> bool:
@@ -54,8 +54,9 @@ class Term:
         return None
 
     def returns(self, batch: TokenBatch) -> Tensor | None:
-        """Return what rewards of tokens add to the advantages of these and of earlier tokens, [N]:
-        `algo.whiten` over tokens applies to it, and with a critic `rewards` takes its place."""
+        """Return the rewards of tokens, summed over each token and the later ones of its row, [N],
+        to be added to advantages: `algo.whiten` over tokens applies to it, and with a critic
+        `rewards` takes its place."""
         return None
 
     def base(self, batch: TokenBatch) -> Tensor:
@@ -63,7 +64,7 @@ class Term:
         raise NotImplementedError
 
     def advantages(self, batch: TokenBatch) -> Tensor | None:
-        """Return what is added to the advantages of the tokens, [N], as it is."""
+        """Return a number to add to the advantage of each token, [N], without whitening."""
         return None
 
     def begin(self, batch: TokenBatch) -> None:
@@ -85,20 +86,20 @@ class Term:
         return None
 
     def objective(self, tokens: LossTokens) -> Tensor | None:
-        """Return what is added to the objective of each token, [n]: larger is better. The behavior
-        weight and the aggregation weight of the token apply to it."""
+        """Return a number to add to the objective of each token, [n]: larger is better. The
+        behavior weight and the aggregation weight of the token apply to it."""
         return None
 
     def loss(self, tokens: LossTokens, tally: Tally) -> Tensor | None:
-        """Return what is added to the loss of these tokens, a scalar: smaller is better. A sum over
-        tokens, times `tokens.weights`, depends neither on packing nor on ranks."""
+        """Return a number to add to the loss of these tokens, a scalar: smaller is better. A sum
+        over tokens, times `tokens.weights`, depends neither on packing nor on ranks."""
         return None
 
     def measure(self, batch: TokenBatch, used: Tensor, proximal: Tensor, tally: Tally) -> None:
         """Add metrics of the tokens at the indices `used`, with their proximal log-probs."""
 
     def end(self, batch: TokenBatch) -> None:
-        """Follow the updates of a batch."""
+        """Finish a batch, after its updates."""
 
 
 def our_terms(algo: AlgoConfig) -> list[Term]:
@@ -118,12 +119,12 @@ def our_terms(algo: AlgoConfig) -> list[Term]:
 
 
 def registered_terms(algo: AlgoConfig) -> dict[str, Term]:
-    """Return the terms of other packages that are on, by name and in that order. One with a loss
-    needs every row, unless it names the tokens that it `uses`: rows whose advantages are all 0
-    would be left out, and its loss with them.
+    """Return the terms of other packages that are on, by name and in that order. A term with a loss
+    needs every row, unless its `uses` names the tokens: otherwise rows whose advantages are all 0
+    would be left out, and the term's loss with them.
 
     Raises:
-        ConfigError: one is not registered, is no `Term`, or cannot be made.
+        ConfigError: one is not registered, is not a `Term`, or cannot be made.
     """
     found: dict[str, Term] = {}
     for name, keys in sorted(algo.term_sections.items()):
@@ -143,7 +144,7 @@ def _kind(name: str) -> type[Term]:
     """Return the class that is registered under a name.
 
     Raises:
-        ConfigError: it is not registered, or is no `Term`.
+        ConfigError: it is not registered, or is not a `Term`.
     """
     kind: object = load_extension(GROUP, name)
     if not (isinstance(kind, type) and issubclass(kind, Term)):

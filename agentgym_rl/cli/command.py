@@ -1,9 +1,9 @@
-"""A command of `arl`: its line and its text in --help, its flags, and its body; and what several
-commands share, the flags above all.
+"""The contract of a command of `arl` (its line and text in --help, its flags, its body), and the
+flags that several commands share.
 
 A package adds a command by an entry point of the group `agentgym_rl.commands`, which names a
-`Command`. `arl --help` imports the modules of all commands, so that a module imports what it needs
-only where it runs: the configuration alone takes 0.3 s.
+`Command`. `arl --help` imports the modules of all commands. Such a module therefore imports slow
+modules inside functions: the configuration, for example, takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Command:
     run: Callable[[Namespace], int]
     """Its body, which returns the exit code: 0, or 1 (failed); a ConfigError becomes 2."""
     description: str = ""
-    """The text above its flags in its own --help, if there is more to say than the summary."""
+    """The text above its flags in its own --help; empty: the summary."""
     flags: Callable[[ArgumentParser], None] = _no_flags
     """Adds its flags."""
     examples: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def steps_flag(parser: ArgumentParser) -> None:
 
 
 def key_flag(parser: ArgumentParser, flag: str, key: str, **options: Any) -> None:
-    """Add a flag that is a short form of a key, with what `add_argument` takes."""
+    """Add a flag that is a short form of a key; the other arguments are those of `add_argument`."""
     action = parser.add_argument(flag, **options)
     parser.set_defaults(**{_KEYS: {**(parser.get_default(_KEYS) or {}), action.dest: key}})
 
@@ -156,7 +156,7 @@ def load_configuration(args: Namespace) -> Config:
 
 
 def overrides_of(args: Namespace) -> dict[str, Any]:
-    """Return the dotted keys of `args`, and its flags as such.
+    """Return the dotted keys of `args`, with its flags converted to dotted keys.
 
     Raises:
         ConfigError: a key is given twice.
@@ -185,7 +185,7 @@ def given_arguments(args: Namespace) -> dict[str, Any]:
 
 
 def _warms_up(args: Namespace) -> bool:
-    """Return whether a flag, a key or the configuration file asks for a warm-up."""
+    """Return whether a flag, a key or the configuration file selects a warm-up."""
     if not hasattr(args, "init"):  # only `arl train` has one
         return False
     method = args.init or args.overrides.get("init.method")

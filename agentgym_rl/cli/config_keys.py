@@ -44,7 +44,8 @@ def key_table() -> str:
 
 
 def key_help(name: str) -> str:
-    """Return what the keys of a section do, on a screen; or all that is known of a single key.
+    """Return the descriptions of a section's keys, on one screen; or the complete description of
+    one key.
 
     Raises:
         ConfigError: there is no such section or key.
@@ -77,8 +78,8 @@ def _with(owners: Sequence[type[BaseModel]], key: str) -> Iterator[type[BaseMode
 
 
 def _section_help(name: str, kinds: Sequence[type[BaseModel]]) -> str:
-    """Return all texts of a section; where they are longer than a screen, the first two lines of
-    each, or one, or the keys alone."""
+    """Return all texts of a section; if they are longer than a screen, the first two lines of each,
+    or one, or only the keys."""
     lines: list[str] = []
     for most in (None, 2, 1, 0):
         lines = [line for text in _section_texts(name, kinds, most) for line in text]
@@ -92,24 +93,24 @@ def _section_help(name: str, kinds: Sequence[type[BaseModel]]) -> str:
 def _section_texts(
     name: str, kinds: Sequence[type[BaseModel]], most: int | None
 ) -> Iterator[list[str]]:
-    """Yield the lines of each type of a section and of its keys; a key that is the same in a type
-    before is only named."""
+    """Yield the lines of each type of a section and of its keys; a key that an earlier type has
+    with the same text is only named."""
     from agentgym_rl.config import fields_of
 
-    told: dict[str, list[str]] = {}
+    shown: dict[str, list[str]] = {}
     for kind in kinds:
         its = f" (type = {kind.model_fields['type'].default})" if len(kinds) > 1 else ""
         about = re.sub(r"^The section `[\w.]+`: ", "", " ".join((kind.__doc__ or "").split()))
         yield textwrap.wrap(f"{name}{its}: {about}", 80, subsequent_indent="    ")
         texts = {key: _key_lines(key, it, most) for key, it in _plain(kind, not its).items()}
         yield from (
-            [f"  {line}" for line in text] for key, text in texts.items() if text != told.get(key)
+            [f"  {line}" for line in text] for key, text in texts.items() if text != shown.get(key)
         )
-        if again := [key for key, text in texts.items() if text == told.get(key)]:
+        if again := [key for key, text in texts.items() if text == shown.get(key)]:
             yield textwrap.wrap(
                 f"as above: {', '.join(again)}", 76, initial_indent="  ", subsequent_indent="    "
             )
-        told |= texts
+        shown |= texts
         if inner := [f"{name}.{key}" for key in fields_of(kind) if key not in _plain(kind, True)]:
             yield textwrap.wrap(
                 f"sections: {', '.join(inner)}", 76, initial_indent="  ", subsequent_indent="    "
@@ -117,7 +118,7 @@ def _section_texts(
 
 
 def _plain(kind: type[BaseModel], with_type: bool) -> Mapping[str, FieldInfo]:
-    """Return the keys of a section that are no sections."""
+    """Return the keys of a section that are not sections themselves."""
     from agentgym_rl.config import fields_of, section_types
 
     fields = fields_of(kind).items()
@@ -134,12 +135,13 @@ def _key_lines(key: str, field: FieldInfo, most: int | None) -> list[str]:
     about = re.sub(r"\bNone\b", "unset", field.description or "")
     if most == 0:
         return [textwrap.shorten(f"{head}:   {about}", 76, placeholder=" …")]
-    told = textwrap.wrap(about, 72, max_lines=most, placeholder=" …", break_on_hyphens=False)
-    return [*lines, *(f"  {line}" for line in told)]
+    shown = textwrap.wrap(about, 72, max_lines=most, placeholder=" …", break_on_hyphens=False)
+    return [*lines, *(f"  {line}" for line in shown)]
 
 
 def _allowed(kind: Any, marks: Sequence[Any]) -> str:
-    """Return the values that a key takes, "a, b, c" or "> 0, ≤ 1"; "" where its default tells."""
+    """Return the values that a key takes, "a, b, c" or "> 0, ≤ 1"; "" where the default shows the
+    type."""
     found = [
         f"{sign} {getattr(mark, name):g}"
         for mark in marks
@@ -167,8 +169,8 @@ def dotted_keys(
     takes_config: bool,
     commands_with: Callable[[str], list[str]],
 ) -> dict[str, str]:
-    """Parse `--a.b=c` and `--a.b c` to {"a.b": "c"}; any other word is an error, for which
-    `commands_with` returns the other commands that have it."""
+    """Parse `--a.b=c` and `--a.b c` to {"a.b": "c"}; any other argument is an error.
+    `commands_with` returns the other commands that have such an argument, for the message."""
     found: dict[str, str] = {}
     words = iter(rest)
     for word in words:

@@ -37,7 +37,7 @@ _PUBLISHED = 4
 _FLOAT32_OVER_BFLOAT16 = 2
 _SANDBOX_TIMEOUT_S = 60.0
 _TORCH_TIMEOUT_S = 120.0
-_ASK_TORCH = """
+_REPORT_TORCH = """
 import json, torch
 gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
 found = {"version": torch.__version__, "threads": torch.get_num_threads()}
@@ -52,7 +52,7 @@ REQUIRED = ("python", "torch", "model", "disk")
 async def examine(python: str = "") -> list[Probe]:
     """Run all probes; those in `REQUIRED` are required. `python`: the interpreter that has
     the engines of other projects, if it is not this one."""
-    asked: dict[str, Callable[[], Probe | None]] = {
+    checks: dict[str, Callable[[], Probe | None]] = {
         "python": _python,
         "torch": _torch,
         "model": _model,
@@ -64,7 +64,7 @@ async def examine(python: str = "") -> list[Probe]:
         "Ray": _ray,
         "Slurm": _slurm,
     }
-    found = [await asyncio.to_thread(_guarded, name, probe) for name, probe in asked.items()]
+    found = [await asyncio.to_thread(_guarded, name, probe) for name, probe in checks.items()]
     sandboxes = [await _sandbox(row.id) for row in listing("sandbox")]
     return [probe for probe in found if probe] + sandboxes
 
@@ -97,14 +97,15 @@ def _memory() -> str:
 
 
 @cache
-def _asked_torch() -> dict[str, Any]:
-    """Return the facts that torch reports, from a separate process: a broken driver may end it.
+def _torch_report() -> dict[str, Any]:
+    """Return the properties of torch and its GPUs, read in a separate process, which a broken
+    driver may end.
 
     Raises:
         OSError, SubprocessError, ValueError: the process reports nothing.
     """
     answer = subprocess.run(
-        [sys.executable, "-c", _ASK_TORCH],
+        [sys.executable, "-c", _REPORT_TORCH],
         capture_output=True,
         text=True,
         timeout=_TORCH_TIMEOUT_S,
@@ -118,7 +119,7 @@ def _asked_torch() -> dict[str, Any]:
 def _torch() -> Probe:
     fix = 'pip install "torch>=2.11,<2.14"'
     try:
-        found = _asked_torch()
+        found = _torch_report()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return Probe("torch", False, str(error), fix)
     return Probe("torch", True, f"{found['version']}, {found['threads']} threads")
@@ -158,7 +159,7 @@ def _open_files() -> Probe:
 
 
 def _gpu() -> Probe:
-    names = [f"{name} ({size / 1e9:.0f} GB)" for name, size in _asked_torch()["gpus"]]
+    names = [f"{name} ({size / 1e9:.0f} GB)" for name, size in _torch_report()["gpus"]]
     if not names:
         return Probe(
             *("GPU", False, "torch sees none: engine and trainer run on the CPU"),
@@ -225,8 +226,8 @@ def probe_text(report: ProbeReport) -> str:
     for field in dataclasses.fields(report.capabilities):
         value = getattr(report.capabilities, field.name)
         names = isinstance(value, frozenset)
-        said = (", ".join(sorted(value)) or "none") if names else ("yes" if value else "no")
-        lines.append(f"  {field.name:<18} {said}")
+        text = (", ".join(sorted(value)) or "none") if names else ("yes" if value else "no")
+        lines.append(f"  {field.name:<18} {text}")
     return "\n".join(lines)
 
 
@@ -234,8 +235,8 @@ def machine_text(probes: Sequence[Probe]) -> str:
     """Return the report of the machine as text, likewise."""
     missing = [probe.name for probe in probes if probe.required and not probe.ok]
     works = "`arl train --env math --agent react` works here"
-    said = f"missing for any run: {', '.join(missing)}" if missing else works
-    return "\n".join([*probe_lines(probes), "", said])
+    verdict = f"missing for any run: {', '.join(missing)}" if missing else works
+    return "\n".join([*probe_lines(probes), "", verdict])
 
 
 def probe_lines(probes: Sequence[Probe]) -> Iterator[str]:

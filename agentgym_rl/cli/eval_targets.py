@@ -83,7 +83,7 @@ def _named(args: Namespace, name: str, *, types: Mapping[str, str], default: str
 
 
 def _run_with(path: str) -> Path | None:
-    """Return the configuration file of the run that `path` is, or is a checkpoint of; None: it is
+    """Return the configuration file of the run with folder or checkpoint `path`; None: it is
     neither."""
     folder = Path(path)
     if (folder / "manifest.json").exists():
@@ -93,7 +93,8 @@ def _run_with(path: str) -> Path | None:
 
 
 def _type_of(path: str) -> str:
-    """Return the type of the engine of the run that `path` belongs to; "" if it is of none."""
+    """Return the type of the engine of the run that `path` belongs to; "" if it belongs to no
+    run."""
     run = _run_with(path)
     return load_config(run).engine.type if run else ""
 

@@ -13,7 +13,7 @@ from agentgym_rl.cluster.processes import cluster_kind, cluster_of
 from agentgym_rl.config import Config
 from agentgym_rl.core.engine import version_label
 from agentgym_rl.engines.launch import engine_process
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.rollout.config_checks import check_policy
 from agentgym_rl.run.parts import producer_kind
@@ -75,7 +75,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     else:
         kind = "serve"
         check_policy(config, config.own_engine)
-        config = fitted(config, model_folder(config.model, config.env.id))
+        config = with_model_defaults(config, model_folder(config.model, config.env.id))
     config = resolve_paths(config)
     run_dir = resume or next_run_dir(config.run, kind)
     if not config.cluster.kind.submits:

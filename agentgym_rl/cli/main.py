@@ -27,7 +27,8 @@ _EXIT_CODES: list[tuple[type[BaseException], int]] = [
 ]
 _SPINS = "10000"
 """The rounds in which a thread of OpenMP (GNU's) waits actively for the others, about 0.4 ms. With
-its default, thirty times as many, two threads beside a busy program are ten times slower."""
+its default, thirty times as many, two threads are ten times slower while another program is
+busy."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     sys.path.insert(0, os.getcwd())  # `--env module:Class` finds modules of the current folder
     code = _main(sys.argv[1:] if argv is None else list(argv))
-    from agentgym_rl.runtime.signals import leave_in_time  # asyncio, which --help does without
+    from agentgym_rl.runtime.signals import leave_in_time  # asyncio, not for --help
 
     leave_in_time(code)
     sys.exit(code)

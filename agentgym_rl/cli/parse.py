@@ -1,5 +1,5 @@
-"""The arguments on the command line of `arl`: its parser, which imports the one command that is
-named, and all only for the list of `arl --help`."""
+"""The parser of the command line of `arl`. It imports only the command that is named, and all
+commands for the list of `arl --help`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Train any agent that speaks the OpenAI API, by asynchronous reinforcement
 learning.
 """
 _ONCE = frozenset({"data", "out", "preset", "resume", "run"})
-"""Flags of files and recipes: a second one reads like a further one, and none of theirs may be
-dropped in silence. A later value of another flag takes the place of an earlier one, as a later
-`--section.key=value` does, so that a script's flags can be overridden behind them."""
+"""The flags of files and recipes, which can be given only once: with two, a user would expect both
+to apply, and one would be dropped silently. For any other flag the last value counts, as for
+`--section.key=value`, so that a script's flags can be overridden after them."""
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -55,8 +55,8 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 
 def make_parser(argv: Sequence[str]) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
-    """Return the parser for `argv` and its commands, of which only the one that `argv` names has
-    its flags, and is imported. If it names none, all have their lines in `arl --help`.
+    """Return the parser for `argv` and its commands. Only the command that `argv` names is imported
+    and has its flags. If `argv` names none, all are imported, for their lines in `arl --help`.
 
     Raises:
         ConfigError: the command that is named cannot be loaded.

@@ -22,7 +22,7 @@ _LAST = 10**9
 
 @dataclass(frozen=True)
 class Listed:
-    """A command by its name, or the error of one that cannot be loaded."""
+    """A named command, or the error with which it could not be loaded."""
 
     name: str
     command: Command | None
@@ -43,7 +43,7 @@ def load_command(name: str) -> Command:
     """Import and return a command.
 
     Raises:
-        ConfigError: it cannot be imported, or is no `Command`.
+        ConfigError: it cannot be imported, or is not a `Command`.
     """
     return load_extension(GROUP, name, of=Command)
 

@@ -17,17 +17,16 @@ import gc
 import json
 import os
 import runpy
-import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from select import select
 
 from setproctitle import setproctitle
 
+from arl_isolation import forks
 from arl_isolation.locks import die_with_parent
 
 MESSAGE_BYTES = 1 << 20
@@ -53,43 +52,36 @@ class Request:
     path: Sequence[str]
     """The `sys.path` of the process."""
     nested: bool = False
-    """A flag: the process gets a fork server of its own, forked before it begins."""
+    """Whether the process gets a fork server of its own, forked before it begins."""
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
 
-class _Server:
+class _Server(forks.Server):
+    """The server; `serve` returns in the server itself, and in each forked process."""
+
+    message_bytes = MESSAGE_BYTES
+
     def __init__(self, requests: socket.socket, obstacle: str) -> None:
-        self._requests = requests
+        super().__init__(requests)
+        self.forked: Request | None = None
+        """The request that this process was forked for; None in the server."""
         self._obstacle = obstacle
         self._imported_with = _numeric(os.environ)
-        self._children: dict[int, int] = {}
-        """The ids of requests by process id."""
-        # SIGCHLD ends the wait for a request; its handler itself has nothing to do.
-        self._ended, self._on_signal = socket.socketpair()
-        for end in (self._ended, self._on_signal):
-            end.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._on_signal.fileno(), warn_on_full_buffer=False)
+        self._files: Sequence[int] = ()
 
-    def serve(self) -> Request | None:
-        """Answer requests until the other end closes. Return in several processes: None in the
-        fork server, and in each forked process its request."""
-        while True:
-            ready, _, _ = select([self._requests, self._ended], [], [])
-            if self._ended in ready:
-                self._ended.recv(4096)
-                self._reap()
-            if self._requests in ready:
-                message, files, _, _ = socket.recv_fds(self._requests, MESSAGE_BYTES, 2)
-                if not message:
-                    return None
-                request = Request(**json.loads(message))
-                if self._fork(request, files):
-                    return request
-                for file in files:
-                    os.close(file)
+    def receive(self) -> bytes:
+        message, self._files, _, _ = socket.recv_fds(self.control, self.message_bytes, 2)
+        return message
+
+    def obey(self, message: bytes) -> None:
+        request = Request(**json.loads(message))
+        if self._fork(request, self._files):
+            self.forked, self.over = request, True
+            return
+        for file in self._files:
+            os.close(file)
 
     def _fork(self, request: Request, files: Sequence[int]) -> bool:
         """Fork a process for a request, or refuse it; return True only in the forked process."""
@@ -106,10 +98,10 @@ class _Server:
             os.close(has_begun)
             os.read(waits, 1)  # wait until the child leads a group, which the client may kill
             os.close(waits)
-            self._children[child] = request.id
+            self.children[child] = request.id
             self._answer(request.id, pid=child)
             return False
-        self._forget()
+        self.leave()
         die_with_parent(server)
         os.setsid()
         for number, file in enumerate(files, start=1):
@@ -119,22 +111,12 @@ class _Server:
         os.close(has_begun)
         return True
 
-    def _forget(self) -> None:
-        """Close everything of the server in a forked process."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for end in (self._requests, self._ended, self._on_signal):
-            end.close()
-
-    def _reap(self) -> None:
-        while self._children:
-            child, status = os.waitpid(-1, os.WNOHANG)
-            if not child:
-                return
-            self._answer(self._children.pop(child), code=os.waitstatus_to_exitcode(status))
+    def ended(self, pid: int, status: int, usage: object) -> None:
+        if (id := self.children.pop(pid, None)) is not None:
+            self._answer(id, code=os.waitstatus_to_exitcode(status))
 
     def _answer(self, id: int, **fields: int | str) -> None:
-        self._requests.send(json.dumps({"id": id, **fields}).encode())
+        self.control.send(json.dumps({"id": id, **fields}).encode())
 
 
 def _numeric(environment: Mapping[str, str]) -> list[str | None]:
@@ -149,8 +131,7 @@ def _import(modules: Sequence[str]) -> str:
             import_module(name)
         except Exception as error:  # the process itself will report it in detail
             return f"import {name}: {error!r}"
-    gc.collect()
-    gc.freeze()  # a later collection would write to every page, which copies it
+    forks.settle_memory()
     gc.enable()
     threads = len(list(Path("/proc/self/task").iterdir()))
     return f"importing has started {threads - 1} threads" if threads > 1 else ""
@@ -170,7 +151,9 @@ def _with_fork_server(request: Request) -> Request | None:
     ours.close()
     die_with_parent(parent)
     os.setsid()
-    return _Server(theirs, "").serve()
+    server = _Server(theirs, "")
+    server.serve()
+    return server.forked
 
 
 def _become(request: Request) -> None:
@@ -187,7 +170,9 @@ def _become(request: Request) -> None:
 def main(argv: Sequence[str]) -> None:
     die_with_parent()
     requests = socket.socket(fileno=int(argv[0]))
-    request = _Server(requests, _import(argv[1:])).serve()
+    server = _Server(requests, _import(argv[1:]))
+    server.serve()
+    request = server.forked
     if request and request.nested:
         request = _with_fork_server(request)
     if request:

@@ -44,12 +44,12 @@ class Silence:
         self._looked_s = time.monotonic()
         return self.seconds
 
-    async def listen(self, heard_s: Callable[[], float], *, for_s: float) -> float:
-        """Listen for `for_s` seconds, and return the silence at their end. `heard_s` returns the
+    async def listen(self, progress_s: Callable[[], float], *, for_s: float) -> float:
+        """Listen for `for_s` seconds, and return the silence at their end. `progress_s` returns the
         time of the latest sign of life."""
-        heard = heard_s()
+        heard = progress_s()
         await asyncio.sleep(for_s)
-        return self.look(alive=heard_s() > heard)
+        return self.look(alive=progress_s() > heard)
 
 
 class Health:

@@ -50,12 +50,13 @@ _STD = one_of("group_std", "batch_std", "leave_one_out_std")
 
 
 def _of_loss(key: str, *losses: str) -> Needs:
-    """Return the rule of a key that some losses alone have."""
+    """Return the rule of a key that only some losses have."""
     return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
 
 
 def _has_own_part(values: Mapping[str, Any]) -> bool:
-    """Return whether a part of the objective is not ours, and may need the reference model."""
+    """Return whether a part of the objective comes from the user or another package, and may need
+    the reference model."""
     own = is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
     return own or bool(values.keys() - AlgoConfig.model_fields.keys())
 
@@ -273,7 +274,7 @@ class AlgoConfig(Section):
 
     @property
     def in_group(self) -> bool:
-        """Return whether an episode alone in its group has advantage 0."""
+        """Return whether the only episode of a group has advantage 0."""
         if self.advantage is not None:
             return False
         return self.baseline in ("mean", "leave_one_out", "length_weighted") or self.scale in (
@@ -291,8 +292,8 @@ class AlgoConfig(Section):
 
     @property
     def wanted_terms(self) -> Sequence[str]:
-        """Return the keys that are on and that a term of the objective acts on, in the order in
-        which the terms are added. They name the terms: one that is not installed is an error."""
+        """Return the keys that are on and belong to a term of the objective, in the order in which
+        the terms are added. The keys name the terms: one that is not installed is an error."""
         on = {
             "kl": self.kl.coef,
             "teacher": self.teacher.models,

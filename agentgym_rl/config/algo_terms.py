@@ -190,8 +190,8 @@ class TeacherModel(Section):
 
 
 class TeacherConfig(Section):
-    """The section `algo.teacher`: on-policy distillation, which draws the policy to other models on
-    the tokens that it sampled itself."""
+    """The section `algo.teacher`: on-policy distillation, which minimizes the divergence of the
+    policy from other models on the tokens that the policy sampled."""
 
     models: tuple[TeacherModel, ...] = ()
     """The teachers; each may be its `model` alone. Empty: there is no distillation."""

@@ -37,7 +37,7 @@ _MEANING = {
     "t": "tensor parallelism: GPUs a server splits the model over",
 }
 _WITH_THE_ACTOR = ("critic", "ref")
-"""The models that every trainer rank holds beside the policy."""
+"""The models that every trainer rank holds in addition to the policy."""
 _WHY_NOT = {
     ("fsdp", "t"): "trainer ranks compute whole matrices, sharded in memory alone: fsdp:d8",
     ("fsdp", "c"): "trainer ranks hold whole rows: lower trainer.max_tokens_per_microbatch",
@@ -91,7 +91,7 @@ def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping
     if not text:
         return overrides
     found = settings(text)
-    # An allocation in the overrides takes precedence over the whole file.
+    # An allocation in the overrides takes precedence over the complete file.
     beside = overrides if KEY in overrides else {**_dotted(values), **overrides}
     for key, value in found.items():
         given = beside.get(key, value)
@@ -154,7 +154,7 @@ def _check_shared(engine: Part, actor: Part, shared: list[Part], reader: _Reader
 
 
 def _check_models(trainers: list[Part], components: list[list[Part]], reader: _Reader) -> None:
-    """Check the models named beside the policy: they must be on the policy's devices."""
+    """Check the models named in addition to the policy: they must be on the policy's devices."""
     actor, *others = trainers
     if actor.name not in ("", "actor"):
         reader.fail(

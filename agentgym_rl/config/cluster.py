@@ -27,10 +27,10 @@ class ClusterKind(Protocol):
     gives_out_devices: bool
     """True if the cluster chooses the devices of processes, at most one for each."""
     submits: bool
-    """True if `arl train` submits a job, and the run is done by that."""
+    """True if `arl train` submits a job, which then does the run."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        """Yield what of a configuration does not work there."""
+        """Yield an error for each part of a configuration that does not work there."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""The section `engine`: the sampler of the tokens. Each kind of engine has its own keys; here are
-their base classes, the contract of a kind, and the registry that has the kinds by name."""
+"""The section `engine`: the sampler of tokens. Each kind of engine has its own keys; this module
+has their base classes, the contract of a kind, and the registry of kinds by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EngineConfig(Section):
     transports: ClassVar[Sequence[str]] = ("shm",)
     """The values of weights.transport that bring versions to it."""
     serves_adapters: ClassVar[bool] = False
-    """Whether it computes an adapter beside its base model (lora.serve "adapter")."""
+    """Whether it computes an adapter in addition to its base model (lora.serve "adapter")."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
         way, lora = config.of(WeightsConfig).transport, config.of(LoraConfig)
@@ -61,17 +61,17 @@ class EngineConfig(Section):
         return False
 
     def _cannot_share(self, config: Sections) -> Iterator[str]:
-        """Yield what keeps it from sharing devices with trainer ranks."""
+        """Yield the reasons why it cannot share devices with trainer ranks."""
         yield f"engine.type {self.type!r} is not started here, and cannot sleep"
 
 
 def _types_with(fits: Callable[[type[EngineConfig]], bool]) -> str:
-    """Return the kinds of engines that fit, as "'a' or 'b'"."""
+    """Return the names of the kinds of engines with a property, as "'a' or 'b'"."""
     return " or ".join(repr(name) for name, it in ENGINES.members.items() if fits(it.section))
 
 
 def _beside_sleepers(config: Sections) -> Iterator[str]:
-    """Yield what cannot be beside engines that sleep."""
+    """Yield an error for each part of a configuration that cannot work with engines that sleep."""
     transport = config.of(WeightsConfig).transport
     if transport not in ("shm", "gloo"):
         yield (
@@ -120,8 +120,8 @@ class OwnEngineConfig(EngineConfig):
     that `arl audit` notices; `off` computes every prompt completely."""
     routing_replay: OnResume[Literal["auto", "on", "off"]] = "auto"
     """The replay of the engine's choice of experts in the trainer (routing replay, R3), for models
-    with a mixture of experts. `auto`: if the engine tells its experts and the model's routers can
-    replay; `on`: refuse another model, and start vLLM such that it tells; `off`: never."""
+    with a mixture of experts. `auto`: if the engine reports its experts and the model's routers can
+    replay; `on`: refuse another model, and start vLLM such that it reports them; `off`: never."""
 
     has_windows: ClassVar[bool] = True
     """Whether its cache has the sliding windows of a model's attention."""
@@ -153,12 +153,13 @@ class OwnEngineConfig(EngineConfig):
 
     @property
     def needs_salts(self) -> bool:
-        """Return whether only a salt keeps requests from the KV of older weights."""
+        """Return whether requests need a salt so that they do not reuse KV of older weights."""
         return self.prefix_cache != "shared"
 
     @property
     def repeats_whole_turns(self) -> bool:
-        """Return whether a turn that another server takes over begins again."""
+        """Return whether a turn that fails over to another server is sampled again from its
+        start."""
         return False
 
     def conflicts(self, config: Sections) -> Iterator[str]:
@@ -258,7 +259,7 @@ class ServerEngineConfig(OwnEngineConfig):
         yield from self._beside_other_engines(config)
 
     def _beside_evaluations(self, config: Sections) -> Iterator[str]:
-        """Yield why scheduled evaluations cannot have a server of their own."""
+        """Yield the reasons why scheduled evaluations cannot have a server of their own."""
         if not config.of(EvalConfig).scheduled:
             return
         if self.urls:
@@ -277,7 +278,7 @@ class ServerEngineConfig(OwnEngineConfig):
             )
 
     def _beside_other_engines(self, config: Sections) -> Iterator[str]:
-        """Yield why the players of seats cannot have servers of their own."""
+        """Yield the reasons why the players of seats cannot have servers of their own."""
         others = config.of(RolloutConfig).other_engines
         if not others:
             return

@@ -150,8 +150,8 @@ def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 def _switch_types(
     model: type[BaseModel], values: dict[str, Any], overrides: Mapping[str, Any], prefix: str = ""
 ) -> None:
-    """Remove keys of a section that its new type lacks, if an override changes that type; within
-    another section, whose types mean other things by the same keys, all of them."""
+    """Remove the keys of a section that its new type lacks, if an override changes that type;
+    inside other sections, where a key can mean something else in another type, remove all keys."""
     for name, field in model.model_fields.items():
         table, wanted = values.get(name), overrides.get(f"{prefix}{name}.type")
         kinds = section_types(field)
@@ -175,8 +175,8 @@ def _drop_moot(
     chosen: Collection[str],
     prefix: str = "",
 ) -> None:
-    """Drop the values of a preset that do nothing beside those that the user has `chosen`: the
-    user's own would be refused."""
+    """Drop the values of a preset that have no effect with the keys that the user has `chosen`;
+    such values of the user's own would be refused."""
     for rule in model.needs if issubclass(model, Section) else ():
         fits = rule.fits(reached(model, values, rule.other)) or rule.unless(values)
         if rule.key in preset and not fits:
@@ -203,7 +203,7 @@ def _switch_rows(values: dict[str, Any], above: Mapping[str, Any]) -> None:
         return
     again = {"path", "eval_path"} & chosen.keys()  # possibly in the other of the two forms
     sources = chosen.keys() & _ROWS_OF
-    if not sources and "eval_path" in chosen:  # a file alone, in place of a data set
+    if not sources and "eval_path" in chosen:  # only a file, in place of a data set
         sources = {"path"}
     if sources:
         for source, its_own in _ROWS_OF.items():

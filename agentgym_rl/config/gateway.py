@@ -1,4 +1,4 @@
-"""The sections `gateway` and `serve`: the endpoint that agents talk to."""
+"""The sections `gateway` and `serve`: the endpoint that agents send requests to."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GatewayConfig(Section):
     the model has to learn the form (docs/gateway.md#forced-turns)."""
     sampling: Literal["request", "session"] = "request"
     """The treatment of `top_p`, penalties and other sampling parameters of clients: "request"
-    honours or refuses them, "session" ignores them all, and draws as the run says
+    honours or refuses them, "session" ignores them all, and samples as the run is configured
     (docs/gateway.md#sampling-parameters-of-clients)."""
     edited_calls: Literal["fork", "trust"] = "fork"
     """The reaction to a client that returns a sampled tool call with other arguments: the
@@ -92,7 +92,7 @@ class GatewayConfig(Section):
     keep_alive_s: float = Field(default=15.0, gt=0)
     """The longest silence of a stream before it sends a keep-alive."""
     max_requests: int = Field(default=4096, ge=1)
-    """The maximum number of concurrent requests; more are told to retry (429)."""
+    """The maximum number of concurrent requests; more are refused with 429 (retry)."""
     max_session_requests: int = Field(default=64, ge=1)
     """The maximum number of concurrent requests of one session."""
     max_session_turns: int = Field(default=10_000, ge=1)
@@ -123,7 +123,7 @@ class ServeConfig(Section):
     """The name of the environment variable with the key that opens sessions. If it is not set, a
     gateway on loopback generates and reports a key; any other host needs the variable."""
     max_sessions: int = Field(default=1024, ge=1)
-    """The maximum number of open sessions; more are told to retry (429)."""
+    """The maximum number of open sessions; more are refused with 429 (retry)."""
     idle_timeout_s: float = Field(default=600.0, gt=0)
     """The time without requests after which a session is closed and its group seat is freed."""
     group_timeout_s: float = Field(default=3600.0, gt=0)

@@ -1,5 +1,5 @@
 """The sections `model`, the policy; `init`, its preparation before the first batch; and `lora`, the
-training of a low-rank adapter beside frozen weights."""
+training of a low-rank adapter with frozen base weights."""
 
 from __future__ import annotations
 

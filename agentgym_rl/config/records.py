@@ -1,8 +1,8 @@
-"""The configurations that runs keep, of this version of the package and of earlier ones.
+"""The configuration files that runs keep, those of this version of the package and of earlier ones.
 
 A run's `config.toml` has every key that existed when it was written, but those without a value. A
-key that it lacks has the value that the package used then (`THEN`), which need not be the default
-of now: an upgrade never changes what an unfinished run learns.
+key that it lacks has the value that the package used then (`THEN`), which may differ from the
+present default: an upgrade never changes what an unfinished run learns.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def is_record(file: Path, values: Mapping[str, Any]) -> bool:
 
 
 def head_of(folder: Path | None) -> str:
-    """Return the first lines of a run's own file, to be in `folder`, if that is known."""
+    """Return the first lines of a run's own file, which is written into `folder`, if that is
+    known."""
     place = {} if folder is None else {FOLDER_KEY: str(folder.resolve())}
     return tomli_w.dumps({FORMAT_KEY: FORMAT, **place})
 
@@ -76,7 +77,7 @@ def check_format(found: object, where: object) -> None:
 
     Raises:
         LaterVersion: the format is later than `FORMAT`.
-        ConfigError: it is no number.
+        ConfigError: it is not a number.
     """
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
         raise ConfigError(f"{where}: {FORMAT_KEY} is {found!r}, expected a number of 0 or more")
@@ -88,9 +89,9 @@ def check_format(found: object, where: object) -> None:
 
 
 def brought_up(model: type[BaseModel], record: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Return the values of a run's file with those that it lacks as they were then, without values
-    that did nothing, which earlier versions accepted, and with the paths of what was moved together
-    with the run.
+    """Return the values of a run's file, brought up to date: missing keys get the values that were
+    in effect then; values without effect, which earlier versions accepted, are dropped; and paths
+    of files that were moved together with the run are corrected.
 
     Raises:
         ConfigError: see `check_format`.
@@ -115,8 +116,8 @@ def brought_up(model: type[BaseModel], record: Mapping[str, Any], file: Path) ->
 
 
 def _with_rows(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an environment of a run of format 0, alone or in a mix, whose rows are read as they
-    were then."""
+    """Return an environment of a run of format 0, by itself or in a mix, whose rows are read as
+    they were then."""
     options = env.get("options")
     if not is_dict(options):
         return dict(env)
@@ -135,8 +136,8 @@ def _is_elsewhere(before: str, now: Path) -> bool:
 
 
 def _found_again(value: Any, before: str, now: Path) -> Any:
-    """Return a value of a run's file with the absolute paths that lead nowhere, but would from the
-    folder `now` as they did from the folder `before`."""
+    """Return a value of a run's file in which absolute paths that do not exist any more, below the
+    folder `before`, are replaced by existing ones below the folder `now`."""
     if is_dict(value):
         return {name: _found_again(it, before, now) for name, it in value.items()}
     if is_list(value):

@@ -1,5 +1,6 @@
-"""Sections that packages add: the `type` of such a section is the name of a member of a registry,
-which has the class of its keys. A member is imported when its type is chosen, or all are listed."""
+"""Sections whose types packages register: the `type` of such a section names a member of a
+registry, and the member has the class of the section's keys. A member is imported when its type is
+chosen, or when all are listed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class WithKeys(ABC):
 
 
 class Kinds(ABC):
-    """The mark of a key that holds one of several sections, found when they are needed."""
+    """The annotation of a key that holds one of several sections, which are looked up when they are
+    needed."""
 
     @property
     @abstractmethod
@@ -36,7 +38,8 @@ M = TypeVar("M", bound=WithKeys)
 
 
 class Registered(Kinds, Generic[M]):
-    """The mark of a key that holds the section of a member of `group`, by default of `usual`."""
+    """The annotation of a key that holds the section of a member of `group`, by default of
+    `usual`."""
 
     def __init__(self, group: str, member: type[M], *, usual: str) -> None:
         self.group, self.member, self.usual = group, member, usual
@@ -45,7 +48,7 @@ class Registered(Kinds, Generic[M]):
         """Return the member of a name.
 
         Raises:
-            ConfigError: there is none, or it cannot be imported.
+            ConfigError: there is no such member, or it cannot be imported.
         """
         return load_extension(self.group, name, of=self.member)
 

@@ -20,7 +20,7 @@ from .section import Anytime, Fitted, InEval, OnResume, Section, Sections
 from .trainer import TrainerConfig, WeightsConfig
 
 CURRICULA = ("", "task", "level", "env")
-"""The values of `rollout.curriculum`, beside `module:Class`."""
+"""The values of `rollout.curriculum`, other than `module:Class`."""
 
 _PLAYER = re.compile(r"policy|league|env:.+|frozen:.+|url:(?P<url>https?://[^#]+)#.+")
 """The players of a seat."""
@@ -39,7 +39,8 @@ class EnvConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _reward_function(cls, values: Any) -> Any:
-        """Take a function in the place of the id as one that rewards replies (docs/python.md)."""
+        """Convert a function given as id to an environment that rewards replies with it
+        (docs/python.md)."""
         if is_mapping(values) and isinstance(found := values.get("id"), FunctionType):
             return {**values, "id": f"reward:{path_of(found)}"}
         return values
@@ -217,7 +218,7 @@ class RolloutConfig(Section):
 
     @property
     def other_models(self) -> list[str]:
-        """Return the players of seats that are models beside the policy."""
+        """Return the players of seats that are models other than the policy."""
         return sorted({who for who in self.seats.values() if not re.match("policy$|env:", who)})
 
     @property
@@ -249,7 +250,8 @@ class RolloutConfig(Section):
         yield from self._beside_teachers(algo)
 
     def _beside_teachers(self, algo: AlgoConfig) -> Iterator[str]:
-        """Yield what teachers alone make useless, and what a served one cannot compute."""
+        """Yield an error for each key that has no effect when only teachers teach, or that a served
+        teacher cannot support."""
         teacher = algo.teacher
         if not teacher.reward_coef and self.should_accept == "mixed_rewards":
             yield (

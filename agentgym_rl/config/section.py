@@ -1,7 +1,7 @@
 """The base class of every section of the configuration, and the comparison of configurations.
 
-A mark on a key says when it may have another value than before: `num_ranks: OnResume[int]`. Keys
-with a mark set where and how fast things run, and what is kept and shown. The keys without one set
+An annotation of a key defines when its value may change: `num_ranks: OnResume[int]`. Annotated keys
+set where and how fast a run executes, and what it keeps and shows. Keys without an annotation set
 what is played and learned.
 """
 
@@ -43,15 +43,15 @@ Occasion = Literal["resume", "eval"]
 
 
 class Free:
-    """The mark of a key, or of all keys of a section, that may change on some occasions."""
+    """The annotation of a key, or of all keys of a section, that may change on some occasions."""
 
     def __init__(self, *occasions: Occasion) -> None:
         self.occasions = occasions
 
 
 class Fits:
-    """The mark of a key that, left unset, gets a value for the model (`models/fitted.py`). Its
-    default is the value for a model of the size of the bundled ones."""
+    """The annotation of a key that, left unset, gets a value for the model (`models/defaults.py`).
+    Its default is the value for a model of the size of the bundled ones."""
 
 
 T = TypeVar("T")
@@ -63,16 +63,16 @@ Anytime = Annotated[T, Free("resume", "eval")]
 
 
 class Needs(NamedTuple):
-    """The rule that a key does nothing unless another key of its section fits."""
+    """The rule that a key has no effect unless another key of its section has certain values."""
 
     key: str
     other: str
     """The other key, dotted if it is in a section below."""
     said: str
-    """The values of the other key that fit, in words."""
+    """The description of those values of the other key, for the error."""
     fits: Callable[[Any], bool] = bool
     unless: Callable[[Mapping[str, Any]], bool] = lambda values: False
-    """Whether the values of the section give the key another use."""
+    """Whether, by the values of the section, the key has another use."""
 
     def found(self, section: Section) -> Any:
         """Return the value of the other key."""
@@ -80,12 +80,12 @@ class Needs(NamedTuple):
 
 
 def one_of(*values: Any) -> Callable[[Any], bool]:
-    """Return the test for one of some values."""
+    """Return a predicate: the value is one of `values`."""
     return lambda value: value in values
 
 
 def none_of(*values: Any) -> Callable[[Any], bool]:
-    """Return the test for any other than some values."""
+    """Return a predicate: the value is none of `values`."""
     return lambda value: value not in values
 
 
@@ -97,12 +97,13 @@ class Section(BaseModel):
     )
 
     absent: ClassVar[Mapping[str, str]] = {}
-    """The reasons for the absence of keys that users may look for, by name."""
+    """The reasons why keys that users may look for do not exist, by name."""
     needs: ClassVar[Sequence[Needs]] = ()
-    """The rules of keys that do something only beside some values of another key."""
+    """The rules of keys that have an effect only with some values of another key."""
 
     added_by: ClassVar[str] = ""
-    """What a package has that adds a section to this one; "": none can."""
+    """The description of a registration that adds a section to this one; "": packages cannot add
+    sections."""
 
     @classmethod
     def added_names(cls) -> Sequence[str]:
@@ -119,7 +120,8 @@ class Section(BaseModel):
         raise NotImplementedError
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        """Yield what this section refuses beside the other sections of `config`, and what to do."""
+        """Yield an error, with its remedy, for each conflict of this section with other sections of
+        `config`."""
         return iter(())
 
     @model_validator(mode="before")
@@ -130,7 +132,7 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
-        """Refuse a key that would do nothing."""
+        """Refuse a key that would have no effect."""
         for rule in self.needs:
             value, usual = getattr(self, rule.key), default(self, rule.key)
             other = rule.found(self)
@@ -150,7 +152,8 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_switch(cls, values: Any) -> Any:
-        """Refuse true and false for a key that is no switch: they would be the numbers 1 and 0."""
+        """Refuse true and false for a key that is not a switch: they would be read as the numbers 1
+        and 0."""
         for name, value in values.items() if is_mapping(values) else ():
             field = cls.model_fields.get(str(name))
             kind = field and field.annotation
@@ -238,7 +241,7 @@ def field_of(model: type[BaseModel], name: str) -> FieldInfo | None:
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return all keys of a section, those that other packages add last. A package that cannot be
-    imported is passed over: this is for lists, and using it says what is wrong."""
+    imported is skipped, because this is for lists; using its section raises the error."""
     found = dict(model.model_fields)
     if not issubclass(model, Section):
         return found

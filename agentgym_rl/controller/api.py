@@ -88,7 +88,7 @@ class ControllerApi(Api):
     def check(self, request: Request) -> None:
         if not is_secret(bearer(request), self._controller.token):
             raise _unknown()
-        self._controller.heard_s = time.monotonic()
+        self._controller.progress_s = time.monotonic()
 
     def failed(self, request: Request, error: Exception) -> str:
         self._controller.fail(error)  # not the rank's fault: the run ends with this error

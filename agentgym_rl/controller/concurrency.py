@@ -20,7 +20,7 @@ from typing import Protocol
 from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core.engine import EngineLoad
 from agentgym_rl.gym.sandbox import SandboxStats
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 from .buffer import Buffer
 
@@ -69,11 +69,11 @@ async def adapt(
     concurrency = Concurrency(config)
     buffer.limit = concurrency.limit
     controller.rollout_metrics[METRIC] = buffer.limit
-    clock = ENGINES.time  # sleeping engines do not show how busy they would be
+    clock = ENGINE_CLOCK.time  # sleeping engines do not show how busy they would be
     pause_s, since_s = _SOONEST_S, clock()
     while True:
         await asyncio.sleep(pause_s)
-        if ENGINES.asleep:
+        if ENGINE_CLOCK.asleep:
             continue
         load = await loads.read()
         if load is None:
@@ -150,14 +150,14 @@ class Look:
     has_room: bool
     """Whether the staleness bound would admit one more group."""
     trainer_waits: bool
-    sandboxes: int = 0
+    sandboxes: int
     """The sandboxes in use."""
-    want_sandbox: int = 0
+    want_sandbox: int
     """The episodes that wait for a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LimitDecision:
     """The decision after a stretch of time: the limit before and after, and the reason."""
 
     before: int
@@ -250,7 +250,7 @@ class Concurrency:
         """Discard the observations since the last verdict (engines did not answer, for example)."""
         self._stretch = None
 
-    def observe(self, look: Look) -> Verdict | None:
+    def observe(self, look: Look) -> LimitDecision | None:
         """Add a look; return a verdict if there are enough observations since the last one."""
         stretch = self._stretch
         if stretch is None or look.load.engines != stretch.last.load.engines:
@@ -265,7 +265,7 @@ class Concurrency:
         before = self.limit
         reason = self._judge(stretch)
         self._stretch = _Stretch(look, look)
-        return Verdict(before, self.limit, reason)
+        return LimitDecision(before, self.limit, reason)
 
     # ------------------------------------------------------------------ verdicts
     def _judge(self, seen: _Stretch) -> str:

@@ -23,7 +23,8 @@ from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.runtime.waiting import Changes
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, Overlap, PhasesFile, finite
+from agentgym_rl.storage.metrics import MetricsFile, finite
+from agentgym_rl.storage.phases import Overlap, PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, Recovered, batches
 
 from .buffer import Buffer
@@ -151,7 +152,7 @@ class Controller:
         """The lock held while a batch is leased, a report recorded, or the ranks are replaced."""
         self.num_reports = 0
         """The number of reported batches, including batches that were trained again."""
-        self.heard_s = time.monotonic()
+        self.progress_s = time.monotonic()
         """The time of the last request from a rank."""
         self.is_closing = False
         """Whether the run is ending."""

@@ -94,7 +94,7 @@ class RoutedTokens(NamedTuple):
     start: int
     """The position of the first token; a prompt begins at 0."""
     experts: npt.NDArray[np.int16]
-    """The experts, [n, layers, k], as in `core.choices.Experts`."""
+    """The experts, [n, layers, k], as in `core.token_records.Experts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,9 @@ class Sampler(ABC):
         under `sampling`, which is `truncated_by` a parameter; "" if it can."""
         return ""
 
-    def heard_s(self, session_id: str) -> tuple[float, float]:
-        """Return the times, on the clock `ENGINES`, of the last token for the turns of a session,
-        and of the last token of its engine, for any session; -inf if the time is not known."""
+    def progress_s(self, session_id: str) -> tuple[float, float]:
+        """Return two times on `ENGINE_CLOCK`: of the last token for the turns of a session, and of
+        the last token of its engine for any session; -inf if the time is not known."""
         return -math.inf, -math.inf
 
 

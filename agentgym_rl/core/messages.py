@@ -61,7 +61,7 @@ class Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_max_s: float = 0.0
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WorkerReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The report of a worker with each request for the engines, which is its sign of life."""
 
     seen: int

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .chat import is_list, is_mapping, is_tuple
-from .choices import Choices, Experts, Runs, Told, repeated, runs_of
 from .credit import NO_CREDIT, Credit
 from .parse import parse_json
+from .token_records import Choices, Experts, Runs, TeacherLogprobs, repeated, runs_of
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -112,7 +112,7 @@ class Row:
     """The tokens that the sampled ones were chosen from; None: always the whole vocabulary."""
     experts: Experts | None = None
     """The experts that the engine chose for each token; None: not known, or there are none."""
-    told: Told | None = None
+    teacher_logprobs: TeacherLogprobs | None = None
     """The log-probs of the tokens under served teachers; None: there are none."""
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
     _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
@@ -214,12 +214,14 @@ _ROW_DTYPES: dict[str, Any] = {
 }
 
 
-_EXTRAS: dict[str, type[Choices] | type[Experts] | type[Told]] = {
+_EXTRAS: dict[str, type[Choices] | type[Experts] | type[TeacherLogprobs]] = {
     "choices": Choices,
     "experts": Experts,
-    "told": Told,
+    "teacher_logprobs": TeacherLogprobs,
 }
 """The records that few rows have."""
+_PACKED_AS = {name: name for name in _EXTRAS} | {"teacher_logprobs": "told"}
+"""The key of each of these records in a packed row."""
 
 
 class _WholeArrays(msgspec.Struct):
@@ -256,12 +258,12 @@ def pack_row(row: Row) -> dict[str, Any]:
 
 def _packed_extras(row: Row) -> dict[str, Any]:
     found = {name: getattr(row, name) for name in _EXTRAS}
-    return {name: extra.pack() for name, extra in found.items() if extra is not None}
+    return {_PACKED_AS[name]: extra.pack() for name, extra in found.items() if extra is not None}
 
 
 def _unpacked_extras(blocks: Mapping[str, Any], length: int) -> dict[str, Any]:
-    kinds = _EXTRAS.items()
-    return {n: kind.unpack(blocks[n], length=length) for n, kind in kinds if n in blocks}
+    kinds = [(name, _PACKED_AS[name], kind) for name, kind in _EXTRAS.items()]
+    return {n: kind.unpack(blocks[at], length=length) for n, at, kind in kinds if at in blocks}
 
 
 def unpack_row(blocks: Mapping[str, Any]) -> Row:
@@ -341,7 +343,9 @@ def _unpacked_rows(packed: Sequence[Mapping[str, Any]]) -> list[Row]:
         index, count = map(int, blocks["shared"])
         if not 0 <= count <= len(rows[index]):  # before memory is taken for as many
             raise ValueError(f"{count} tokens in common with a row of {len(rows[index])}")
-        tail = unpack_row({name: of for name, of in blocks.items() if name not in _EXTRAS})
+        tail = unpack_row(
+            {name: of for name, of in blocks.items() if name not in _PACKED_AS.values()}
+        )
         head = rows[index].head(count)
         mask = np.unpackbits(np.frombuffer(blocks["head_mask"], np.uint8), count=count)
         pairs: dict[str, Any] = {n: (getattr(head, n), getattr(tail, n)) for n in _SHARED}

@@ -26,7 +26,7 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder
 from agentgym_rl.report.progress import Progress, reporting_to
 from agentgym_rl.rollout.config_checks import check
@@ -59,7 +59,7 @@ async def evaluate(
 ) -> EvalResult:
     """Evaluate a model on held-out tasks; return when every process has ended.
 
-    It runs in the event loop of the caller, and leaves signal handlers and logging alone, like
+    It runs in the event loop of the caller, and does not change signal handlers or logging, like
     `agentgym_rl.train`.
 
     >>> import asyncio
@@ -127,11 +127,12 @@ async def evaluate_all(
 
 
 async def round_robin(targets: Sequence[EvalTarget], progress: Progress) -> dict[str, Any]:
-    """Let the models play each other at a game of two seats: any two of them every held-out task,
-    once at either seat. Return ratings and results, the JSON object of `arl eval --round-robin`.
+    """Let the models play each other at a game of two seats: each pair plays every held-out task
+    twice, once at each seat. Return ratings and results, the JSON object of `arl eval
+    --round-robin`.
 
     Raises:
-        ConfigError: some configuration cannot work, or the game has not two seats.
+        ConfigError: some configuration cannot work, or the game does not have two seats.
     """
     config = targets[0].config
     spec = env_spec(config.env, config.rollout)
@@ -152,7 +153,7 @@ async def round_robin(targets: Sequence[EvalTarget], progress: Progress) -> dict
             match = kind.match(game, [players[one], players[other]])
             points = await _match(checked[one], match, progress)
             won += [{(one, other): value, (other, one): 1 - value} for value in points]
-            results = {said: points.count(value) for value, said in _RESULTS.items()}
+            results = {name: points.count(value) for value, name in _RESULTS.items()}
             pairs.append({"first": names[one], "second": names[other], **results})
     each = len(won) // len(pairs)
     tasks = [_sum(won[index::each]) for index in range(each)]
@@ -212,8 +213,8 @@ def _places(
 async def _all_checked(
     places: Sequence[tuple[EvalTarget, Path | None]], *, say: Callable[[str], None]
 ) -> list[EvalTarget]:
-    """Refuse what cannot work; return all models to evaluate, with one date in their prompts:
-    that of an evaluation which is continued."""
+    """Refuse configurations that cannot work; return all models to evaluate, with the same date in
+    their prompts: the date of the evaluation that is continued, if there is one."""
     dates = [kept_date(folder) for _, folder in places if folder is not None]
     date, checked = next((date for date in dates if date is not None), None), list[EvalTarget]()
     for one, folder in places:
@@ -229,13 +230,14 @@ async def _all_checked(
 
 
 async def _checked(target: EvalTarget, *, say: Callable[[str], None]) -> EvalTarget:
-    """Refuse what cannot work; return it with the defaults that fit its model."""
+    """Refuse a configuration that cannot work; return the target with the defaults for its
+    model."""
     await _check(target)
     config, folder = target.config, None
     if not isinstance(config.engine, EndpointConfig):
         folder = model_folder(config.model, config.env.id)
     turns = await turns_of(config.env, config.agent, config.rollout)
-    config = fitted(config, folder, turns=turns)
+    config = with_model_defaults(config, folder, turns=turns)
     if folder is not None:
         await check_prompts(config, ("eval",), say=say)
     return replace(target, config=config)
@@ -280,7 +282,7 @@ async def _evaluate(target: EvalTarget, progress: Progress, out: Path | None) ->
 async def _missing(
     target: EvalTarget, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
 ) -> tuple[EvalResult, Pace]:
-    """Play the missing episodes. If there are none, no engine is started."""
+    """Play the missing episodes; start no engine if there are none."""
     config = target.config
     spec = env_spec(config.env, config.rollout)
     tasks = await spec.read_tasks(config.eval.split, seed=config.eval.seed)

@@ -1,8 +1,8 @@
 """The evaluations of a training run: before and after it on its own engines, or on schedule.
 
 Scheduled evaluations use an additional engine that does not get publications: it gets the weights
-of one version, plays the whole evaluation of that version, and then gets the next version. Rollout
-and training continue meanwhile.
+of one version, plays the complete evaluation of that version, and then gets the next version.
+Rollout and training continue meanwhile.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Evaluator:
 
         Raises:
             InfraError, TooManyErrors, ConfigError: see `evaluate`.
-            EngineError: other versions also replied.
+            EngineError: other policy versions sampled some of the replies.
         """
         config = self._config
         spec = env_spec(config.env, config.rollout)

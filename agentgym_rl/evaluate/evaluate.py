@@ -15,7 +15,7 @@ from agentgym_rl.gateway.odd_replies import ADVICE
 from agentgym_rl.gateway.session.session import SessionSampling
 from agentgym_rl.rollout.episode import Player, play_with_retries
 from agentgym_rl.rollout.producer import drawn
-from agentgym_rl.storage.metrics import CUT_SHARE
+from agentgym_rl.storage.metric_warnings import CUT_SHARE
 
 from .result import DURATION, EnvResult, EvalResult, summarize
 
@@ -73,8 +73,8 @@ async def evaluate(
     except failures of infrastructure, which are not results.
 
     An episode that fails because of infrastructure is played again, up to `rollout.max_retries`
-    times. The first one for which that fails too ends the evaluation. Episodes that fail in the
-    agent's or environment's code, or have too long a first prompt, are left out of the means;
+    times. If the last attempt of an episode fails too, the evaluation ends. Episodes that fail in
+    the agent's or environment's code, or have too long a first prompt, are left out of the means;
     `outcomes` counts them.
 
     Raises:

@@ -1,5 +1,5 @@
-"""The folder of an evaluation: its request (a model with its configuration), and the episodes
-played so far. Several evaluations of the same tasks are compared here.
+"""The folder of an evaluation: its target (a model with its configuration), and the episodes played
+so far. Several evaluations of the same tasks are compared here.
 
 `config.toml` (resolved, complete) · `evaluated.json` (the model) · `episodes.db` (every finished
 episode, on disk before it counts) · `result.json` (after the last episode; as `arl eval --json`).
@@ -160,8 +160,8 @@ def kept_date(path: Path) -> str | None:
 
 
 def with_kept(target: EvalTarget, path: Path) -> EvalTarget:
-    """Return what is evaluated with the keys that are newer than the evaluation kept in a folder,
-    and not named, at the values that they had in effect then."""
+    """Return the target for continuing the evaluation kept in a folder: keys that did not exist
+    then, and that the user did not set, get the values that were in effect then."""
     config = target.config
     try:
         named = flat(parse_toml((path / MARK).read_text(encoding="utf-8")))
@@ -181,7 +181,7 @@ def with_kept(target: EvalTarget, path: Path) -> EvalTarget:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the differences of `other` from `one` on which an evaluation depends."""
+    """Return the differences of `other` from `one` that affect an evaluation."""
     return config_differences(one, other, free=free_keys(Config, "eval"))
 
 
@@ -211,7 +211,7 @@ def _check_same(path: Path, target: EvalTarget) -> None:
 
 def _check_whole(path: Path) -> None:
     if not (path / EPISODES).exists():
-        return  # killed before its first episode, or to be replayed
+        return  # killed before its first episode, or about to play again
     try:
         check_log(path / EPISODES)
     except ConfigError as error:

@@ -1,8 +1,8 @@
 """The queue of due evaluations of a run: versions with their weights, in order.
 
-A version is pinned when it is published: hard links beside the files that engines read protect
-it from pruning. A thread then moves it into the run's folder, which may be on another disk, until
-it is evaluated. Waiting versions are limited only by disk space, and outlive the process.
+A version is pinned when it is published: hard links next to the files that engines read protect it
+from pruning. A thread then moves it into the run's folder, which may be on another disk, until it
+is evaluated. Waiting versions are limited only by disk space, and outlive the process.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EvalQueue:
         self._pinned: asyncio.Queue[int | None] = asyncio.Queue()
         self._ready: asyncio.Queue[int | None] = asyncio.Queue()
         self._owed: set[int] = set()
-        """The versions that were due before a crash and are to be produced again."""
+        """The versions that were due before a crash and have to be trained again."""
         self._is_resumed = recovered.incarnation > 0
 
     def recover(self) -> None:

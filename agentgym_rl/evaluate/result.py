@@ -16,7 +16,7 @@ from agentgym_rl.gateway.odd_replies import ADVICE
 from .statistics import Estimate
 
 _MOST_FAILED = 0.2
-"""The share of episodes without a result of their own above which there is none of them all."""
+"""The share of failed episodes above which the evaluation fails."""
 DURATION = "duration_s"
 """The metric that an evaluation adds to its episodes: the seconds of each, with its retries."""
 
@@ -49,8 +49,8 @@ class EvalResult:
     resumed: int
     """The number of episodes that an earlier command had played."""
     prompt_tokens: int
-    """The prompt tokens of all turns of all episodes, with each turn's whole prompt; without the
-    tokens of failed attempts."""
+    """The prompt tokens of all turns of all episodes, counting the complete prompt of each turn;
+    failed attempts do not count."""
     cached_tokens: int | None
     """The prompt tokens from a cache; None: the endpoint did not report them."""
     completion_tokens: int
@@ -65,7 +65,7 @@ class EvalResult:
     empty_turns: int
     """The replies of an external endpoint without text and calls."""
     text_calls: int
-    """The replies of an external endpoint with a call in their text, which nobody reads."""
+    """The replies of an external endpoint with a tool call in their text, which is not parsed."""
     outgrown: int
     """The episodes whose conversation outgrew the context length after their first turn; they
     count with their reward."""
@@ -105,7 +105,7 @@ def summarize(
         duration_s=duration_s,
         resumed=resumed,
         prompt_tokens=_total(finished, "prompt_tokens"),
-        cached_tokens=_told(finished, "cached_tokens"),
+        cached_tokens=_count_if_complete(finished, "cached_tokens"),
         completion_tokens=_total(finished, "sampled_tokens"),
         uncounted_turns=_total(finished, "uncounted_turns"),
         cost_usd=_cost(finished, config),
@@ -164,10 +164,10 @@ def _cost(finished: Sequence[Trajectory], config: EvalConfig) -> float | None:
     """Return the cost by the configured prices, or else as reported per episode; None if it is
     not known completely."""
     if config.price_prompt is None or config.price_completion is None:
-        return _told_of_all(finished, "cost_usd")
+        return _sum_if_complete(finished, "cost_usd")
     if _total(finished, "uncounted_turns"):
         return None
-    cached = _told(finished, "cached_tokens") or 0
+    cached = _count_if_complete(finished, "cached_tokens") or 0
     price_cached = config.price_prompt if config.price_cached is None else config.price_cached
     full = _total(finished, "prompt_tokens") - cached
     replies = _total(finished, "sampled_tokens")
@@ -176,16 +176,17 @@ def _cost(finished: Sequence[Trajectory], config: EvalConfig) -> float | None:
     )
 
 
-def _told_of_all(finished: Sequence[Trajectory], metric: str) -> float | None:
-    """Return the sum over the episodes with any turn; None: one of them does not report it."""
-    asked = [t for t in finished if t.num_turns]
-    if not asked or any(metric not in t.metrics for t in asked):
+def _sum_if_complete(finished: Sequence[Trajectory], metric: str) -> float | None:
+    """Return the sum of `metric` over the episodes with at least one turn; None: one of them lacks
+    it."""
+    played = [t for t in finished if t.num_turns]
+    if not played or any(metric not in t.metrics for t in played):
         return None
-    return sum(t.metrics[metric] for t in asked)
+    return sum(t.metrics[metric] for t in played)
 
 
-def _told(finished: Sequence[Trajectory], metric: str) -> int | None:
-    total = _told_of_all(finished, metric)
+def _count_if_complete(finished: Sequence[Trajectory], metric: str) -> int | None:
+    total = _sum_if_complete(finished, metric)
     return None if total is None else int(total)
 
 

@@ -131,7 +131,7 @@ Won = dict[tuple[int, int], float]
 
 
 def ratings(tasks: Sequence[Won], num_players: int, *, seed: int = 0) -> list[Rating]:
-    """Return the ratings that make the results of the games of each task likeliest.
+    """Return the maximum-likelihood ratings given the results of the games of each task.
 
     Bradley and Terry 1952 (https://doi.org/10.2307/2334029), draws as half a win each, with one
     drawn game between any two players added, so that a player who always won has a finite rating.

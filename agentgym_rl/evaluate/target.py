@@ -37,8 +37,8 @@ def chosen(
         if not (weights or "model.path" in overrides):
             return _export(Path(run), config, overrides)
     elif weights and config is None:
-        said = f"--checkpoint {checkpoint} without --run or --config"
-        config = config_of(run_of(weights), said)
+        option = f"--checkpoint {checkpoint} without --run or --config"
+        config = config_of(run_of(weights), option)
     return EvalTarget(load_config(config, overrides), weights)
 
 
@@ -69,7 +69,7 @@ def config_of_run(run: Path, config: object = None) -> Path:
     """Return the configuration file of the folder `run`.
 
     Raises:
-        ConfigError: there is none, or a `config` is given, too.
+        ConfigError: there is no such file, or a `config` is given, too.
     """
     if config is not None:
         raise ConfigError(
@@ -94,7 +94,7 @@ def checked_checkpoint(path: Path) -> Path:
     """Return the absolute path of a checkpoint.
 
     Raises:
-        ConfigError: it is none; the message names one, if there is one nearby.
+        ConfigError: the folder is not a checkpoint; the message names one nearby, if there is one.
     """
     if not path.is_dir():
         raise ConfigError(f"--checkpoint {path}: no such folder (in {Path.cwd()})")

@@ -15,7 +15,7 @@ from typing import Any, cast, get_args
 
 from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
 from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 from agentgym_rl.runtime.tasks import together
 
 from .errors import ApiError, bad_request
@@ -37,7 +37,7 @@ class ClientGone(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestIdentity:
     """The identity of a request: a retry has the same identity."""
 
     digest: bytes
@@ -51,7 +51,7 @@ class Asked:
     """What the client says of the request's lineage."""
 
     @classmethod
-    def of(cls, scope: Scope, path: str, body_digest: bytes, num_new: int) -> Asked:
+    def of(cls, scope: Scope, path: str, body_digest: bytes, num_new: int) -> RequestIdentity:
         """Return the identity of a request whose body has been read.
 
         Raises:
@@ -77,7 +77,7 @@ class Exchange:
     The callbacks in `on_delivery` run once a client that is still connected has the full answer.
     """
 
-    def __init__(self, asked: Asked, send: Send) -> None:
+    def __init__(self, asked: RequestIdentity, send: Send) -> None:
         self.asked = asked
         self.started = False
         self.num_followers = 0
@@ -163,7 +163,7 @@ class Exchange:
         self.num_followers += 1
         self._company.set()
         try:
-            async with ENGINES.timeout(timeout_s), together() as tasks:
+            async with ENGINE_CLOCK.timeout(timeout_s), together() as tasks:
                 watcher = tasks.create_task(_raise_when_gone(receive), name="client")
                 await self._replay(send)
                 watcher.cancel()
@@ -219,7 +219,7 @@ class Exchanges:
         """Return the number of answers in progress."""
         return len(self._open)
 
-    def open(self, asked: Asked, send: Send) -> Exchange:
+    def open(self, asked: RequestIdentity, send: Send) -> Exchange:
         """Begin a new answer."""
         exchange = Exchange(asked, send)
         self._open.add(exchange)
@@ -232,7 +232,7 @@ class Exchanges:
         if exchange.ended_well:
             self._kept[exchange] = exchange
 
-    def earlier(self, asked: Asked) -> Exchange | None:
+    def earlier(self, asked: RequestIdentity) -> Exchange | None:
         """Return the answer to which a retried request belongs; None for a new request.
 
         Raises:

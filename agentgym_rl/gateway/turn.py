@@ -9,10 +9,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
-from agentgym_rl.core.choices import choices_of, mask_of
 from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.core.errors import EngineError, RequestRefused
-from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, beside
+from agentgym_rl.core.token_records import choices_of, mask_of
+from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, in_thread_if_large
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.client_sampling import refused
 from agentgym_rl.gateway.session.prompts import prepare_context
@@ -20,7 +20,7 @@ from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.detokenizer import Detokenizer
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 from agentgym_rl.runtime.tasks import together
 
 from .dialects import OnEvents, Reply
@@ -124,9 +124,11 @@ class Turn(Reply):
         try:
             async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
                 async for delta in stream:
-                    self.session.heard_s = ENGINES.time()
+                    self.session.progress_s = ENGINE_CLOCK.time()
                     size = TOKEN_SIZE * len(delta.token_ids)
-                    await on_events(self, self._keep(await beside(size, self._take, delta)))
+                    await on_events(
+                        self, self._keep(await in_thread_if_large(size, self._take, delta))
+                    )
         except RequestRefused as error:
             # An engine that refuses a request with a grammar refuses the grammar, which is made of
             # the client's schemas, so the client must be told. Some engines need one cut for
@@ -138,8 +140,10 @@ class Turn(Reply):
             raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
         self._check_end()
         if self._must_know_choices:
-            await beside(INLINE_SIZE, self._find_choices)  # to compile may take a second
-        ending = await beside(TOKEN_SIZE * len(self.sample.ids), self._ending)
+            await in_thread_if_large(
+                INLINE_SIZE, self._find_choices
+            )  # to compile may take a second
+        ending = await in_thread_if_large(TOKEN_SIZE * len(self.sample.ids), self._ending)
         await on_events(self, self._keep(ending))
 
     @property
@@ -349,7 +353,7 @@ async def open_turns(
     form = request.form
     grammar, base = None, context.base
     if form is not None and session.config.forced == "grammar":
-        grammar = await beside(size, grammars.of, form, prompt_end)
+        grammar = await in_thread_if_large(size, grammars.of, form, prompt_end)
     tools = request.tools if request.calls else None
     raw = request.prompt is not None
     return [

@@ -1,9 +1,9 @@
-"""The contract of what the training of an episode needs beside its tokens: it is added once the
-episode has ended, before it is logged.
+"""The contract of additions to an episode: data that its training needs in addition to its tokens.
+They are made once the episode has ended, before it is logged.
 
 A batch that is trained again, after a crash or by `arl replay`, then has the same numbers. An entry
-point of the group `agentgym_rl.additions` names an `AdditionKind`, which says itself from the
-configuration whether it is meant. The log-probs of served teachers are a member
+point of the group `agentgym_rl.additions` names an `AdditionKind`, whose `takes` decides from the
+configuration whether it applies. One member adds the log-probs of served teachers
 (arl_objectives/served_teachers.py).
 """
 
@@ -23,11 +23,11 @@ GROUP = "additions"
 
 
 class Addition(ABC):
-    """A source of what is added to the episodes of a run. One event loop only."""
+    """A source of additions to the episodes of a run. One event loop only."""
 
     @abstractmethod
     async def added(self, episode: Trajectory, task: Task) -> Trajectory:
-        """Return an episode that trains with what is added to it.
+        """Return a trainable episode with its addition.
 
         Raises:
             InfraError, ConfigError: it cannot be had, so the run cannot go on.
@@ -42,12 +42,12 @@ class AdditionKind(ABC):
         """Return whether this kind adds to the episodes of a run with this configuration."""
 
     async def check(self, config: Config, model_dir: Path, *, say: Callable[[str], None]) -> None:
-        """Refuse what does not fit the model in `model_dir`, before anything is started; `say`
-        shows what goes on.
+        """Refuse a configuration that does not fit the model in `model_dir`, before anything is
+        started; `say` prints progress.
 
         Raises:
             ConfigError: it does not fit.
-            InfraError: what it depends on does not answer.
+            InfraError: a service that it depends on does not answer.
         """
         return None
 
@@ -60,7 +60,7 @@ def addition_kinds(config: Config) -> list[AdditionKind]:
     """Return the registered kinds that take this configuration, by their names.
 
     Raises:
-        ConfigError: there are teachers, and none takes them.
+        ConfigError: there are served teachers, and no registered kind handles them.
     """
     members = load_extensions(GROUP, of=AdditionKind)
     found = [kind for kind in members.values() if kind.takes(config)]
@@ -71,7 +71,7 @@ def addition_kinds(config: Config) -> list[AdditionKind]:
 
 @asynccontextmanager
 async def additions(config: Config) -> AsyncGenerator[Sequence[Addition]]:
-    """Open what is added to the episodes of a run, in the order in which it is added."""
+    """Open the additions to the episodes of a run, in the order in which they are made."""
     async with AsyncExitStack() as stack:
         kinds = addition_kinds(config)
         yield [await stack.enter_async_context(kind.opened(config)) for kind in kinds]

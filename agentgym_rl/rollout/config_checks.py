@@ -101,8 +101,8 @@ async def check_parts(config: Config) -> EnvSpec:
 
 
 async def _check_sandbox(sandbox: SandboxConfig, env_id: str, *, here: bool) -> None:
-    """Refuse a sandbox that does not work on this machine; if the run is not `here`, as that of a
-    Slurm job, check only its options.
+    """Refuse a sandbox that does not work on this machine; if the run is not `here` (a Slurm job),
+    check only its options.
 
     Raises:
         ConfigError: the backend is unknown, or does not take its options.

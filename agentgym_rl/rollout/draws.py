@@ -1,10 +1,10 @@
-"""The contract of a choice among the tasks of a run, which an installed package registers.
+"""The contract of a task selection (`Draws`), which an installed package registers.
 
-The cursor (producer.py) offers the tasks in their order, and the choice takes each one or passes
-over it. It may depend on results of groups, so the log has a task that is taken before it is
-played: a run that is resumed takes the same ones. An entry point of the group `agentgym_rl.draws`
-names a `DrawsKind`, which says itself from `rollout` whether it is meant; without one, every task
-is played. The curriculum is a member (arl_objectives/curriculum.py).
+The cursor (producer.py) offers the tasks in their order, and the selection takes or skips each one.
+It may depend on results of groups, so a task that is taken is logged before it is played: a resumed
+run takes the same tasks. An entry point of the group `agentgym_rl.draws` names a `DrawsKind`, whose
+`takes` decides from `rollout` whether it applies; without one, every task is played. The curriculum
+is a member (arl_objectives/curriculum.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP = "draws"
 
 
 class Draws(ABC):
-    """A choice among the tasks of one run. One event loop only."""
+    """A selection of the tasks of one run. One event loop only."""
 
     @property
     @abstractmethod
@@ -33,8 +33,8 @@ class Draws(ABC):
 
     @abstractmethod
     def takes(self, index: int, task: Task, *, version: int) -> bool:
-        """Return whether the task at `index` is to be played, while `version` is served. It depends
-        on no result of a group that began later than the version before."""
+        """Return whether the task at `index` is to be played while `version` is served. The answer
+        depends only on groups that began under the version before, or earlier."""
 
     @abstractmethod
     async def record(self, index: int, task: Task) -> None:
@@ -42,20 +42,20 @@ class Draws(ABC):
 
     @abstractmethod
     def saw(self, group: Group) -> None:
-        """Keep the result of a group that has ended, and is in the log."""
+        """Record the result of a group that has ended and is in the log."""
 
     @abstractmethod
     def exhausted(self, passed: int) -> ConfigError:
-        """Return the error of a run that would end because `passed` tasks in a row were passed
-        over, with advice."""
+        """Return the error, with advice, that ends a run after `passed` tasks in a row were
+        skipped."""
 
 
 class DrawsKind(ABC):
-    """A kind of choices among tasks. Its methods have no side effects."""
+    """A kind of task selections. Its methods have no side effects."""
 
     @abstractmethod
     def takes(self, config: RolloutConfig) -> bool:
-        """Return whether this kind chooses the tasks of a run with this configuration."""
+        """Return whether this kind selects the tasks of a run with this configuration."""
 
     @abstractmethod
     def check(self, config: RolloutConfig) -> None:
@@ -69,7 +69,8 @@ class DrawsKind(ABC):
     def draws(
         self, config: RolloutConfig, episodes: EpisodeLog, *, seed: int, recovered: Recovered
     ) -> Draws:
-        """Return the choice of a run, which goes on from the answers and results in its log.
+        """Return the selection for a run; it continues from the decisions and results in the run's
+        log.
 
         Raises:
             ConfigError: see `check`.
@@ -94,7 +95,7 @@ def draws_kind(config: RolloutConfig) -> DrawsKind | None:
 def draws_of(
     config: RolloutConfig, episodes: EpisodeLog, *, seed: int, recovered: Recovered = NOTHING
 ) -> Draws | None:
-    """Return the choice among the tasks of a run; None: every task is played.
+    """Return the task selection of a run; None: every task is played.
 
     Raises:
         ConfigError: see `draws_kind` and `DrawsKind.check`.

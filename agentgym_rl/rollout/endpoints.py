@@ -1,4 +1,5 @@
-"""The contract of engines that are models served elsewhere, which reply without their tokens."""
+"""The contract of external endpoints: models served elsewhere, whose replies come without token
+ids."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class EndpointKind(EngineKind):
     """A kind of endpoints, among the kinds of engines: `section` is derived from EndpointConfig.
 
-    Its module is imported with any configuration, so it imports what is slow when it is used.
+    Its module is imported with any configuration, so it imports slow modules inside functions.
     """
 
     def place(self, engine: EndpointConfig) -> str:
@@ -35,8 +36,8 @@ class EndpointKind(EngineKind):
     def serving(
         self, config: Config, engine: EndpointConfig, *, advice: str = ""
     ) -> AbstractAsyncContextManager[Player]:
-        """Open a player of the model `config.model.path`. `advice`: what a user can do if the
-        endpoint refuses all requests; empty: the usual.
+        """Open a player of the model `config.model.path`. `advice`: the remedy in the error if the
+        endpoint refuses all requests; empty: the default one.
 
         Raises:
             ConfigError: the endpoint refuses all requests, with the reason; raised at once, in an

@@ -1,4 +1,4 @@
-"""The play of one episode: open a session, let the agent run, and turn the events into a record.
+"""The play of one episode: a session is opened, the agent runs, and the events become a record.
 
 A failed episode is data: this is the only place where exceptions become outcomes.
 """
@@ -30,7 +30,7 @@ from agentgym_rl.gym.sandbox import Sandbox
 from agentgym_rl.gym.services import NO_SERVICES, Services
 from agentgym_rl.gym.wrappers import StepTimeout, within
 from agentgym_rl.runtime.log import Repeated
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +65,15 @@ class Deadlines:
     def of_episode(
         self, session: Session, env: EpisodeEnv
     ) -> AbstractAsyncContextManager[asyncio.Timeout]:
-        """Limit an episode, in a context: its time, or else its time without progress."""
+        """Limit the time of an episode in a context, or else its time without progress."""
         if self.episode_s is not None:
-            return ENGINES.timeout(self.episode_s)
+            return ENGINE_CLOCK.timeout(self.episode_s)
 
         def active_s() -> float:
             at_work = session.in_flight or env.is_stepping  # both have limits of their own
-            return ENGINES.time() if at_work else max(session.heard_s, env.heard_s)
+            return ENGINE_CLOCK.time() if at_work else max(session.progress_s, env.progress_s)
 
-        return ENGINES.timeout(self.idle_s, own=active_s)
+        return ENGINE_CLOCK.timeout(self.idle_s, own=active_s)
 
     def passed(self) -> str:
         """Return the message for an episode that took too long."""
@@ -131,8 +131,8 @@ class EpisodeEnv(Env):
         self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
         self.is_stepping = False
-        self.heard_s = -math.inf
-        """The time of the end of the last step, on the clock `ENGINES`."""
+        self.progress_s = -math.inf
+        """The time of the end of the last step, on the clock `ENGINE_CLOCK`."""
 
     async def start(self) -> None:
         """Reset the wrapped environment to the task."""
@@ -217,7 +217,7 @@ class EpisodeEnv(Env):
             yield
         finally:
             self.is_stepping = False
-            self.heard_s = ENGINES.time()
+            self.progress_s = ENGINE_CLOCK.time()
 
     async def close(self) -> None:
         """Close the wrapped environment; a failure is logged and does not change the record."""
@@ -246,14 +246,14 @@ class EpisodeEnv(Env):
             if not all(map(math.isfinite, metrics.values())):
                 raise ValueError(f"env.step's metrics must be finite, got {metrics}")
             self.metrics |= {name: float(value) for name, value in metrics.items()}
-        if told := step.info.get("verifier"):
+        if verdict := step.info.get("verifier"):
             detail = step.info.get("verifier_detail")
-            self.verdict = (f"{told}: {detail}" if detail else str(told))[:MAX_VERDICT]
+            self.verdict = (f"{verdict}: {detail}" if detail else str(verdict))[:MAX_VERDICT]
         self.reward = reward
 
     def _pay_turn(self, step: Step, action: Message) -> None:
-        """Pay the turn reward of `step`, if any, to the turn that became `action`; ValueError: it
-        is not finite."""
+        """Add the turn reward of `step`, if any, to the turn that became `action`; raise ValueError
+        if it is not finite."""
         value = step.info.get("turn_reward")
         if not value:
             return
@@ -263,8 +263,8 @@ class EpisodeEnv(Env):
             return
         self.metrics[UNPAID] = self.metrics.get(UNPAID, 0.0) + 1
         if self._session.sampling.train:
-            said = "%s of task %s is not paid: the agent has not asked the model for any turn"
-            self._warnings.warn(said, what, self._task.id, why=what)
+            text = "%s of task %s is not paid: the agent has not requested any turn of the model"
+            self._warnings.warn(text, what, self._task.id, why=what)
 
     def _blame(self, what: str, error: BaseException) -> None:
         """Record a failure of the wrapped environment; a cancellation of our own task is not one.
@@ -280,7 +280,7 @@ class EpisodeEnv(Env):
 
 
 async def at_once() -> None:
-    """Return at once: there is nothing to wait for."""
+    """Return immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,8 @@ class Player:
     """The parts that are the same for all episodes of a run."""
 
     make_env: Callable[[], Env]
-    """The maker of environments like those of `make`: checked, and limited in turns and time."""
+    """A function that makes an environment with the wrappers of `make`: checked, and limited in
+    turns and time."""
     make_agent: Callable[[], Agent]
     gateway: SessionServer
     """The gateway, or a relay to an external model."""
@@ -300,8 +301,8 @@ class Player:
     env_id: str = ""
     """The id of the environments of `make_env`, if `reset` does not return one."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
-    """The wait until an engine serves, called before an episode is played again; may raise
-    InfraError."""
+    """A function that waits until an engine serves, called before an episode is played again; it
+    may raise InfraError."""
 
     input_limit: InputLimit | None = None
     """The limit of the first prompt; tasks with a longer one are not played."""
@@ -410,13 +411,14 @@ async def play_with_retries(
 
 
 class _Deadline(Exception):
-    """The end of an episode by its own deadline: slowness must not become a reward of 0."""
+    """An episode ended by its own deadline, which must not become a reward of 0."""
 
 
 def _judge(
     failed: BaseException | None, env: EpisodeEnv | None, record: SessionRecord
 ) -> tuple[Outcome, str]:
-    """Return the outcome and the error. Infrastructure comes first: it may have caused the rest."""
+    """Return the outcome and the error. Failures of infrastructure come first: they may have caused
+    the others."""
     failure = env.failure if env else failed
     if record.infra_error:
         return Outcome.INFRA_ERROR, record.infra_error

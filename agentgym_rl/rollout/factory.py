@@ -1,4 +1,5 @@
-"""The construction of the rollout side: engines, the gateway in front of them, a player on top."""
+"""The construction of the rollout side: the configured environment and its services, engines, the
+gateway in front of them, and a player on top."""
 
 from __future__ import annotations
 
@@ -61,15 +62,16 @@ def env_spec(env: EnvConfig, rollout: RolloutConfig) -> EnvSpec:
 
 
 async def turns_of(env: EnvConfig, agent: AgentConfig, rollout: RolloutConfig) -> int | None:
-    """Return the most replies of an episode, as environment and agent name them; None: no limit."""
+    """Return the maximum number of turns of an episode, the smaller of the environment's and the
+    agent's `max_turns`; None: no limit."""
     spec = env_spec(env, rollout)
     limits = [(await specimen(spec)).max_turns, agent.options.get("max_turns")]
     return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
 async def specimen(spec: EnvSpec) -> Env:
-    """Return a closed instance of an environment, which is never played: making it checks the
-    options, and its attributes tell which services it needs."""
+    """Return a closed instance of an environment, which is never played: its construction checks
+    the options, and its attributes show which services it needs."""
     env = spec.make()
     try:
         await within(CLOSE_TIMEOUT_S, env.close())
@@ -92,8 +94,8 @@ async def services(
 async def policy_gateway(
     fleet: Engines, model_dir: Path, config: GatewayConfig, *, max_model_len: int
 ) -> AsyncGenerator[Gateway]:
-    """Wait until the engines are ready, yield a gateway in front of them, which does not serve yet,
-    and watch over the engines meanwhile."""
+    """Wait until the engines are ready, and yield a gateway in front of them, which does not serve
+    yet; supervise the engines while the context is open."""
     chat = ChatFormat.load(model_dir, config)
     info = await fleet.ready()
     if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # "" from vLLM and SGLang
@@ -124,7 +126,7 @@ async def serving_policy(
     opponents: Mapping[str, Player] = MappingProxyType({}),
 ) -> AsyncGenerator[Player]:
     """Serve a gateway on these engines, and yield a player of the configured episodes. The services
-    are those `given`, or else started here. `opponents`: the players of models beside the
+    are those `given`, or else started here. `opponents`: the players of models other than the
     policy."""
     model_dir = model_folder(config.model, config.env.id)
     max_model_len = config.own_engine.max_model_len

@@ -1,10 +1,11 @@
 """The groups of a run from their admission to their end, however their episodes are played.
 
 A group is the `group_size` episodes of one task. It is admitted under the staleness bound and takes
-over the members that a killed run had logged. Each other member is in the log before it counts, and
-the last one finishes the group: it is rewarded (`rollout.group_reward`), judged, logged, and handed
-to the buffer, or dropped with its budget back. All members are trained, or none: a member that
-cannot be trained (after retries of infrastructure failures) drops its group.
+over the members that a killed run had logged. Each other member is logged before it counts. After
+the last one the group is rewarded (`rollout.group_reward`), filtered (`rollout.should_accept`) and
+logged; then it goes to the buffer, or is dropped and its capacity released. All members are
+trained, or none: if one cannot be trained (after retries of infrastructure failures), its group is
+dropped.
 
 `producer.py` plays groups in this process. Extensions lease them to worker processes
 (`arl_scale/workers/leases.py`), or have other programs play them (`arl_serve/session_groups.py`).
@@ -88,8 +89,8 @@ class GroupRewarder:
                 ) from error
 
     async def rewarded(self, task: Task, members: Sequence[Trajectory]) -> Sequence[Trajectory]:
-        """Return the members with the rewards of their group added; asked again while
-        infrastructure fails. Members that are rewarded already are returned as they are.
+        """Return the members with the rewards of their group added; the function is called again
+        while infrastructure fails. Members that are rewarded already are returned as they are.
 
         Raises:
             InfraError: the function raised it, or took too long, at every attempt.
@@ -119,7 +120,7 @@ class GroupRewarder:
             async with limit:
                 if inspect.iscoroutinefunction(function):
                     found = await function(task, members)
-                else:  # it may wait for something: not on the event loop
+                else:  # it may block, so it runs outside the event loop
                     found = await asyncio.wrap_future(
                         in_thread(lambda: function(task, members), name=self._name)
                     )
@@ -170,7 +171,7 @@ class FinishedGroups:
         episodes: EpisodeLog,
         draws: Draws | None = None,
     ) -> None:
-        """Give the result of each group to `draws`, the run's choice among tasks."""
+        """Store the arguments; `draws`, the run's task selection, gets the result of each group."""
         self.outcomes: Counter[str] = Counter()
         """The number of episodes by outcome."""
         self.costs: dict[str, float] = {}
@@ -200,7 +201,8 @@ class FinishedGroups:
         Raises:
             ConfigError: the filter or the group's reward fails, or the filter has refused too many
                 groups in a row.
-            TooManyErrors: the group's reward could not be had, as those of others before.
+            TooManyErrors: the group's reward could not be computed, and neither could those of many
+                groups before.
         """
         if not (cause := cause or self._untrainable(members)):
             try:
@@ -245,7 +247,7 @@ class FinishedGroups:
     def _add_costs(
         self, members: Sequence[Trajectory], *, since: Sequence[Trajectory] = ()
     ) -> None:
-        """Add the costs of members, less those that they had already as `since`."""
+        """Add the costs of members, minus the costs that are already counted for `since`."""
         for name in COSTS:
             if cost := _sum(members, name) - _sum(since, name):
                 self.costs[name] = self.costs.get(name, 0.0) + cost
@@ -264,7 +266,7 @@ class FinishedGroups:
     def _unrewarded(
         self, members: Sequence[Trajectory], outcome: Outcome, error: EpisodeError
     ) -> None:
-        """Record that a group got no reward of its own: its episodes count as failed from now on.
+        """Record that the group reward failed: the group's episodes count as failed from now on.
 
         Raises:
             TooManyErrors: more than a fifth of the last 64 episodes failed.
@@ -364,7 +366,7 @@ class OpenGroups:
         self.recovered = recovered
         self.finished = FinishedGroups(config, buffer=buffer, episodes=episodes, draws=draws)
         self.chooses = draws is not None
-        """Whether the run chooses among its tasks."""
+        """Whether the run has a task selection."""
         self._size = config.group_size
         self._additions = additions
         self._groups: dict[str, OpenGroup] = {}
@@ -392,20 +394,19 @@ class OpenGroups:
         self._groups[group.id] = group
 
     def withdraw(self, group: OpenGroup) -> None:
-        """Give back the room of a group without members; it may be admitted again."""
+        """Release the capacity of a group without members; it may be admitted again."""
         assert not group.members, "a group with members is finished, not withdrawn"
         if self._groups.pop(group.id, None) is not None:
             self.buffer.withdraw()
 
     async def add(self, group: OpenGroup, member: Trajectory, *, logs_task: bool = False) -> bool:
-        """Take a member that has ended: if it trains, the additions are made to it, and the log
-        has it before it counts. Return whether the group is now whole and has to be finished.
-        `logs_task`: the log gets the group's task, too, which could not be made again after a
-        crash.
+        """Add a member that has ended: if it trains, it gets the additions, and is logged before it
+        counts. Return whether the group is now complete and has to be finished. `logs_task`: the
+        group's task is logged, too, because it could not be recreated after a crash.
 
         Raises:
             TooManyErrors, StorageError: the run cannot go on.
-            InfraError, ConfigError: nor can it without an addition.
+            InfraError, ConfigError: an addition is not available, so the run cannot go on.
         """
         name = member.episode_id
         group.members[name] = member
@@ -430,7 +431,7 @@ class OpenGroups:
         return len(group.members) == self._size and not group.arriving
 
     async def finish(self, group: OpenGroup, *, cause: str = "") -> None:
-        """Finish a group that is whole, or drop one for `cause`. Idempotent.
+        """Finish a complete group, or drop one for `cause`. Idempotent.
 
         Raises:
             ConfigError: see `FinishedGroups.finish`.

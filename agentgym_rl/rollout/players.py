@@ -1,4 +1,4 @@
-"""The kinds of players that installed packages register, beside the player of one agent.
+"""The kinds of players that installed packages register, in addition to the player of one agent.
 
 `agentgym_rl.players`     what is played: an episode of one agent, unless a kind takes it, such as
                           games with an agent at each seat (game.py)
@@ -22,7 +22,7 @@ PLAYERS = "players"
 class PlayerKind(ABC):
     """A kind of players of a run's training episodes, made from the player of one agent.
 
-    Evaluations play with `Player.single_agent` of what it makes.
+    Evaluations use the `single_agent` player of the result.
     """
 
     @abstractmethod
@@ -33,7 +33,7 @@ class PlayerKind(ABC):
     def player(
         self, single_agent: Player, rollout: RolloutConfig, opponents: Mapping[str, Player]
     ) -> Player:
-        """Return the player of a run; `opponents` are players of models beside the policy."""
+        """Return the player of a run; `opponents` are players of models other than the policy."""
 
     def check(self, rollout: RolloutConfig, spec: EnvSpec, env: Env) -> None:  # noqa: B027
         """Refuse a run that cannot work with `env`, an instance of `spec`.
@@ -43,15 +43,16 @@ class PlayerKind(ABC):
         """
 
     def check_single_agent(self, spec: EnvSpec, env: Env) -> None:  # noqa: B027
-        """Refuse to play `env`, an instance of `spec`, with one agent, if this kind knows that it
-        takes more.
+        """Refuse to play `env`, an instance of `spec`, with a single agent, if this kind knows that
+        it needs several.
 
         Raises:
             ConfigError: the reason.
         """
 
     def seats(self, env: Env) -> Sequence[str]:
-        """Return the seats of `env` that `match` gives to players; none: it is no game for it."""
+        """Return the seats of `env` that `match` gives to players; empty: `env` is not a game of
+        this kind."""
         return ()
 
     def match(self, env: Env, players: Sequence[Player]) -> Player:
@@ -81,7 +82,7 @@ def player_kind(rollout: RolloutConfig, spec: EnvSpec) -> PlayerKind:
     """Return the registered kind that plays the episodes of a run, or else that of one agent.
 
     Raises:
-        ConfigError: several kinds would.
+        ConfigError: several kinds take the run.
     """
     kinds = {name: kind for name, kind in player_kinds() if kind.takes(rollout, spec)}
     found = only_one(PLAYERS, kinds, would="would both play the episodes of this run")
@@ -89,8 +90,8 @@ def player_kind(rollout: RolloutConfig, spec: EnvSpec) -> PlayerKind:
 
 
 def check_single_agent(spec: EnvSpec, env: Env) -> None:
-    """Refuse to play `env`, an instance of `spec`, with one agent, as evaluations do, if a
-    registered kind knows that it takes more.
+    """Refuse to play `env`, an instance of `spec`, with a single agent, as evaluations do, if a
+    registered kind knows that it needs several.
 
     Raises:
         ConfigError: the reason.

@@ -1,7 +1,8 @@
-"""The player of groups in this process, as fast as admission allows, and the cursor of the tasks.
+"""The producer that plays groups in this process, as fast as admission allows, and the cursor of
+tasks.
 
-The cursor gives tasks in their order, none twice, none of weight 0, and none that the choice of
-the run (draws.py) passes over.
+The cursor returns tasks in their order, without those of weight 0 and those that the run's task
+selection (draws.py) skips.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .episode import Player, play_with_retries
 from .groups import OpenGroup, OpenGroups
 
 _DRAWING = ThreadPoolExecutor(1, thread_name_prefix="draw tasks")
-"""The thread in which all tasks of this process are drawn: sources may share what they read, and a
-draw goes on when its caller is cancelled."""
+"""The thread that reads all tasks of this process: sources may share state between reads, and a
+read goes on when its caller is cancelled."""
 
 
 async def drawn(tasks: TaskSource, index: int) -> Task:
-    """Return the task at an index; the event loop goes on while the source makes it.
+    """Return the task at an index; the event loop is not blocked while the source makes it.
 
     Raises:
         IndexError: a finite source has no such task.
@@ -52,9 +53,9 @@ class Cursor(Protocol):
 class TaskCursor(Cursor):
     """A cursor over tasks in the order of their index; a finite source starts over.
 
-    `logged` has the indices whose groups are complete already, which are left out; `draws` passes
-    over others, if the run chooses among its tasks. The metrics `rollout/epochs`,
-    `rollout/weight_0` and `rollout/passed_over` are kept up to date in `numbers`, if given.
+    `logged` has the indices whose groups are complete already, which are skipped; `draws` may skip
+    others. The metrics `rollout/epochs`, `rollout/weight_0` and `rollout/passed_over` are kept up
+    to date in `numbers`, if given.
 
     Raises:
         ConfigError: `rollout.curriculum` is set, and there are no `draws`.
@@ -91,11 +92,11 @@ class TaskCursor(Cursor):
         self._untrained_in_a_row = self._passed_in_a_row = 0
 
     async def next(self) -> tuple[int, Task]:
-        """Return the next task that trains, and its index. One call at a time; if it is cancelled,
-        the next one returns the same task.
+        """Return the next task to play, and its index. One call at a time; if it is cancelled, the
+        next one returns the same task.
 
         Raises:
-            ConfigError: too many tasks in a row have weight 0, or were passed over.
+            ConfigError: too many tasks in a row have weight 0, or were skipped.
         """
         if self._next is None:
             self._next = await self._found()
@@ -116,7 +117,7 @@ class TaskCursor(Cursor):
                 return index, task
 
     def _is_taken(self, index: int, task: Task) -> bool:
-        """Return whether the task is taken; count those that are passed over."""
+        """Return whether the task is taken; count the skipped ones."""
         if self._draws is None or self._draws.takes(index, task, version=self._version()):
             self._passed_in_a_row = 0
             return True
@@ -182,7 +183,7 @@ class Producer(ABC):
 
     @asynccontextmanager
     async def started(self) -> AsyncGenerator[object]:
-        """Start what produces; no group is admitted yet. It ends with the context."""
+        """Start the producer's processes for a context; no group is admitted yet."""
         yield
 
     @abstractmethod
@@ -191,7 +192,8 @@ class Producer(ABC):
 
 
 class LocalProducer(Producer):
-    """The player of groups in this process, as fast as admission allows, until cancelled."""
+    """A producer that plays groups in this process, as fast as admission allows, until
+    cancelled."""
 
     def __init__(
         self,
@@ -213,7 +215,7 @@ class LocalProducer(Producer):
         buffer = self._groups.buffer
         async with asyncio.TaskGroup() as playing:
             while True:
-                if self._groups.chooses:  # it decides at the version that will play the task
+                if self._groups.chooses:  # decided at the version that plays it
                     await buffer.wait_room()
                 index, task = await self._cursor.next()
                 await buffer.wait_room()

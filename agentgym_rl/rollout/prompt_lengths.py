@@ -38,10 +38,10 @@ MOST_TASKS = 1000
 MOST_ENDLESS = 64
 """The same limit for an endless task source: the environment generates its prompts."""
 _LONGEST_S = 10.0
-_TELL_AFTER_S = 2.0
+_REPORT_AFTER_S = 2.0
 _MOST_FAILURES = 10
-"""The number of tasks whose prompt cannot be had (the episode will report the error) after which
-measuring stops."""
+"""The number of tasks without a prompt (their episodes will report the error) after which measuring
+stops."""
 
 
 @dataclass(slots=True)
@@ -90,8 +90,8 @@ async def check_prompts(
     of those that leave little room for a reply. `say` gets progress messages if it takes long.
 
     Raises:
-        ConfigError: not one prompt of a split fits, or the chat template hides the environment's
-            tools and `gateway.hidden_tools` forbids to write them.
+        ConfigError: no prompt of a split fits, or the chat template does not write the
+            environment's tools and `gateway.hidden_tools` forbids to add them.
     """
     folder = model_folder(config.model, config.env.id)
     chat = ChatFormat.load(folder, config.gateway)
@@ -106,7 +106,7 @@ async def check_prompts(
     thread = LoopThread()  # so that an environment that blocks does not block this event loop
     measuring = thread.start(_measure(spec, config.sandbox, chat, found, say))
     try:
-        async with asyncio.timeout(_LONGEST_S + _TELL_AFTER_S):
+        async with asyncio.timeout(_LONGEST_S + _REPORT_AFTER_S):
             await asyncio.wrap_future(measuring)
     except TimeoutError:
         _log.warning(
@@ -133,7 +133,8 @@ async def _measure(
     """Add the lengths of prompts, until all planned ones are measured or it takes too long.
 
     Raises:
-        ConfigError: the chat template hides the environment's tools, and may not get them.
+        ConfigError: the chat template does not write the environment's tools, and they may not be
+            added.
     """
     env = spec.make()
     sandboxes = None
@@ -141,7 +142,7 @@ async def _measure(
         sandboxes = make_sandbox(sandbox.id, **sandbox.options)
     options = Services(sandboxes).options(env)
     failures = 0
-    began_s = told_s = time.monotonic()
+    began_s = reported_s = time.monotonic()
     places = [(each, number) for each in found for number in range(each.most)]
     try:
         if env.tools:
@@ -162,15 +163,15 @@ async def _measure(
                     if chat.holds_rendered([text_message(message) for message in messages]):
                         raise ConfigError(f"{spec.id}, {each.split} task {number}: {RENDERED}")
                 now_s = time.monotonic()
-                if now_s - told_s > _TELL_AFTER_S:
-                    told_s = now_s
+                if now_s - reported_s > _REPORT_AFTER_S:
+                    reported_s = now_s
                     say(f"measuring prompts: {number + 1:,} of {each.most:,} {each.split} tasks")
                 if failures == _MOST_FAILURES or now_s - began_s > _LONGEST_S:
                     break
     except TimeoutError:
         _log.debug("env.reset of %s is too slow to measure its prompts", spec.id)
     finally:
-        with contextlib.suppress(Exception, SystemExit):  # `player.specimen` has warned already
+        with contextlib.suppress(Exception, SystemExit):  # `specimen` has warned already
             await within(CLOSE_TIMEOUT_S, env.close())
 
 
@@ -183,9 +184,9 @@ def _judge(
         ConfigError: no prompt fits.
     """
     room, key = context
-    longest, asked = room - 1, rollout.max_input_tokens
-    if asked is not None and asked < longest:
-        longest, key = asked, f"rollout.max_input_tokens {asked:,}"
+    longest, configured = room - 1, rollout.max_input_tokens
+    if configured is not None and configured < longest:
+        longest, key = configured, f"rollout.max_input_tokens {configured:,}"
     advice = f"the prompts have {min(found.lengths):,} to {max(found.lengths):,} tokens"
     too_long = found.longer_than(longest)
     if too_long == len(found.lengths):
@@ -211,8 +212,8 @@ def _judge(
 
 
 def _context(folder: Path, wanted: int) -> tuple[int, str]:
-    """Return the longest conversation, as far as known before an engine runs, and its cause: the
-    `wanted` one, or the model in `folder`."""
+    """Return the longest conversation, in tokens, as far as it is known before an engine runs, and
+    the limit's origin: the key `wanted`, or the model in `folder`."""
     positions = text_settings(folder).get("max_position_embeddings")
     if isinstance(positions, int) and 1 < positions < wanted:
         return positions, f"the {positions:,} positions of the model"

@@ -1,4 +1,5 @@
-"""The gateway alone, in front of any engine: OpenAI sessions in, rows of tokens out."""
+"""The gateway without environments and agents, in front of any engine: OpenAI sessions in, rows of
+tokens out."""
 
 from __future__ import annotations
 

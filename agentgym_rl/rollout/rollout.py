@@ -70,7 +70,7 @@ class Rollout:
     async def play(self, task: Task, *, group_id: str = "g", number: int = 0) -> Trajectory:
         """Play a task once, and again while infrastructure fails; return the episode.
 
-        Its random draws depend on the run's seed, `group_id` and `number` alone.
+        Its random draws depend only on the run's seed, `group_id` and `number`.
         """
         return await play_member(
             self.run.config.rollout,

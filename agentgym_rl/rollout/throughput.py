@@ -48,8 +48,8 @@ class VerifierPace:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed over all episodes of a run, or of an evaluation, from the first one's start to the
-    last one's end."""
+    """The throughput over all episodes of a run or an evaluation, from the start of the first to
+    the end of the last."""
 
     episodes: int
     """The number of recorded episodes: those in flight at the end, and attempts before a retry, do

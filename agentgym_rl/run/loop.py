@@ -25,7 +25,8 @@ from agentgym_rl.controller.schedule import Due
 from agentgym_rl.controller.teaching import TeachingWatch
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.group import Group
-from agentgym_rl.storage.metrics import StepPhases, finite
+from agentgym_rl.storage.metrics import finite
+from agentgym_rl.storage.phases import StepPhases
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.parts import turns_of
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import (
     check_tokenizer,
     model_folder,
@@ -41,7 +41,9 @@ from agentgym_rl.rollout.additions import addition_kinds
 from agentgym_rl.runtime.atomic_file import replace_text
 from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.storage.evaluations import EvalRecord
-from agentgym_rl.storage.metrics import MetricsFile, PhasesFile, TroubleWatch
+from agentgym_rl.storage.metric_warnings import MetricWarnings
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import PhasesFile
 from agentgym_rl.storage.recovery import Recovered
 from agentgym_rl.storage.run_folder import (
     EPISODES,
@@ -88,7 +90,7 @@ async def training(
         )
     begun_s = time.monotonic()
     model_dir = await asyncio.to_thread(model_folder, config.model, config.env.id)
-    config = fitted(config, model_dir)
+    config = with_model_defaults(config, model_dir)
     async with AsyncExitStack() as stack:
         places = await stack.enter_async_context(cluster_of(config))
         if resume is None:
@@ -189,7 +191,7 @@ class _Shown:
     """The receiver of a run's events: its progress, trackers, and the watch for trouble."""
 
     def __init__(self, progress: Progress, trackers: Trackers) -> None:
-        self.progress, self._trackers, self._trouble = progress, trackers, TroubleWatch()
+        self.progress, self._trackers, self._trouble = progress, trackers, MetricWarnings()
         self.version: Callable[[], int] = lambda: 0
         """The present policy version."""
 

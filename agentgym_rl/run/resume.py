@@ -18,7 +18,7 @@ from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.core.parse import parse_json, parse_toml
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_digests, model_folder, resolve_paths
 from agentgym_rl.storage.checkpoints import (
     checksums,
@@ -88,7 +88,7 @@ def resumed_config(
     newer = kept.keys() - flat(text).keys() - named.keys()
     recorded = {key: kept[key] for key in {*unset_keys(config), *newer} if key in kept}
     config = resolve_paths(load_config(config, recorded))
-    config = fitted(config, model_folder(config.model, config.env.id))
+    config = with_model_defaults(config, model_folder(config.model, config.env.id))
     check_resumable(folder, config)
     _check_rows(folder, config.env.options)
     return config

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.storage.run_files import Run
 from agentgym_rl.storage.run_list import RunSummary, find_runs
@@ -51,7 +51,7 @@ def new(
     loaded = load_config(config, overrides)
     model_dir = model_folder(loaded.model, loaded.env.id)
     with Run.opened(
-        fitted(resolve_paths(loaded), model_dir), model_dir=model_dir, kind=kind
+        with_model_defaults(resolve_paths(loaded), model_dir), model_dir=model_dir, kind=kind
     ) as run:
         yield run
 

@@ -18,7 +18,7 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.extensions import extension_names, load_extension
 from agentgym_rl.evaluate.during_training import Evaluator
 from agentgym_rl.evaluate.evaluate import EvalResult
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import model_folder, resolve_paths
 from agentgym_rl.report.progress import Progress
 from agentgym_rl.rollout.config_checks import check
@@ -57,7 +57,7 @@ async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
         spec = env_spec(config.env, config.rollout)
         check_single_agent(spec, await specimen(spec))
     turns = await turns_of(config.env, config.agent, config.rollout)
-    config = fitted(config, model_folder(config.model, config.env.id), turns=turns)
+    config = with_model_defaults(config, model_folder(config.model, config.env.id), turns=turns)
     await check_prompts(config, ("eval", "train"), say=say)
     return config
 

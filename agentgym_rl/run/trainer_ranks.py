@@ -237,7 +237,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         limit_s = self.config.stall_timeout_s
         silence = Silence(most_s=2 * LOOK_EVERY_S)
         while True:
-            silent_s = await silence.listen(lambda: self.controller.heard_s, for_s=LOOK_EVERY_S)
+            silent_s = await silence.listen(lambda: self.controller.progress_s, for_s=LOOK_EVERY_S)
             self._was_ready |= self._is_ready
             if silent_s > limit_s and self._is_ready and not self._is_finishing:
                 raise ProcessDied(

@@ -174,7 +174,7 @@ class TrainingRun(ABC):
                     on="trainer",
                 )
             except TimeoutError:
-                if time.monotonic() - controller.heard_s > trainer.stall_timeout_s:
+                if time.monotonic() - controller.progress_s > trainer.stall_timeout_s:
                     raise
 
     async def _finish(self) -> None:

@@ -12,7 +12,7 @@ from typing import TextIO
 from agentgym_rl.core.errors import ConfigError
 
 
-def beside(path: Path) -> Path:
+def unfinished_path(path: Path) -> Path:
     """Return the default path at which `path` is written until it is complete."""
     return path.with_name(f".{path.name}.tmp")
 
@@ -22,11 +22,11 @@ def replacing(path: Path, *, part: Path | None = None) -> Iterator[Path]:
     """Yield a free path for a file or folder, which then replaces `path`; after a failure no part
     of it is left.
 
-    `part` is that path if it is not to be `beside(path)`: with the process ID in its name, several
-    processes can write at the same time. Nothing is fsynced: `path` survives its writer, but
-    perhaps not a power cut.
+    `part` is that path, by default `unfinished_path(path)`: with the process ID in its name,
+    several processes can write at the same time. Nothing is fsynced: `path` survives its writer,
+    but perhaps not a power cut.
     """
-    part = part or beside(path)
+    part = part or unfinished_path(path)
     remove(part)  # left by a process that was killed
     try:
         yield part

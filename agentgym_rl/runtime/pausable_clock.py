@@ -159,5 +159,5 @@ class Patience:
             self._expire()
 
 
-ENGINES = AwakeTime()
+ENGINE_CLOCK = AwakeTime()
 """The clock of the engines that this process queries; they all sleep at the same time."""

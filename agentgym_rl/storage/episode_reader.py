@@ -54,9 +54,9 @@ class Reward(NamedTuple):
 class _Head(msgspec.Struct):
     """The needed part of a record; other fields are ignored."""
 
+    reward: float
     env_id: str = ""
     metrics: dict[str, float] = {}
-    reward: float = 0.0
     group_reward: float | None = None
 
 

@@ -1,7 +1,7 @@
 """The trainer: one process per rank, FSDP2 from the first rank on.
 
 main.py         the loop: batch in, step, weights out, report
-client.py       asks the controller for batches, reports steps
+client.py       the client of the controller: batches in, reports out
 step.py         one training batch: proximal pass, minibatches, epochs
 shard_tensors.py  a rank's rows as flat arrays of trained tokens, and passes over them
 packed.py       a model sharded over the ranks, fed with packed rows

@@ -49,7 +49,7 @@ class Agreement:
         self._stop = default.stop if trainer.mismatch_stop is None else trainer.mismatch_stop
         self._enough = default.tokens
         self._policy = policy
-        self._said = False
+        self._warned = False
 
     def check(self, step: int, tokens: ShardTokens, proximal: Tensor) -> str:
         """Return the warning to show, the first time that there is one; "" otherwise. Collective;
@@ -64,9 +64,9 @@ class Agreement:
         total, count = (sum(column) for column in zip(*parts, strict=True))
         if count < self._enough or (mean := total / count) <= min(self._warn, self._stop):
             return ""
-        if self._said and mean <= self._stop:
+        if self._warned and mean <= self._stop:
             return ""
-        self._said = True
+        self._warned = True
         text = (
             f"trainer and engine disagree about fresh tokens: in batch {step} the log-probs of "
             f"{count:,} tokens that its own weights sampled differ by {mean:.2g} nats on average. "
@@ -77,7 +77,7 @@ class Agreement:
                 f"{text} Every gradient would be wrong; to train all the same, set "
                 f"trainer.mismatch_stop above {mean:.2g} (it is {self._stop:g})"
             )
-        return f"{text} This is said once (trainer.mismatch_warn={self._warn:g})"
+        return f"{text} This warning is shown once (trainer.mismatch_warn={self._warn:g})"
 
     def _diagnosis(self, tokens: ShardTokens, proximal: Tensor, fresh: Tensor) -> str:
         """Return which side is wrong, by a plain forward of the row on which trainer and engine

@@ -62,7 +62,7 @@ def segment_attention(
         parts = (query, key, value, lengths, branches, scaling, sliding_window)
         if len(branches.paths) <= MOST_COPIES * query.shape[2]:
             output: Any = _tree(*parts)
-        else:  # so many copies of keys are made again for the gradient, not kept
+        else:  # too many copies of keys to keep: they are made again for the gradient
             output = checkpoint(_tree, *parts, use_reentrant=False, preserve_rng_state=False)
         return output.transpose(1, 2).contiguous(), None
     lengths = _within_chunks(lengths, module)
@@ -108,13 +108,13 @@ def _gathered(x: Tensor, places: Tensor) -> Tensor:
 
 def _continued(
     q: Tensor,  # [1, H, n, D], the last n tokens of a row
-    k: Tensor,  # [1, K, N, D], the whole row
+    k: Tensor,  # [1, K, N, D], the complete row
     v: Tensor,
     branches: Branches,
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """Return the attention of a row's last tokens to the whole row."""
+    """Return the attention of a row's last tokens to the complete row."""
     before = k.shape[2] - q.shape[2]
     outputs: list[Tensor] = []
     for start in range(0, q.shape[2], _QUERIES):
@@ -150,7 +150,7 @@ def _mask(branches: Branches, size: int, end: int, window: int | None, *, like: 
         branches.masks[window, like.dtype] = made
     start = branches.longest - (end - size)
     part = made[:size, start : start + end]
-    return part if part.device.type == "cpu" else part.contiguous()  # kernels of GPUs want it whole
+    return part if part.device.type == "cpu" else part.contiguous()  # GPU kernels need it
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, window: int | None) -> Tensor:

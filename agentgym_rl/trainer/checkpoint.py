@@ -40,7 +40,7 @@ from torch.futures import Future as Written
 
 from agentgym_rl.config import FORMAT, Config, dump_toml
 from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.runtime.atomic_file import beside, put, remove
+from agentgym_rl.runtime.atomic_file import put, remove, unfinished_path
 from agentgym_rl.storage.checkpoints import (
     MANIFEST,
     Manifest,
@@ -60,8 +60,8 @@ _WRITE_ERRORS = (OSError, CheckpointException, RuntimeError)
 
 
 class _Writer(FileSystemWriter):
-    """A writer whose failures are those of the disk: an error of torch that follows one, while it
-    closes the file, names a position in the file, which no user could act on."""
+    """A writer that reports disk errors: a disk error makes torch raise another one when it closes
+    the file, which names only a position in the file."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Written[list[WriteResult]]:
         try:
@@ -149,7 +149,7 @@ class Checkpoints:
             format=FORMAT,
         )
         path = self.folder / f"step-{step}"
-        part = beside(path)
+        part = unfinished_path(path)
         try:
             if world.rank == 0:
                 remove(part)  # left by a run that was killed
@@ -248,8 +248,8 @@ def load_checkpoint(
     manifest = read_manifest(path)
     if manifest.base != _base(policy):
         raise TrainerError(
-            f"checkpoint {path} is of {_said(manifest.base)}, and this run trains "
-            f"{_said(_base(policy))}"
+            f"checkpoint {path} is of {_described(manifest.base)}, and this run trains "
+            f"{_described(_base(policy))}"
         )
     state = _state(policy, optimizer, critic, reference)
     try:
@@ -304,7 +304,7 @@ def _base(policy: Policy) -> str:
     return f"{policy.adapter.base:08x}" if policy.adapter is not None else ""
 
 
-def _said(base: str) -> str:
+def _described(base: str) -> str:
     return f"an adapter of the weights {base}" if base else "all weights, without an adapter"
 
 

@@ -68,11 +68,11 @@ def export_model(
     adapter: AdapterFiles | None = None,
     names: SourceNames | None = None,
 ) -> Path:
-    """Write `folder`: weights from `state`, each asked for once and in order, all other files
-    copied from `model_dir`. If the run trained an adapter, write it for peft to the subfolder
-    `adapter`; `state` has it merged already.
+    """Write `folder`: weights from `state`, each read once and in order, all other files copied
+    from `model_dir`. If the run trained an adapter, write it for peft to the subfolder `adapter`;
+    `state` has it merged already.
 
-    The files of `model_dir` that are no weights (configurations, tokenizer, chat templates, code)
+    The files of `model_dir` that are not weights (configurations, tokenizer, chat templates, code)
     are copied unchanged. Only the configuration's dtype follows the weights, which are as precise
     as the trainer kept them. The written tensors are compared with `names`, the tensors of
     `model_dir`. An existing folder is replaced once the new one is complete.
@@ -121,7 +121,7 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, lora: 
 
 
 def _copy_others(source: Path, target: Path) -> None:
-    """Copy the files that are no weights, and folders too (`additional_chat_templates`), except
+    """Copy the files that are not weights, and folders too (`additional_chat_templates`), except
     folders that are hidden or hold weights of their own (an adapter, another format)."""
     for item in source.iterdir():
         if item.is_file() and not item.name.endswith(_WEIGHTS):

@@ -72,8 +72,8 @@ def trial_process(config: TrainerConfig, config_file: Path, answer: Path) -> Pro
 
 
 def warm_up_trainer(trainer: TrainerConfig, engine: EngineConfig) -> TrainerConfig:
-    """Return the settings of a warm-up's ranks. No engine runs beside them, so they share its CPU
-    threads, as far as this machine has cores."""
+    """Return the settings of a warm-up's ranks. No engine runs at the same time, so they share its
+    CPU threads, as far as this machine has cores."""
     is_own = isinstance(engine, OwnEngineConfig)
     idle = engine.num_servers * engine.num_threads if is_own else 0
     cores = len(os.sched_getaffinity(0))

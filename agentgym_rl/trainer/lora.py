@@ -86,7 +86,7 @@ class Adapter:
 
     def merged(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return all weights of the model with the adapter `state`, a `version`, merged in; float32
-        or better, except integers. Each is made when it is asked for."""
+        or better, except integers. Each is computed when it is read."""
         whole = merged(state, self._model_dir)
 
         def read(name: str) -> Tensor:
@@ -99,9 +99,9 @@ class Adapter:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Hold the adapter off: the model computes as its base meanwhile."""
-        # peft's own switch would make parameters not require gradients, without FSDP's knowledge. A
-        # scale of 0 leaves every bit of the base's output as it was.
+        """Disable the adapter while the context is open: the model computes as its base."""
+        # peft's own switch would turn off the gradients of parameters, which FSDP does not expect.
+        # A scale of 0 leaves every bit of the base's output as it was.
         for layer in self._layers.values():
             layer.set_scale(_NAME, 0.0)
         try:
@@ -136,8 +136,8 @@ def _check_layers(layers: Mapping[str, Any], model: Any, files: Collection[str])
 
 
 def _leaves(names: Iterable[str], beside: Iterable[str] | None = None) -> set[str]:
-    """Return the last parts of the names; given `beside`, of those that are in the same part of a
-    block: peft takes the projections beside fused experts for those of the experts."""
+    """Return the last parts of the names; with `beside`, only of names in the same part of a block
+    as those: peft would take projections next to fused experts for the experts' own."""
     parts = None if beside is None else {_part(name) for name in beside}
     return {name.rpartition(".")[2] for name in names if parts is None or _part(name) in parts}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from agentgym_rl.config import Config
 from agentgym_rl.core.batch import StepReport
 from agentgym_rl.core.errors import ArlError, StorageError
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.storage.checkpoints import Retention, lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
 from agentgym_rl.weights.files import StoredVersion
@@ -105,7 +105,7 @@ def run(
         TrainerError, WeightsError: a step failed, or the controller or an engine is gone.
     """
     torch.set_num_threads(config.trainer.num_threads)
-    config = fitted(config, model_dir)
+    config = with_model_defaults(config, model_dir)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
     versions = VersionPublisher(
         make_publisher(config, weights_dir, model_dir=model_dir, incarnation=incarnation),

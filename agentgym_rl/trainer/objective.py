@@ -35,7 +35,7 @@ from .world import World
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RankBatch(TokenBatch):
-    """A batch with what only parts of the trainer see."""
+    """A batch with data that only the trainer uses."""
 
     shard: BatchShard
     tokens: ShardTokens
@@ -70,8 +70,8 @@ class Objective:
         self.proximal[index] = found
 
     def begin(self) -> None:
-        """Choose the tokens that stand out in the complete batch (collective). Micro-batches and
-        ranks do not matter."""
+        """Compute the quantities that depend on all tokens of the batch (collective). Micro-batches
+        and ranks do not matter."""
         correction, ranks = self.algo.behavior_correction, self.batch.ranks
         if correction.type == "moment_mask" and not self.algo.naive:
             moments = (self.proximal - self.batch.behavior_logprobs) ** 2
@@ -83,7 +83,7 @@ class Objective:
         self.factors = [factor for factor in found if factor is not None]
 
     def behavior(self, index: Tensor) -> BehaviorWeights:
-        """Return the behavior weights of the tokens at `index`, which are those of whole rows."""
+        """Return the behavior weights of the tokens at `index`, which form complete rows."""
         proximal, behavior = self.proximal[index], self.batch.behavior_logprobs[index]
         if self.algo.naive:
             finite = torch.isfinite(behavior)
@@ -198,7 +198,7 @@ def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Te
         advantages = compare(rewards)
     if algo.whitening.over == "episodes":
         advantages = whitened(advantages, moments_of(advantages), algo.whitening)
-    if algo.shuffle_advantages:  # so that no signal tells good turns from bad ones
+    if algo.shuffle_advantages:  # so that no signal separates good turns from bad ones
         advantages = shuffled(advantages, seed=seed, step=shard.step)
     return advantages
 
@@ -212,10 +212,10 @@ def token_advantages(
     world: World,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Return the advantages of this rank's trained tokens, [N] (collective): their `own`, and
-    what is `added` to them, whitened; plus the return of the token's own turn, unless they are
-    those of a user's function; times the weight of their episode's task. What is added has no
-    weight, unless it is whitened.
+    """Return the advantages of this rank's trained tokens, [N] (collective): their `own`, and what
+    is `added` to them, whitened; plus the return of the token's own turn, unless a user's function
+    computed them; times the weight of their episode's task. What is added has no weight, unless it
+    is whitened.
 
     With turn t of episode e, A_{e,t} = A_e + L_{e,lineage(t)} + Σ_s γ^{d(t,s)} r_{e,s} over t
     and the turns s that follow from it, d steps later: a turn's reward reaches that turn and
@@ -318,14 +318,14 @@ def _turn_rewards(shard: BatchShard, tokens: ShardTokens) -> Tensor:
     return torch.tensor(found, dtype=torch.float64)
 
 
-def teachers_say(
+def teacher_targets(
     teachers: Sequence[Policy | None], tokens: ShardTokens, *, top_k: int, vocab_size: int
 ) -> Taught:
-    """Return the teaching of this rank's tokens by frozen models (None: one that is served, and has
-    been asked); collective.
+    """Return the targets of the teachers for this rank's tokens (collective). `None` is a served
+    teacher, whose log-probs are already in the batch.
 
-    Each model computes the rows of the tasks that it teaches, and no others. With `top_k`, it also
-    names its likeliest tokens among the first `vocab_size`, those that the policy has.
+    Each model computes only the rows of the tasks that it teaches. With `top_k`, it also names its
+    likeliest tokens among the first `vocab_size`, those that the policy has.
 
     Raises:
         TrainerError: a row has a token that a teacher lacks.

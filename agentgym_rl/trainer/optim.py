@@ -38,8 +38,8 @@ class Muon(torch.optim.AdamW):
 
     A matrix moves along its momentum, made orthogonal: all its singular values become about 1. The
     update is scaled to the root mean square of AdamW's, about 0.2, so that one learning rate serves
-    both. A sharded matrix is gathered whole, and each rank computes the same update and keeps its
-    part; in the matrix's own dtype, since bfloat16 would round differently on two ranks.
+    both. A sharded matrix is gathered, and each rank computes the same update and keeps its part;
+    in the matrix's own dtype, because bfloat16 would round differently on two ranks.
 
     Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon); the scale: Liu et al. 2025
     (https://arxiv.org/abs/2502.16982).
@@ -196,7 +196,7 @@ def _own_optimizer(groups: list[dict[str, Any]], config: TrainerConfig) -> torch
         ConfigError: it cannot be imported, raised, or made no optimizer of these parameters.
     """
     path, options = config.optimizer, config.optimizer_options
-    said = f"trainer.optimizer={path!r}"
+    option = f"trainer.optimizer={path!r}"
     function = import_function(
         "trainer.optimizer", path, gets="groups", options={"lr": 0.0, **options}
     )
@@ -205,16 +205,16 @@ def _own_optimizer(groups: list[dict[str, Any]], config: TrainerConfig) -> torch
         if isinstance(optimizer, torch.optim.Optimizer):
             _make_state(optimizer)
     except Exception as error:
-        raise ConfigError(f"{said} raised {error!r}") from error
+        raise ConfigError(f"{option} raised {error!r}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
-            f"{said} returned a {type(optimizer).__name__}; expected a torch.optim.Optimizer"
+            f"{option} returned a {type(optimizer).__name__}; expected a torch.optim.Optimizer"
         )
     given = {id(p) for group in groups for p in group["params"]}
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if given != held:
         raise ConfigError(
-            f"{said} has {len(held)} parameters of the {len(given)} that train: return an "
+            f"{option} has {len(held)} parameters of the {len(given)} that train: return an "
             "optimizer of all groups that it gets"
         )
     return optimizer
@@ -232,7 +232,7 @@ def check_optimizer(config: TrainerConfig) -> None:
         return
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     optimizer = make_optimizer(model, config)
-    said = f"trainer.optimizer={config.optimizer!r}"
+    option = f"trainer.optimizer={config.optimizer!r}"
     for rate, moves in ((0.0, False), (1e-2, True)):
         before = nn.utils.parameters_to_vector(model.parameters()).clone()
         for p in model.parameters():
@@ -241,13 +241,13 @@ def check_optimizer(config: TrainerConfig) -> None:
         try:
             optimizer.step()
         except Exception as error:
-            raise ConfigError(f"{said}: its step raised {error!r}") from error
+            raise ConfigError(f"{option}: its step raised {error!r}") from error
         after = nn.utils.parameters_to_vector(model.parameters())
         if not bool(torch.isfinite(after).all()):
-            raise ConfigError(f"{said}: its step at the rate {rate:g} left weights not finite")
+            raise ConfigError(f"{option}: its step at the rate {rate:g} left weights not finite")
         if bool((after != before).any()) != moves:
             raise ConfigError(
-                f"{said}: its step at the rate {rate:g} {'changed no' if moves else 'changed'} "
+                f"{option}: its step at the rate {rate:g} {'changed no' if moves else 'changed'} "
                 'weights; it has to use the "lr" of its param_groups, which each batch sets'
             )
 
@@ -319,8 +319,9 @@ class LayerNorms:
 
     @contextmanager
     def watch(self, tally: Tally) -> Iterator[None]:
-        """Add the squares of the norms for the optimizer step in this context; in the meantime,
-        the parameters are in memory twice. The mean over all ranks is the square of the whole."""
+        """Add the squares of the norms for the optimizer step in this context; in the meantime, the
+        parameters are in memory twice. The mean over all ranks is the square of the norm of the
+        complete model."""
         before = {p: local(p).clone() for ps in self._layers.values() for p in ps}
         for layer, ps in self._layers.items():
             self._add(tally, f"layer/{layer}/grad_norm", [p.grad for p in ps if p.grad is not None])

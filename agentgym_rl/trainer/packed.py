@@ -67,7 +67,7 @@ class PackedModel:
         self.model = model.to(world.device).eval()
         self.world = world
         self.adapter = adapter
-        """The adapter, which alone is trained if there is one."""
+        """The adapter; if there is one, nothing else is trained."""
         self.names = names
         """The tensor names of the model's folder; None after a change of the model."""
         self._pieces: list[Piece] | None = None
@@ -83,12 +83,12 @@ class PackedModel:
         )
         """The attention, and whether it computes rows with a common beginning as a tree."""
         self.packs = self._attention != ROW_BY_ROW
-        """A flag, false if a pass must hold a single row."""
+        """Whether a pass may hold several rows."""
         self._flops = FlopCount.of(self.model)  # needed while `_change_head` runs the model
         self.flops = 0.0
         """The operations of all passes so far, on this rank."""
         self.microbatch_tokens, self._light = self._most_tokens(compute_dtype)
-        """The number of packed tokens of one forward, except for a row that alone has more."""
+        """The number of packed tokens of one forward; a single longer row may exceed it."""
         self.computed_tokens = self.row_tokens = 0
         """The tokens of all passes so far, on this rank: those computed, and those of all rows."""
         self._change_head()
@@ -191,7 +191,7 @@ class PackedModel:
 
     def micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], PackedRows]]:
         """Yield the indices of the rows of each micro-batch, and these rows packed as this model
-        computes them: common beginnings once, or each row alone, if it has to.
+        computes them: with shared beginnings once, or each row by itself, if the model requires it.
 
         Raises:
             ValueError: a row exceeds the `budget`, or holds tokens that cannot be trained.
@@ -219,8 +219,8 @@ class PackedModel:
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
-        """Compute as transformers does, meanwhile, for comparison with packing. A pack must then
-        hold a single row."""
+        """Compute as transformers does while the context is open, for comparison with packing. A
+        pack must then hold a single row."""
         chosen, self._attention = self._attention, ROW_BY_ROW
         self.model.set_attn_implementation(self._own_attention)
         try:
@@ -261,8 +261,8 @@ class PackedModel:
         device, to the rank that owns it, and {} to the others. `owners` has the rank of each piece;
         None: rank 0 owns all. The tensors may share memory with the parameters.
 
-        Collective: every rank takes all of them, in step with the others. Only one piece is in
-        memory beside the shards.
+        Collective: every rank takes all of them, in step with the others. In addition to the
+        shards, only one piece is in memory.
         """
         trained, rank = self._trained(), self.world.rank
         owners = [0] * len(self.pieces()) if owners is None else owners
@@ -315,8 +315,8 @@ class PackedModel:
         return self.adapter.merged(state) if self.adapter and state else state
 
     def exported(self) -> Mapping[str, Tensor]:
-        """Return `full_state`, which is never in memory: rank 0 asks for each tensor once, in the
-        order of the mapping. The other ranks return once it has asked for the last one.
+        """Return `full_state`, which is never in memory: rank 0 reads each tensor once, in the
+        order of the mapping. The other ranks return once it has read the last one.
 
         Collective.
         """
@@ -344,7 +344,7 @@ class PackedModel:
 
 
 class _OnePass(KnownKinds):
-    """The tensors of pieces, each gathered when it is asked for, in their order."""
+    """The tensors of pieces, each gathered when it is read, in their order."""
 
     def __init__(self, pieces: Sequence[Piece], gathered: Iterator[dict[str, Tensor]]) -> None:
         self._kinds = {name: kind for piece in pieces for name, kind in piece.kinds.items()}

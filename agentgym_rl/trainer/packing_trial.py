@@ -1,5 +1,5 @@
 """The trial by which a model's way to compute packed rows is chosen when it is loaded: packed rows
-beside each row alone, their common beginnings, and the memory that a token takes."""
+are compared with single rows, and so are shared beginnings; the memory of a token is measured."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
     """Return the bytes that the model's blocks keep for the gradient of one token, by trial, as
     they are and if they are light."""
     packed = pack_tokens(_PROBES).to(model.device)
-    one = replace(packed, positions=packed.positions[:1])  # the head's logits are no activation
+    one = replace(packed, positions=packed.positions[:1])  # the head's logits are not activations
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -193,9 +193,9 @@ def _changed_by_later_tokens(model: Any, own: str, rows: Sequence[Sequence[int]]
     for row in rows:
         half = len(row) // 2
         try:
-            whole = pack_tokens([row]).to(model.device)
-            whole = replace(whole, positions=torch.arange(half, device=model.device))
-            compute = partial(forward_row_by_row, model, whole)
+            complete = pack_tokens([row]).to(model.device)
+            complete = replace(complete, positions=torch.arange(half, device=model.device))
+            compute = partial(forward_row_by_row, model, complete)
             found = compute()
             for length in {min(8, half), half}:
                 expected = forward_row_by_row(model, pack_tokens([row[:length]]).to(model.device))
@@ -214,7 +214,7 @@ def _wrong(
     model: Any, name: str, own: str, rows: Sequence[Sequence[int]], *, share: bool = False
 ) -> str:
     """Return how the packed rows' logits, under the attention `name`, which is set, differ from
-    those of each row alone under the model's `own`; "" if they do not. With `share`, common
+    those of each row by itself under the model's `own`; "" if they do not. With `share`, shared
     beginnings of rows are packed once."""
 
     def compute() -> Tensor:

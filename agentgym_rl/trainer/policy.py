@@ -20,8 +20,8 @@ from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.packing import Allowed, PackedRows
 from agentgym_rl.algo.routing import Routers, routers_of
 from agentgym_rl.config import Config
-from agentgym_rl.core.choices import UNKNOWN_EXPERT
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.token_records import UNKNOWN_EXPERT
 from agentgym_rl.core.trajectory import Row
 
 from .packed import PackedModel
@@ -54,7 +54,7 @@ def default_chunk(vocab_size: int, microbatch_tokens: int) -> int:
 
 class ChunkedHead:
     """An output layer's forward that returns each given token's log-prob, and the entropy of its
-    distribution and the log-probs of other tokens if asked for, instead of logits.
+    distribution and the log-probs of other tokens if requested, instead of logits.
 
     Raises TrainerError if the output layer is not a Linear without a bias.
     """
@@ -69,7 +69,7 @@ class ChunkedHead:
         self._chunk_tokens = chunk_tokens
         self._packed: PackedRows | None = None
         self.entropies = False
-        """The switch to compute entropies, too; without, they are 0."""
+        """Whether to compute entropies, too; if not, they are 0."""
         self.others: Tensor | None = None
         """The ids of other tokens whose log-probs are wanted, [P, K]."""
         self.likeliest: tuple[int, int] | None = None
@@ -209,7 +209,7 @@ class Scores(NamedTuple):
     entropies: Tensor
     """The entropies, in nats, of the full distributions that the tokens were sampled from."""
     others: Tensor | None = None
-    """The log-probs of other tokens in their place, [N, K], if asked for."""
+    """The log-probs of other tokens in their place, [N, K], if requested."""
 
 
 class Policy(PackedModel):
@@ -219,9 +219,9 @@ class Policy(PackedModel):
     _routers: Routers | None = None
     _replays = True
     _routed: Tensor = torch.zeros(2, dtype=torch.long)
-    """The tokens of passes whose experts were known; and those of them that were rerouted."""
+    """The number of tokens of passes whose experts were known, and of those that were rerouted."""
     _routable = 0
-    """All tokens of those passes."""
+    """The number of all tokens of those passes."""
 
     @classmethod
     def configured(cls, config: Config, model_dir: Path, world: World) -> Policy:
@@ -312,7 +312,7 @@ class Policy(PackedModel):
         if self._head:
             self._head.expect(packed)
         if self._routers:
-            # Not for this forward alone: the backward pass may repeat parts of it.
+            # Beyond this forward, too: the backward pass may repeat parts of it.
             self._routers.give(packed.experts if self._replays else None)
         found = super().outputs(packed)
         if self._routers and self._replays and packed.experts is not None:

@@ -1,9 +1,9 @@
 """The publication of policy versions by the trainer: all ranks write a version, rank 0 makes the
 engines serve it.
 
-A published version is the masters cast to the dtype in which the engines hold each tensor. Its
-files are a snapshot: whatever happens to the masters afterwards, engines, audits and evaluations
-read these bytes. The ranks own whole tensors, and each writes its own.
+A published version is the master weights cast to the dtype in which the engines hold each tensor.
+Its files are a snapshot: whatever happens to the masters afterwards, engines, audits and
+evaluations read these bytes. The ranks own whole tensors, and each writes its own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _VersionFolder:
-    """The folder of a version that is being written, as rank 0 tells the others."""
+    """The folder of a version that is being written, which rank 0 sends to the others."""
 
     part: Path
     over: Path | None
@@ -77,7 +77,7 @@ class VersionWriter:
 
     `kinds` are the dtypes of published tensors (`published_kinds`). `keep`: the versions that the
     folder has at most, the one being written included. `config`: the model's config.json, copied
-    beside each version. `follows`: engines may rely on an earlier version for unchanged tensors.
+    next to each version. `follows`: engines may rely on an earlier version for unchanged tensors.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece]
 
     An engine that does not round everything gets only the matrices of layers in bfloat16. Adapters
     stay as they are, since engines merge them in float32, and so do tensors that the model's folder
-    has in float32 beside others in 16 bits.
+    has in float32 among others in 16 bits.
     """
     everywhere = engine.rounds_everything
     precise = policy.names.precise if policy.names is not None else set[str]()
@@ -289,10 +289,10 @@ class VersionPublisher:
         self._copied = stored.path, path
 
     def publish(self, stored: StoredVersion) -> Published:
-        """Make engines serve a version; tell the controller which engines serve it.
+        """Make engines serve a version; report to the controller which engines serve it.
 
-        If the weights are those of the version published last, engines that serve it only learn
-        the new number: nothing is transferred, and nothing pauses.
+        If the weights are those of the version published last, engines that serve it only get the
+        new number: nothing is transferred, and nothing pauses.
 
         If no engine serves it, try again, for at most weights.update_timeout_s in all. The waits
         for an available engine are not included; their total has its own bound.
@@ -310,10 +310,10 @@ class VersionPublisher:
         self._publisher.prepare(version, stored)
         left_s, wait_s = self._publisher.timeout_s, self._begin_timeout_s
         while True:
-            asked = time.monotonic()
+            requested_s = time.monotonic()
             engines = self._client.begin_publication(version, timeout_s=wait_s)
             start = time.monotonic()
-            wait_s -= start - asked
+            wait_s -= start - requested_s
             try:
                 published = self._publisher.publish(
                     engines, version, timeout_s=left_s, same_as=same_as
@@ -321,7 +321,7 @@ class VersionPublisher:
                 break
             except PublicationFailed as failure:
                 self._client.end_publication(version, served=(), failed=failure.failed)
-                same_as = None  # an engine that cannot be told gets the weights
+                same_as = None  # an engine that cannot get just the number gets the weights
                 time.sleep(_BETWEEN_TRIES_S)
                 left_s -= time.monotonic() - start
                 if left_s <= 0:

@@ -37,8 +37,8 @@ def open_recomputer(
     versions_dir: Path,
     routing_replay: Literal["auto", "on", "off"] = "off",
 ) -> Iterator[Recomputer]:
-    """Open a recomputer of a run: its model, in float32 whatever the run computed in, and its
-    device if this machine has it.
+    """Open a recomputer of a run: with its model, in float32 whatever dtype the run used, on the
+    run's device if this machine has it.
 
     Raises:
         TrainerError: the folder holds no model that can be loaded.
@@ -104,7 +104,7 @@ class Recomputer:
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], *, plain: bool = False) -> list[FloatArray]:
         """Return the log-probs of each row's trained tokens at their recorded temperatures, packed
-        as in training; with `plain`, of each row alone, as transformers computes it.
+        as in training; with `plain`, of each row by itself, as transformers computes it.
 
         Raises:
             TrainerError: a row is too long, or holds tokens that cannot have been trained.

@@ -51,8 +51,7 @@ class ShardTokens:
     staleness: Tensor
     """The age of each token's weights, in versions, [N] int64."""
     spans_versions: Tensor
-    """A mask, [N] bool, of tokens whose turn had a weight update between its request and its
-    end."""
+    """A mask, [N] bool, of tokens of turns during which a weight update happened."""
     turns: Tensor
     """The number of each token's turn in its episode, [N] int64."""
     turn_returns: Tensor
@@ -115,9 +114,9 @@ class ShardTokens:
         return [MicroBatch(packed, self._index([rows[i] for i in of])) for of, packed in found]
 
     def ends(self, truncated: Sequence[bool]) -> ShardTokens:
-        """Return the same rows up to their last trained token, each followed by one made-up token
-        alone that trains: its state is the one after the row. The first minibatch has the rows of
-        the episodes that are `truncated`.
+        """Return the same rows up to their last trained token, each followed by one made-up token,
+        the only one that trains: its state is the one after the row. The first minibatch has the
+        rows of the episodes that are `truncated`.
 
         Raises:
             TrainerError: it is not known which episodes were truncated.
@@ -162,8 +161,8 @@ def _joined(parts: Sequence[np.ndarray], dtype: type[np.generic]) -> Tensor:
 
 
 def _spans(row: Row) -> np.ndarray:
-    """Return, per trained token, whether an update came during its turn. With `interrupt = "keep"`,
-    even tokens of one version may then attend to KV of the previous one."""
+    """Return, per trained token, whether an update happened during its turn. With `interrupt =
+    "keep"`, even tokens of one version may then attend to KV of the previous one."""
     versions = row.policy_versions[row.loss_mask]
     admitted = row.admitted_versions[row.loss_mask]
     late = (admitted >= 0) & (versions != admitted)
@@ -197,7 +196,9 @@ def _told(rows: Sequence[Row], num_teachers: int) -> Tensor:
     parts: list[np.ndarray] = [np.zeros((0, num_teachers), np.float32)]
     for row in rows:
         silent = np.full((row.num_trained, num_teachers), np.nan, np.float32)
-        parts.append(silent if row.told is None else row.told.logprobs[row.loss_mask])
+        parts.append(
+            silent if row.teacher_logprobs is None else row.teacher_logprobs.logprobs[row.loss_mask]
+        )
     try:
         return torch.from_numpy(np.concatenate(parts))
     except ValueError as error:
@@ -253,21 +254,21 @@ def _first_bad(shard: BatchShard, values: Sequence[float]) -> str:
 @torch.no_grad()
 def frozen_pass(
     model: PackedModel | PolicyBase,
-    say: Callable[[PackedRows], Tensor],
+    compute: Callable[[PackedRows], Tensor],
     tokens: ShardTokens,
     rows: Sequence[int] | None = None,
     *,
     shape: Sequence[int] = (),
 ) -> Tensor:
-    """Return [N, *shape], the result of `say`, a method of `model`, for the trained tokens of the
-    given rows (default: all); NaN for the others. Collective."""
+    """Return [N, *shape], the result of `compute`, a method of `model`, for the trained tokens of
+    the given rows (default: all); NaN for the others. Collective."""
     rows = range(len(tokens.rows)) if rows is None else rows
     batches = tokens.micro_batches(rows, model)
     (rounds,) = model.world.maxima([len(batches)])
     result = torch.full((len(tokens.episodes), *shape), torch.nan, dtype=torch.float32)
     for turn in range(rounds):
         if turn < len(batches):
-            found = say(batches[turn].packed).cpu()
+            found = compute(batches[turn].packed).cpu()
             result = result.to(found.dtype)
             result[batches[turn].index] = found
         else:

@@ -1,5 +1,6 @@
 """The placement of a model's parameters and activations: FSDP2 over the ranks, block by block; and
-off the device while engines have it (`cluster.colocated`), which never ran on GPUs."""
+their removal from the device while engines use it (`cluster.colocated`), which has never run on
+GPUs."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ DEAR = (
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_efficient_attention.default,
 )
-"""The operations whose results a `light` block keeps: all that take long. Norms, rotations and
-products of single elements are half of a block's activations and a tenth of its time."""
+"""The expensive operations, whose results a `light` block keeps. Norms, rotations and products of
+single elements are half of a block's activations and a tenth of its time."""
 
 
 def shard(
@@ -55,7 +56,7 @@ def shard(
 
     With `compute_dtype` bfloat16, blocks are gathered in bfloat16 and the rest (embeddings, the
     last norm, the head) in its own dtype; gradients are reduced in float32. On a CPU, only linear
-    layers compute in bfloat16, as the engine's do: all else is no faster in it. Frozen parameters
+    layers compute in bfloat16, as the engine's do: nothing else is faster in it. Frozen parameters
     that compute in bfloat16 are also stored in it, which halves their memory. A single rank that
     neither gathers in another dtype nor offloads has nothing to shard: FSDP would only hold all
     parameters twice and copy every gradient twice.
@@ -145,8 +146,8 @@ class KeptByLight(TorchDispatchMode):
 class Gathering:
     """Parameters on their way to one rank each, on which all ranks agree (collective).
 
-    Shards travel to that rank alone, each straight to its place. Sending ranks do not wait, so that
-    they do not keep step with each parameter; they `finish` before a parameter changes.
+    Shards are sent only to that rank, each directly to its place. Sending ranks do not wait, so
+    that they do not keep step with each parameter; they `finish` before a parameter changes.
     """
 
     def __init__(self, *, rank: int) -> None:

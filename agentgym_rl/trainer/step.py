@@ -35,7 +35,7 @@ from .objective import (
     all_advantages,
     largest_advantage,
     rank_batch,
-    teachers_say,
+    teacher_targets,
 )
 from .optim import (
     GradientError,
@@ -63,7 +63,8 @@ OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
 
 
 class Stepper:
-    """A trainer of one batch after another. Every rank has one and calls `train` in step."""
+    """A trainer of one batch after another. Every rank has one, and all call `train_shard`
+    together."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Stepper:
         """The reference, if it moves (`algo.kl.refresh_every`)."""
         if algo.kl.refresh_every and isinstance(reference, Policy):
             self.moving = reference
-            reference.follow(policy, keep=1.0)  # moves nothing: refuses a model of another kind
+            reference.follow(policy, keep=1.0)  # refuses a model of another kind
             self.terms.append(MovingReference(algo.kl, reference, policy))
         self._layers: LayerNorms | None = None
         if trainer.layer_metrics:
@@ -247,15 +248,15 @@ class Stepper:
             return frozen_pass(self._reference, self._reference.logprobs, tokens)
 
     def _taught(self, tokens: ShardTokens, phases: Phases) -> Taught | None:
-        """Return the teaching of this rank's tokens; None without teachers."""
+        """Return the teachers' targets for this rank's tokens; None without teachers."""
         if not self._teachers:
             return None
         with phases.phase("teacher"):
             top_k, vocab_size = self._algo.teacher.top_k, self.policy.vocab_size
-            return teachers_say(self._teachers, tokens, top_k=top_k, vocab_size=vocab_size)
+            return teacher_targets(self._teachers, tokens, top_k=top_k, vocab_size=vocab_size)
 
     def _tally(self, objective: Objective, used: Tensor, tally: Tally) -> None:
-        """Add what the proximal log-probs of the tokens at the indices `used` tell."""
+        """Add the metrics of the proximal log-probs of the tokens at the indices `used`."""
         tokens, proximal = objective.batch.tokens, objective.proximal[used]
         tally_mismatch(
             tally,
@@ -397,7 +398,7 @@ class MovingReference(Term):
         self._reference, self._policy = reference, policy
 
     def end(self, batch: TokenBatch) -> None:
-        """Move the reference after every so many batches."""
+        """Move the reference after every `algo.kl.refresh_every` batches."""
         if (batch.step + 1) % self.keys.refresh_every == 0:
             self._reference.follow(self._policy, keep=self.keys.ema)
 

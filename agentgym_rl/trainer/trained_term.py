@@ -2,7 +2,7 @@
 
 Such a term is registered, as others, in the group of entry points `agentgym_rl.objectives`, under
 the value of `algo.baseline` that chooses it: the critic (arl_objectives/critic.py). Its model is
-offloaded, counted and kept in checkpoints beside the policy.
+offloaded, counted and saved in checkpoints together with the policy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def trained_term(baseline: str) -> type[TrainedTerm]:
     """Return the class of the term that `algo.baseline` chooses.
 
     Raises:
-        ConfigError: it is not installed, or is no `TrainedTerm`.
+        ConfigError: it is not installed, or is not a `TrainedTerm`.
     """
     if baseline not in entry_points_of(GROUP):
         raise not_installed(GROUP, f"algo.baseline {baseline!r}", "has its term")

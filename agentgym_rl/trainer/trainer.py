@@ -1,5 +1,5 @@
-"""The trainer of the policy in this process, for loops of one's own: whole batches, or passes and
-optimizer steps one by one."""
+"""The trainer of the policy in this process, for loops of one's own: complete batches, or single
+passes and optimizer steps."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from .world import World, join_world
 
 _log = logging.getLogger(__name__)
 
-_WHOLE_PARAMETERS = 400_000_000
+_MOST_PARAMETERS = 400_000_000
 """The largest number of parameters of a model that is loaded here; in float32 they take 1.6 GB."""
 _SMALL = {
     "num_hidden_layers": 4,
@@ -53,7 +53,7 @@ _SMALL = {
 
 def refusal(config: Config, model_dir: Path, world: World) -> str:
     """Return why the configured training would refuse a part of the user's own, the model in
-    `model_dir` or a frozen one beside it; "" if no obstacle is found."""
+    `model_dir` or another frozen one; "" if no obstacle is found."""
     try:
         check_own_parts(config.algo)
         check_optimizer(config.trainer)
@@ -74,7 +74,7 @@ def _try(model_dir: Path, config: Config, world: World) -> None:
         return
     size = num_parameters(model_dir)
     try:
-        if size <= _WHOLE_PARAMETERS:
+        if size <= _MOST_PARAMETERS:
             Policy.configured(config, model_dir, world)
         else:
             _try_small(model_dir, world)
@@ -100,7 +100,7 @@ def _try_small(model_dir: Path, world: World) -> None:
                 setattr(text, name, 0)
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(settings)
-    except Exception as error:  # some architectures cannot be shrunk: a rank will tell
+    except Exception as error:  # some architectures cannot be shrunk: a rank will find out
         _log.warning("no small model of the kind in %s could be made: %r", model_dir, error)
         return
     Policy(model.float(), world)

@@ -113,11 +113,11 @@ class FlopCount:
         return 2.0 * dense + learned + 3.0 * attention
 
 
-def peak_tflops(device: torch.device, said: float | None) -> float | None:
+def peak_tflops(device: torch.device, configured: float | None) -> float | None:
     """Return the peak of `device` in dense bfloat16: the configured number, or a known one by the
     device's name; None if there is neither."""
-    if said is not None or device.type != "cuda":
-        return said
+    if configured is not None or device.type != "cuda":
+        return configured
     name = torch.cuda.get_device_name(device)
     fitting = [known for known in PEAK_TFLOPS if known in name]
     return PEAK_TFLOPS[max(fitting, key=len)] if fitting else None

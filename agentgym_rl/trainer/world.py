@@ -28,8 +28,8 @@ LOOPBACK = "lo"
 
 
 def interface_to(rendezvous: str) -> str:
-    """Return the interface's name; loopback if `rendezvous` is no `tcp://host:port` or none
-    matches.
+    """Return the interface's name; loopback if `rendezvous` is not `tcp://host:port` or no
+    interface matches.
 
     Raises:
         OSError: there is no route to the host.

@@ -28,7 +28,7 @@ _POLL_S = (0.005, 0.1)
 """The shortest and longest pause between two polls of staging."""
 
 
-class Refused(WeightsError):
+class EngineHttpError(WeightsError):
     """An HTTP error from the engine."""
 
     status = 0
@@ -94,7 +94,7 @@ class RemoteEngine:
         """Begin an update; an unfinished earlier one is dropped first."""
         try:
             self.post("/start_weight_update", {}, deadline=deadline)
-        except Refused:  # vLLM: an update is under way already
+        except EngineHttpError:  # vLLM: an update is under way already
             self.discard(deadline=deadline)
             self.post("/start_weight_update", {}, deadline=deadline)
 
@@ -102,7 +102,7 @@ class RemoteEngine:
         """Drop the update under way, if there is one."""
         try:
             self.post("/update_weights", {"update_info": {"discard": True}}, deadline=deadline)
-        except Refused:
+        except EngineHttpError:
             return  # the answer of an engine that dropped it, or had none
 
     def wait_staged(self, *, deadline: float) -> None:
@@ -112,7 +112,7 @@ class RemoteEngine:
         while True:
             try:
                 reply = self.post("/collective_rpc", {"method": "arl_staging"}, deadline=deadline)
-            except Refused as error:
+            except EngineHttpError as error:
                 if error.status != _NOT_FOUND:
                     raise
                 return  # an embedded engine beside servers that are polled has staged already
@@ -225,7 +225,9 @@ class RemoteEngine:
         except OSError as error:
             raise WeightsError(f"{step}: {type(error).__name__}: {error}") from error
         if not 200 <= status < 300:
-            error = Refused(f"{step}: HTTP {status}: {reply[:2000].decode(errors='replace')}")
+            error = EngineHttpError(
+                f"{step}: HTTP {status}: {reply[:2000].decode(errors='replace')}"
+            )
             error.status = status
             raise error
         try:

@@ -39,9 +39,9 @@ class EnvTools:
         step = await self._env.step(message)
         self.num_steps += 1
         self.ended = step.terminated or step.truncated
-        answers = [said for said in step.observation if said.get("role") == "tool"]
-        self._answers = {said["tool_call_id"]: text_of(said) for said in answers}
-        self.more = [said for said in step.observation if said.get("role") != "tool"]
+        answers = [each for each in step.observation if each.get("role") == "tool"]
+        self._answers = {each["tool_call_id"]: text_of(each) for each in answers}
+        self.more = [each for each in step.observation if each.get("role") != "tool"]
 
     def answer(self, call_id: str) -> str:
         """Return the environment's answer to a call of the last message."""

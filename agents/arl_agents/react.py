@@ -52,8 +52,8 @@ def thoughts(reply: ChatCompletionMessage) -> dict[str, Any]:
     """Return the thoughts of a reply as a field of its message, for the environment alone: some
     providers refuse them in requests."""
     extra = reply.model_extra or {}
-    said = extra.get("reasoning_content") or extra.get("reasoning")
-    return {"reasoning_content": said} if said else {}
+    thoughts = extra.get("reasoning_content") or extra.get("reasoning")
+    return {"reasoning_content": thoughts} if thoughts else {}
 
 
 def assistant_message(reply: ChatCompletionMessage) -> dict[str, Any]:

@@ -31,7 +31,7 @@ and run the tests again. Commands run in a shell that keeps its folder and varia
 reply without a tool call: one sentence on what you changed."""
 """The advice on how to work, added to the first system message."""
 
-ASK_SUMMARY = """\
+SUMMARY_REQUEST = """\
 The conversation is about to be shortened. Write down all that is needed to go on without it: the \
 task's state, what you found and changed (paths, names), what failed, and the next steps. \
 Do not call a tool."""
@@ -71,8 +71,8 @@ class Swe(React):
                 return
             messages += [action, *step.observation]
             if self._is_long(reply) and num_replies < self.max_turns:
-                asked = [*messages, {"role": "user", "content": ASK_SUMMARY}]
-                reply = await self.complete(client, model=model, messages=asked, **tools)
+                request = [*messages, {"role": "user", "content": SUMMARY_REQUEST}]
+                reply = await self.complete(client, model=model, messages=request, **tools)
                 num_replies += 1
                 messages = [*first, _summary(reply.choices[0].message.content)]
 

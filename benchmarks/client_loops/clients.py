@@ -53,7 +53,7 @@ class Client:
     why: str = ""
     """The reason of the forks."""
     is_short: bool = False
-    """A flag: the bundled model's context has room for the conversation."""
+    """Whether the bundled model's context has room for the conversation."""
 
 
 def _preset(
@@ -77,7 +77,8 @@ def _edits(write: str, read: str, edit: Callable[[str, str], str], show: str) ->
 def _cli(
     name: str, label: str, package: str, tool: str, replies: Sequence[str], offered: str
 ) -> list[Client]:
-    """Return a command line with its own tools, and with the tools of the environment alone.
+    """Return two clients: a command line with its own tools, and with only the tools of the
+    environment.
 
     `tool`: one of its own, which only the main conversation has. `offered`: its name for `lookup`.
     """

@@ -16,14 +16,14 @@ APART = Path(os.environ.get("ARL_CLIENTS") or _ROOT / "build" / "clients")
 
 
 class NotInstalled(LookupError):
-    """The error of a client that is missing; says how to install it."""
+    """The error of a missing client; its message has the way to install it."""
 
 
 def npm_version(package: str) -> str:
     """Return the version of a package of `MODULES`.
 
     Raises:
-        NotInstalled: it is not there.
+        NotInstalled: it is missing.
     """
     found = MODULES / package / "package.json"
     if not found.exists():

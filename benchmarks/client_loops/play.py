@@ -1,4 +1,5 @@
-"""One client's session on a scripted model: the rows that it makes, and what does not train."""
+"""A client's session on a scripted model: the rows that it makes, and the tokens that do not
+train."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ import numpy as np
 
 from agentgym_rl import Agent, AgentError, Env, Step, Task
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.choices import FORCED
 from agentgym_rl.core.engine import Sampler
+from agentgym_rl.core.token_records import FORCED
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.client import AgentClients
@@ -37,7 +38,7 @@ CLIENT_S = 120.0
 MODEL = "policy"
 PROMPT = "Do the task with your tools."
 SIDE = "A short title"
-"""The reply to a request beside the conversation."""
+"""The reply to a request outside the conversation."""
 _WORK = re.compile(r"/[\w/.-]*arl-agent-\w+/work")
 
 
@@ -49,7 +50,7 @@ def call(name: str, **arguments: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What the model says to a client, and how to know that the client did it."""
+    """The replies of the model to a client, and the evidence that the client acted on them."""
 
     replies: Sequence[str]
     tool: str = ""
@@ -66,16 +67,16 @@ class Played:
 
     record: SessionRecord
     wrong: Mapping[str, int]
-    """What of the rows differs from the engine's journal, counted by field."""
+    """The differences of the rows from the engine's journal, counted by field."""
     said: str
     """The final message of the client."""
     error: str
     refused: Sequence[str]
     """The gateway's errors."""
     unused: int
-    """The number of replies that the client did not ask for."""
+    """The number of replies that the client did not request."""
     shown: bool
-    """A flag: the prompts have the text by which the client's work is known."""
+    """Whether the prompts have the text that shows the client's work."""
     requests: Sequence[tuple[str, bytes]]
     """The requests of the client: method and path, and the body."""
 
@@ -98,7 +99,7 @@ class Played:
 
 
 class Tools(Env):
-    """An environment that answers its tool `lookup` and takes a final message."""
+    """An environment with a tool `lookup` that accepts a final message."""
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self.tools = tuple(tools)  # type: ignore[assignment]
@@ -109,9 +110,13 @@ class Tools(Env):
 
     async def step(self, action: Any) -> Step:
         if calls := action.get("tool_calls"):
-            asked = calls[0]["function"]["arguments"]
-            told = {"role": "tool", "tool_call_id": calls[0]["id"], "content": f"found: {asked} ✓"}
-            return Step([told], 0.0, False, False, {})
+            given = calls[0]["function"]["arguments"]
+            found = {
+                "role": "tool",
+                "tool_call_id": calls[0]["id"],
+                "content": f"found: {given} ✓",
+            }
+            return Step([found], 0.0, False, False, {})
         self.said = str(action["content"])
         return Step([], 1.0, True, False, {})
 
@@ -146,24 +151,24 @@ class RequestLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, status = bytearray(), 0
-        told = bytearray()
+        sent = bytearray()
 
-        async def hear() -> Any:
+        async def receiving() -> Any:
             message = await receive()
             body.extend(message.get("body", b""))
             return message
 
-        async def tell(message: Any) -> None:
+        async def sending(message: Any) -> None:
             nonlocal status
             status = message.get("status", status)
-            told.extend(message.get("body", b""))
+            sent.extend(message.get("body", b""))
             await send(message)
 
-        await self._app(scope, hear, tell)
+        await self._app(scope, receiving, sending)
         where = f"{scope['method']} {scope['path']}"
         self.requests.append((where, bytes(body)))
         if status >= 400:
-            self.errors.append(f"{where}: {status} {told.decode(errors='replace')[:600]}")
+            self.errors.append(f"{where}: {status} {sent.decode(errors='replace')[:600]}")
 
 
 Views = Callable[[], dict[str, View]]
@@ -201,15 +206,15 @@ async def played(
             error = f"{type(failed).__name__}: {failed}"
         record = gateway.close_session(session)
         names = [session.request_id(node.request) for node in session.tree.turns]
-        told = views()
+        recorded = views()
     return Played(
         record=record,
-        wrong=differences(record.rows, names, told),
+        wrong=differences(record.rows, names, recorded),
         said=env.said,
         error=error,
         refused=request_log.errors,
         unused=script.unused,
-        shown=any(case.shows in chat.text(view.prompt) for view in told.values()),
+        shown=any(case.shows in chat.text(view.prompt) for view in recorded.values()),
         requests=request_log.requests,
     )
 
@@ -229,7 +234,7 @@ async def _scripted(script: Script) -> AsyncIterator[tuple[Sampler, Views]]:
 def differences(
     rows: Sequence[Row], names: Sequence[str], views: Mapping[str, View]
 ) -> Mapping[str, int]:
-    """Count what of the rows differs from the engine's account, by field.
+    """Count the differences of the rows from the engine's journal, by field.
 
     `names`: the requests of the turns. Each sampled token has to train in exactly one row, but for
     those without an alternative.

@@ -1,1 +1,1 @@
-"""The loops that `arl bench env` times, a file a package, and what it does to ours on purpose."""
+"""The loops that `arl bench env` times, a file for each package, and the disturbances of ours."""

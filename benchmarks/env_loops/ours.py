@@ -1,8 +1,9 @@
-"""Ours: as many asyncio tasks as episodes, each waiting once a step for a model that takes no time.
+"""Our environments: an asyncio task for each episode, which waits once a step for a model that
+takes no time.
 
 `wrapped`: environments as `make` makes them, one a task. `recorded`: as in a run, a new one for
-every episode inside `EpisodeEnv`, which adds up and takes down. `bare`: the same tasks, and the
-environments without any wrapper.
+every episode inside `EpisodeEnv`, which adds up rewards and records. `bare`: the same tasks, and
+the environments without any wrapper.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from agentgym_rl.rollout.episode import EpisodeEnv
 from .worker import TURNS, Case, serve
 
 EPISODES = 4
-"""Of every slot, each time it is played."""
+"""The number of episodes of every slot, each time it is played."""
 TASK = Task("t", 1)
 
 
 class Echo(Env):
-    """Says what it is told."""
+    """An environment that returns the action's text."""
 
     max_turns = TURNS
 
@@ -111,7 +112,7 @@ def _case(loop: Loop, env_spec: EnvSpec, actions: list[Message]) -> Case:
 
 def _cases(loop: Loop) -> dict[str, Case]:
     found = {"echo": _case(loop, ECHO, TALK)}
-    with contextlib.suppress(ConfigError):  # the adapter is not there
+    with contextlib.suppress(ConfigError):  # the adapter is missing
         lake = spec("gymnasium:FrozenLake-v1").with_options(is_slippery=False, max_turns=TURNS)
         found["FrozenLake"] = _case(loop, lake, WALK)
     return found

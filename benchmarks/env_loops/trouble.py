@@ -1,4 +1,4 @@
-"""What one slow episode costs the others, and what thousands of cancelled ones leave behind."""
+"""The cost of a slow episode for the others, and the leftovers of thousands of cancelled ones."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from .ours import ECHO, TALK, TASK, Echo
 ROUNDS, OTHERS, EPISODES = sized((15, 255, 40), toy=(1, 15, 4))
 CANCELLED, CROWD, LONGEST_S = sized((10_000, 256, 0.1), toy=(200, 32, 0.1))
 _GONE_S = 10.0
-"""Longest wait for threads that were told to end."""
+"""The longest wait for the ends of threads, in seconds."""
 
 
 # ---------------------------------------------------------------------- one straggler
 class Asleep(Echo):
-    """Waits for something, like a tool."""
+    """An environment that waits for something, like a tool."""
 
     async def step(self, action: Message) -> Step:
         await asyncio.sleep(60)
@@ -44,7 +44,7 @@ class Asleep(Echo):
 
 
 class Blocking(SyncEnv):
-    """Blocks its thread, like code that knows nothing of asyncio."""
+    """An environment that blocks its thread, like code without asyncio."""
 
     executor = "thread"
     free: ClassVar[threading.Event] = threading.Event()
@@ -63,7 +63,7 @@ STRAGGLERS = {"nobody": None, "asleep": Asleep, "blocking a thread": Blocking}
 
 
 def stragglers() -> list[dict[str, Any]]:
-    """What all episodes of the others take beside one that does not end, and without it.
+    """Return the time of all other episodes while one does not end, and without it.
 
     `ratio` is the median of those of single rounds, in which all are played close together.
     """
@@ -94,7 +94,7 @@ def _ratio(these: list[float], those: list[float]) -> float:
 
 
 async def _beside(straggler: type[Env] | type[SyncEnv] | None) -> None:
-    """The others' episodes, from first to last."""
+    """Return the time of the other episodes, from first to last."""
     Blocking.free.clear()
     make = ECHO.maker()
 
@@ -128,7 +128,7 @@ async def _stuck(straggler: type[Env] | type[SyncEnv]) -> None:
 
 # ---------------------------------------------------------------------- cancellations
 class Waiting(Echo):
-    """Waits a moment in every step."""
+    """An environment that waits a moment in every step."""
 
     async def step(self, action: Message) -> Step:
         await asyncio.sleep(0.001)
@@ -136,7 +136,7 @@ class Waiting(Echo):
 
 
 class Threaded(SyncEnv):
-    """Sleeps a moment in a thread of its own."""
+    """An environment that sleeps a moment in a thread of its own."""
 
     executor = "thread"
     max_turns = Echo.max_turns
@@ -152,7 +152,7 @@ class Threaded(SyncEnv):
 
 
 class Talker(Agent):
-    """Says the same until the episode is over."""
+    """An agent that sends the same message until the episode is over."""
 
     async def run(self, env: Env, client: Any, *, model: str, task: Task) -> None:
         await env.reset()
@@ -162,7 +162,7 @@ class Talker(Agent):
 
 
 class Nobody:
-    """A gateway without a model behind it: counts the sessions that are open."""
+    """A gateway without a model behind it, which counts the open sessions."""
 
     num_sessions = 0
 
@@ -178,7 +178,7 @@ class Nobody:
 
 
 def cancellations() -> dict[str, Any]:
-    """Episodes of three kinds, each cancelled at a moment of its own; what is left of them."""
+    """Cancel episodes of three kinds, each at a moment of its own; return their leftovers."""
     before = _held()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ended, sessions = runner.run(_cancelled(random.Random(7)))
@@ -230,7 +230,7 @@ def _held() -> dict[str, int]:
 
 
 def _leaked(before: Mapping[str, int]) -> dict[str, int]:
-    """Of each kind, how many more there are; the loop itself holds a few descriptors."""
+    """Return how many more there are of each kind; the loop itself holds a few descriptors."""
     allowed = {"fds": 8}
     return {
         kind: more

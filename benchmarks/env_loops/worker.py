@@ -1,9 +1,9 @@
-"""A system that is measured: a process of its own that plays what it is told, and says what it
-cost. Only the standard library is needed, as peers run in interpreters that have not our package.
+"""The process of a measured system: it plays orders, and reports their cost. It needs only the
+standard library, since peers run in interpreters without our package.
 
-One JSON object a line. First what it can do, {"version", "cases"} or {"missing"}; then for each
-order {"case", "live"} read from stdin its {"steps", "wall_s", "cpu_s", "rss_mb"}. CPU and memory
-are those of the process and all below it.
+It prints one JSON object a line: first {"version", "cases"} or {"missing"}; then, for each order
+{"case", "live"} read from stdin, {"steps", "wall_s", "cpu_s", "rss_mb"}. CPU and memory are those
+of the process and its descendants.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 TURNS = 8
-"""Steps of every episode, whatever the environment."""
+"""The steps of every episode, whatever the environment."""
 MEASURED_S = 0.3
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Case = Callable[[int], AbstractContextManager[Callable[[], int]]]
-"""Opens so many episodes at once; what it gives plays each to its end, some times over, and
-returns how many steps that took."""
+"""A function that opens a number of concurrent episodes, and yields a function that plays each to
+its end several times and returns the number of steps."""
 
 
 def serve(package: str, cases: Callable[[], Mapping[str, Case]]) -> None:
-    """Answer orders until stdin ends; `cases` imports what is measured."""
+    """Execute orders until stdin ends; `cases` imports the measured package."""
     try:
         known, found = cases(), version(package)
     except (ImportError, PackageNotFoundError) as error:
@@ -53,7 +53,8 @@ def _measured(play: Callable[[], int]) -> dict[str, float]:
 
 
 def _cpu_s() -> float:
-    """Of this process to the microsecond, of those below it to the tick."""
+    """Return the CPU seconds of this process, to the microsecond, and of its descendants, to the
+    tick."""
     ticks = sum(int(f[11]) + int(f[12]) for pid in _below() if (f := _stat(pid)))
     return time.process_time() + ticks / _TICKS
 
@@ -67,7 +68,7 @@ def _rss_mb() -> float:
 
 
 def _below() -> list[int]:
-    """Living processes below this one."""
+    """Return the living descendants of this process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -81,7 +82,8 @@ def _below() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """/proc/PID/stat behind the name: state, parent, …; empty once it is gone."""
+    """Return the fields of /proc/PID/stat after the name: state, parent, …; empty if the process
+    has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

@@ -1,1 +1,1 @@
-"""What `arl bench exactness` is made of: a model, its clients, the engine's view, a comparison."""
+"""The parts of `arl bench exactness`: a model, its clients, the engine's record, a comparison."""

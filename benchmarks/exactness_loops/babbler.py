@@ -1,7 +1,7 @@
-"""A tiny model that really says what is hard to record, and several versions of its weights.
+"""A tiny model that samples replies which are hard to record, and several versions of its weights.
 
-The bundled ones are too well behaved: they hardly ever think, or call a tool wrongly. This one
-learns nothing but the forms of `speech.reply`, which takes a minute.
+The bundled models hardly ever write thoughts or wrong calls. This one learns only the forms of
+`speech.reply`, which takes a minute.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .templates import ENDS
 
 MAX_MODEL_LEN = 1024
 SPECIAL = ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
-"""What GLM's template writes, beside the bundled tokenizer's own."""
+"""The special tokens of GLM's template, in addition to the bundled tokenizer's own."""
 STEPS = 120
 _ROWS = 12
 _RATE = 0.03
-"""Of Muon; a third of it for the embeddings, which AdamW learns."""
+"""The learning rate of Muon; a third of it for the embeddings, which AdamW trains."""
 
 
 def tokenizer() -> Tokenizer:
-    """The bundled one, and the special tokens of all templates."""
+    """Return the bundled tokenizer with the special tokens of all templates."""
     made = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
     made.no_padding()
     made.no_truncation()
@@ -45,12 +45,12 @@ def tokenizer() -> Tokenizer:
 def make(
     folder: Path, chats: Mapping[str, ChatFormat], *, steps: int, versions: int, seed: int
 ) -> list[dict[str, Tensor]]:
-    """Teach a model for `steps` to babble in all `chats`, and save it to `folder`.
+    """Train a model for `steps` on random replies in all `chats`, and save it to `folder`.
 
     Returns the weights of `versions` policies: those of its last steps; the last one is saved.
     """
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # more only spin where cores are shared, and this is tiny
+    torch.set_num_threads(1)  # more threads only spin on shared cores
     words = tokenizer()
     model: Any = _network(words)
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
@@ -99,7 +99,7 @@ def _save(model: Any, words: Tokenizer, folder: Path) -> None:
 
 
 def _weights(model: Any) -> dict[str, Tensor]:
-    """As engines take them: the tied head is no tensor of its own."""
+    """Return the weights as engines take them: without a tensor for the tied head."""
     state = model.state_dict()
     return {name: t.clone() for name, t in state.items() if name != "lm_head.weight"}
 
@@ -107,7 +107,7 @@ def _weights(model: Any) -> dict[str, Tensor]:
 def _rows(
     chats: Mapping[str, ChatFormat], chance: random.Random
 ) -> Iterator[tuple[list[int], int]]:
-    """Token ids, and how many of them are the prompt: its end, for the forms hang on no more."""
+    """Yield the token ids of rows, and the length of the prompt, of which only the end is kept."""
     while True:
         name = chance.choice(list(chats))
         chat, with_tools = chats[name], name != "chatml"
@@ -122,7 +122,7 @@ def _rows(
 
 
 def _loss(model: Any, rows: list[tuple[list[int], int]]) -> Tensor:
-    """Of the tokens of replies."""
+    """Return the loss over the tokens of replies."""
     longest = max(len(ids) for ids, _ in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     said = torch.zeros(len(rows), longest, dtype=torch.bool)

@@ -1,4 +1,5 @@
-"""One agent's client: asks, echoes what it got as clients do, edits, retries, hangs up."""
+"""An agent's client: it sends requests with the history as clients do, edits, retries, and hangs
+up."""
 
 from __future__ import annotations
 
@@ -31,12 +32,13 @@ _OVERFLOW = "context_length_exceeded"
 
 
 class Overflow(Exception):
-    """The conversation has outgrown the context."""
+    """The error of a conversation that has outgrown the context."""
 
 
 @dataclass
 class Got:
-    """A reply, whole: the requests behind it (one for each choice) and what it said of them."""
+    """A complete reply: its requests to the engine (one for each choice), and its data about
+    them."""
 
     names: list[str]
     messages: list[Message]
@@ -46,7 +48,7 @@ class Got:
 
 @dataclass
 class Client:
-    """`policy` is what stays the same in all of its requests."""
+    """A client; `policy` has the fields that are the same in all of its requests."""
 
     http: aiohttp.ClientSession
     url: str
@@ -58,14 +60,14 @@ class Client:
     policy: dict[str, Any] = field(default_factory=dict[str, Any])
     got: list[Got] = field(default_factory=list[Got])
     done: Counter[str] = field(default_factory=Counter[str])
-    """How often it did what, and what it saw."""
+    """The number of times of each of its actions and observations."""
     talks: list[tuple[bool, list[Message]]] = field(default_factory=list)
     """(whether a helper's, messages with the last reply)."""
     error: str = ""
-    """What broke a reply; that ends the episode, and is a mismatch."""
+    """The reason for a broken reply, which ends the episode and is a mismatch."""
 
     async def play(self, num_turns: int, *, plain: bool) -> None:
-        """An episode; `plain`: one conversation that only goes on."""
+        """Play an episode; `plain`: one conversation that is only continued."""
         try:
             await self._ask(False, [{"role": "user", "content": self._words()}])
             for _ in range(num_turns - 1):
@@ -149,12 +151,12 @@ class Client:
         if chance.random() < 0.2:
             body |= chance.choice(CUTS)
         if self.forces and chance.random() < 0.2:
-            # Of some families JSON beside tools would be refused: it may be a call.
+            # Some families refuse JSON together with tools: it may be a call.
             body |= {"tool_choice": "required"} if "tools" in body else FORM
         return body | fields
 
     def _echo(self, talk: list[Message]) -> list[Message]:
-        """The conversation as some client would send it back."""
+        """Return the conversation as some client would send it back."""
         for message in talk:
             if message["role"] == "assistant" and self.chance.random() < 0.5:
                 _reformat(message, self.chance)
@@ -178,7 +180,7 @@ class Client:
         return _streamed(data) if body.get("stream") else _whole(json.loads(data))
 
     async def _hang_up(self, body: dict[str, Any]) -> None:
-        """Ask, read no more than a beginning, and close the connection."""
+        """Send a request, read only the beginning of the reply, and close the connection."""
         async with self._post(body, 0) as answer:
             if answer.status == 400:
                 raise Overflow
@@ -203,7 +205,7 @@ class Client:
 
 # ---------------------------------------------------------------------- replies
 def _names(reply_id: str, num_choices: int) -> list[str]:
-    """The choices of a request are requests of their own to the engine, numbered on."""
+    """Return the engine's request names of a request's choices, which are numbered."""
     start, _, number = reply_id.removeprefix("chatcmpl-").rpartition("-")
     return [f"{start}-{int(number) + index}" for index in range(num_choices)]
 

@@ -1,4 +1,4 @@
-"""Rows beside the engine's own view, token by token."""
+"""The comparison of rows with the engine's own record, token by token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from agentgym_rl.core.choices import FORCED
+from agentgym_rl.core.token_records import FORCED
 from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 from .views import View
@@ -24,15 +24,16 @@ def compare(
     temperature: float,
     trains: bool = True,
 ) -> Counter[str]:
-    """Count what of a session's rows is not as the engine has it; `tokens` and so on count tokens.
+    """Count the differences of a session's rows from the engine's record; `tokens` and similar keys
+    count tokens.
 
     Args:
-        turn_names: The request of each turn. This is the gateway's claim; it is wrong if that
-            request was not fed and did not sample just what the row says.
-        views: What the engine was fed and sampled, by request.
-        delivered: The requests whose replies the client got whole. Each must train in exactly one
-            row (`not_once`). Any other at most once (`unseen`): its bytes had left when the
-            client hung up, or a later turn stands on it.
+        turn_names: The request of each turn, as the gateway has it; it is wrong if the input and
+            output of that request are not those of the row.
+        views: The input and output of the engine, by request.
+        delivered: The requests whose complete replies the client got. Each must train in exactly
+            one row (`not_once`), any other in at most one (`unseen`): its bytes were sent before
+            the client hung up, or a later turn continues it.
     """
     wrong: Counter[str] = Counter()
     trained: Counter[str] = Counter()
@@ -65,7 +66,7 @@ def compare(
 
 
 class _Expected:
-    """The arrays of a row as the engine's view makes them."""
+    """The arrays of a row, made from the engine's record."""
 
     def __init__(self, length: int) -> None:
         self.mask = np.zeros(length, bool)
@@ -104,14 +105,14 @@ class _Expected:
 
 
 def _forced(row: Row) -> np.ndarray:
-    """[T], whether a token had no alternative: it does not train."""
+    """Return [T] bool, True for tokens without an alternative, which do not train."""
     if row.choices is None:
         return np.zeros(len(row), bool)
     return np.asarray(row.choices.index == FORCED)
 
 
 def _differ(found: np.ndarray, wanted: Sequence[int] | np.ndarray) -> int:
-    """Places that differ, and those that only one has."""
+    """Return the number of positions that differ, or that only one has."""
     wanted = np.asarray(wanted)
     both = min(len(found), len(wanted))
     return int((found[:both] != wanted[:both]).sum()) + abs(len(found) - len(wanted))

@@ -1,4 +1,4 @@
-"""Episodes on a real engine, whose weights change meanwhile; what is left is compared."""
+"""Episodes on a real engine whose weights change meanwhile, to be compared afterwards."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ _INTERRUPTS: tuple[Interrupt, ...] = get_args(Interrupt)
 
 @dataclass
 class Played:
-    """One episode: what was recorded, what its client got, and what of it was to be expected."""
+    """An episode: its record, its client, and the expected properties."""
 
     record: SessionRecord
     client: Client
     names: list[str]
     """The request of each turn."""
     end_ids: Sequence[int]
-    """Tokens that end a reply in its chat format."""
+    """The tokens that end a reply in its chat format."""
     temperature: float
     one_row: bool
-    """Nothing happened in it that may fork."""
+    """Whether nothing happened in it that may fork the conversation."""
 
 
 @dataclass
 class Engine:
-    """Where tokens come from; `sampled` is its URL, or that of a relay before it."""
+    """An engine; `sampled` is its URL, or that of a relay in front of it."""
 
     url: str
     sampled: str
@@ -72,8 +72,8 @@ async def play(
     episodes: int,
     seed: int,
 ) -> tuple[list[Played], Counter[str]]:
-    """All episodes, a share of them under each way to interrupt for an update; and what the
-    routers counted. `weights` are the policies, served in turn as versions 0, 1, 2, …"""
+    """Play all episodes, a share of them under each interrupt mode; return them, and the routers'
+    counters. `weights` are the policies, served in turn as versions 0, 1, 2, …"""
     played: list[Played] = []
     counters: Counter[str] = Counter()
     source = HttpEngine(
@@ -104,7 +104,7 @@ async def play(
 
 
 class _Updates:
-    """Publishes version after version at random moments in which turns are under way."""
+    """A publisher of version after version, at random moments in which turns are in progress."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A relay before an engine: passes everything on as it is, and keeps what was sampled."""
+"""A relay in front of an engine, which forwards everything unchanged and keeps the replies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _HOP = {"transfer-encoding", "content-length", "connection", "keep-alive", "date
 
 
 class Relay:
-    """`exchanges` are the (body, reply) of every request for tokens, as bytes; a reply that its
-    client left early is as long as the engine got."""
+    """A relay; `exchanges` are the (body, reply) of every request for tokens, as bytes; the reply
+    of a client that left early is as long as the relay received."""
 
     def __init__(self, upstream: str) -> None:
         self.exchanges: list[tuple[bytes, bytes]] = []
@@ -49,7 +49,7 @@ class Relay:
             async with asking as reply:
                 passed = {n: v for n, v in reply.headers.items() if n.lower() not in _HOP}
                 response = web.StreamResponse(status=reply.status, headers=passed)
-                with contextlib.suppress(ConnectionResetError):  # it has heard enough
+                with contextlib.suppress(ConnectionResetError):  # the client has left
                     await response.prepare(request)
                     async for chunk in reply.content.iter_any():
                         kept += chunk

@@ -1,4 +1,4 @@
-"""What is said in the conversations: by clients at random, and by the model that learns it."""
+"""The texts of the conversations: random ones of clients, and replies that the model learns."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ _KINDS = {"text": 3, "call": 4, "malformed": 2, "two calls": 1, "text and call":
 
 
 def tool(name: str) -> Message:
-    """A tool as clients offer it."""
+    """Return a tool as clients offer it."""
     parameters = {"type": "object", "properties": {"expression": {"type": "string"}}}
     function = {"name": name, "description": f"A {name} ✓.", "parameters": parameters}
     return {"type": "function", "function": function}
 
 
 def words(chance: random.Random, most: int, *, literal: bool = False) -> str:
-    """A few words, some of them odd; `literal`: also what templates give a meaning."""
+    """Return a few words, some of them odd; `literal`: also texts that have a meaning in
+    templates."""
     pools = [_WORDS] * 4 + [_ODD] + [_LITERAL] * literal
     return " ".join(chance.choice(chance.choice(pools)) for _ in range(chance.randrange(1, most)))
 
 
 def reply(chance: random.Random, *, opened: bool = False) -> str:
-    """What the model is taught to say, as text; `opened`: the prompt ended inside a thought."""
+    """Return a reply for the model to learn, as text; `opened`: the prompt ended inside a
+    thought."""
     kind = chance.choices(list(_KINDS), list(_KINDS.values()))[0]
     said = words(chance, 6) if "text" in kind else ""
     calls = {"call": 1, "text and call": 1, "malformed": 1, "two calls": 2}.get(kind, 0)
@@ -52,7 +54,7 @@ def _call(chance: random.Random, *, malformed: bool) -> str:
 
 
 def conversation(chance: random.Random, *, with_tools: bool) -> list[Message]:
-    """A short history, as the template gets it, that ends with somebody who waits for a reply."""
+    """Return a short history for the template, which ends with a message that needs a reply."""
     messages: list[Message] = [{"role": "system", "content": "Solve."}]
     messages.append({"role": "user", "content": words(chance, 6, literal=True)})
     for number in range(chance.randrange(3)):
@@ -69,7 +71,7 @@ def conversation(chance: random.Random, *, with_tools: bool) -> list[Message]:
 
 
 def observed(said: Mapping[str, Any], chance: random.Random) -> list[Message]:
-    """What comes after a reply: an answer to each of its calls, or what a user says."""
+    """Return the messages after a reply: a result of each of its calls, or a user's message."""
     calls = said.get("tool_calls") or []
     answers = [
         {"role": "tool", "tool_call_id": call["id"], "content": words(chance, 6, literal=True)}

@@ -1,4 +1,4 @@
-"""What the comparison of all episodes adds up to."""
+"""The sums of the comparisons of all episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .views import View
 
 
 def summarize(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, Any]:
-    """Mismatches by what differs, forks by cause, and how often which feature occurred."""
+    """Return the mismatches by field, the forks by cause, and the number of times of each
+    feature."""
     wrong: Counter[str] = Counter()
     forks: Counter[str] = Counter()
     features: Counter[str] = Counter()
@@ -61,17 +62,18 @@ def summarize(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, 
 def _wrong_errors(
     client: Client, views: Mapping[str, View], end_ids: Collection[int]
 ) -> Counter[str]:
-    """What clients were told of tokens, beside what the engine says."""
+    """Count the differences of the usage and log-probs that clients got from the engine's
+    record."""
     wrong: Counter[str] = Counter()
     for got in client.got:
         mine = [views[name] for name in got.names]
         if got.usage:
-            told = (got.usage["prompt_tokens"], got.usage["completion_tokens"])
-            wrong["usage"] += told != (len(mine[0].prompt), sum(len(view.ids) for view in mine))
-        for view, told in zip(mine, got.logprobs, strict=True):
-            if told is not None:
+            counts = (got.usage["prompt_tokens"], got.usage["completion_tokens"])
+            wrong["usage"] += counts != (len(mine[0].prompt), sum(len(view.ids) for view in mine))
+        for view, reported in zip(mine, got.logprobs, strict=True):
+            if reported is not None:
                 pairs = zip(view.ids, view.logprobs, strict=True)
-                wrong["told_logprobs"] += told != [lp for id, lp in pairs if id not in end_ids]
+                wrong["told_logprobs"] += reported != [lp for id, lp in pairs if id not in end_ids]
     return wrong
 
 

@@ -14,15 +14,15 @@ sys.path.append(str(Path(__file__).parents[2] / "tests" / "gateway"))
 from families import CHATML, GLM, QWEN3
 
 OPENED = QWEN3 + "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}"
-"""As QWEN3, but a reply begins inside a thought."""
+"""The template QWEN3 with replies that begin inside a thought."""
 
 _TEMPLATES = {"qwen3": QWEN3, "opened": OPENED, "glm": GLM, "chatml": CHATML}
 ENDS = ("<|im_end|>", "<|user|>", "<|observation|>")
-"""What ends a reply, in one template or another."""
+"""The tokens that end a reply in some template."""
 
 
 def chats(tokenizer: Tokenizer) -> dict[str, ChatFormat]:
-    """By name. In `glm` no token closes a turn; `chatml` has no tools."""
+    """Return the chat formats by name. In `glm` no token closes a turn; `chatml` has no tools."""
     ends = [tokenizer.token_to_id(end) for end in ENDS]
     return {
         name: ChatFormat(

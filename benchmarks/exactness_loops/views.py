@@ -1,8 +1,7 @@
-"""What an engine itself says of every request: its journal, or what a relay saw of its replies.
+"""The engine's own record of every request: its journal, or its replies as copied by a relay.
 
-Neither has been through the gateway, its router or its client: the journal is a file of the
-engine's own process, the relay copies bytes off the wire and reads them with the JSON parser of
-the standard library.
+Both are independent of the gateway, its router and its client: the journal is a file of the
+engine's own process, and the relay copies bytes and parses them with the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from agentgym_rl.engines.scripted import JournalEntry
 
 @dataclass
 class View:
-    """One request as its engine has it. `times_s` is None where the engine says none."""
+    """A request in the engine's record. `times_s` is None where the engine reports none."""
 
     prompt: list[int]
     ids: list[int]
@@ -31,11 +30,11 @@ class View:
 
 
 def journaled(path: Path) -> dict[str, View]:
-    """The views of a journal of the embedded engine, by request id."""
+    """Return the views of a journal of the embedded engine, by request id."""
     found: dict[str, View] = {}
     for line in path.read_text().splitlines():
         entry = json.loads(line)
-        assert entry["request_id"] not in found, "an engine was asked twice under one id"
+        assert entry["request_id"] not in found, "an engine got two requests with one id"
         found[entry["request_id"]] = View(
             entry["prompt_token_ids"],
             entry["token_ids"],
@@ -48,7 +47,7 @@ def journaled(path: Path) -> dict[str, View]:
 
 
 def scripted(journal: Iterable[JournalEntry]) -> dict[str, View]:
-    """The views of a scripted engine's journal, by request id."""
+    """Return the views of a scripted engine's journal, by request id."""
     return {
         entry.request_id: View(
             list(entry.prompt),
@@ -63,7 +62,7 @@ def scripted(journal: Iterable[JournalEntry]) -> dict[str, View]:
 
 
 def relayed(exchanges: Iterable[tuple[bytes, bytes]]) -> dict[str, View]:
-    """The views of (request body, reply bytes) pairs, by request id."""
+    """Return the views of (request body, reply bytes) pairs, by request id."""
     found: dict[str, View] = {}
     for asked, answered in exchanges:
         body = json.loads(asked)
@@ -76,15 +75,15 @@ def relayed(exchanges: Iterable[tuple[bytes, bytes]]) -> dict[str, View]:
             spans = choice.get("weight_versions") or spans
             view.finish = choice.get("finish_reason")
         view.versions = _versions(spans)
-        assert body["request_id"] not in found, "an engine was asked twice under one id"
+        assert body["request_id"] not in found, "an engine got two requests with one id"
         found[body["request_id"]] = view
     return found
 
 
 def turns(views: Mapping[str, View]) -> dict[str, View]:
-    """By the id of a turn: a turn that an update interrupted is several requests (`ID`, `ID.1`,
-    …), each of which must have been fed what the ones before it sampled. A turn that was held to a
-    grammar begins again, and only its last request counts."""
+    """Return the views by the id of a turn. A turn that an update interrupted is several requests
+    (`ID`, `ID.1`, …), each of which must continue the output of those before it. A turn under a
+    grammar begins again, so only its last request counts."""
     joined: dict[str, View] = {}
     for name in sorted(views, key=_segment):
         turn, number = _segment(name)
@@ -121,7 +120,7 @@ def _versions(spans: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def _choices(answered: bytes) -> Iterator[Mapping[str, Any]]:
-    """Of a stream of events, or of one whole reply; of an error there are none."""
+    """Yield the choices of a stream of events, or of one complete reply; an error has none."""
     if not answered.startswith(b"data:"):
         yield from json.loads(answered).get("choices", []) if answered else []
         return

@@ -1,1 +1,1 @@
-"""The processes of `arl bench gateway`: what is measured, what stands behind it, who asks."""
+"""The processes of `arl bench gateway`: the gateway, the model behind it, and the client."""

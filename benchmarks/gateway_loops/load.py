@@ -1,7 +1,7 @@
 """The client: conversations that grow turn by turn, as agents make them.
 
-Every turn sends the whole conversation so far, as OpenAI clients do: the system prompt, then user
-messages of `new_tokens` each and the replies that were got.
+Every turn sends the complete conversation so far, as OpenAI clients do: the system prompt, then
+user messages of `new_tokens` each and the received replies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .texts import text_of
 
 _TIMEOUT_S = 60.0
 MAX_MESSAGES = 30_000
-"""Of a request; with more it would have more JSON values than are read."""
+"""The most messages of a request; with more it would exceed the limit on JSON values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reply that was waited for; times in seconds."""
+    """A received reply; times in seconds."""
 
     number: int
     latency_s: float
@@ -41,10 +41,11 @@ class Turn:
 async def play(
     url: str, keys: Sequence[str], shape: Shape, *, concurrent: int, turns_per_s: float = 0.0
 ) -> tuple[list[Turn], float]:
-    """Play one conversation for each key, so many at once; all turns, and how long it took.
+    """Play one conversation for each key, `at_once` at a time; return all turns, and the time that
+    they took.
 
-    Each turn follows the one before at once; or, with `turns_per_s`, when its time has come, and
-    it has waited from then on, whenever it was sent.
+    Each turn follows the one before at once; or, with `turns_per_s`, at its due time, from which
+    its wait counts, whenever it was sent.
 
     Raises:
         RuntimeError: a reply was not 200.
@@ -74,8 +75,8 @@ async def play(
 
 
 def largest(size_bytes: int) -> list[tuple[str, bytes]]:
-    """Return requests of about so many bytes, which take long in different ways: the end of a path,
-    and a body."""
+    """Return large requests that are slow in different ways, as pairs of the end of a path and a
+    body."""
     prose = text_of(300)
     prose *= size_bytes // len(prose)
     user = {"role": "user", "content": "?"}
@@ -95,7 +96,7 @@ def largest(size_bytes: int) -> list[tuple[str, bytes]]:
     return [(path, msgspec.json.encode({"model": "m"} | body)) for path, body in asked]
 
 
-async def play_beside(
+async def play_with_requests(
     url: str,
     keys: Sequence[str],
     shape: Shape,
@@ -104,8 +105,8 @@ async def play_beside(
     *,
     turns_per_s: float,
 ) -> tuple[list[Turn], list[float]]:
-    """Return the turns of `play`, while others' `requests` go to the same gateway one after the
-    other, under `key`, again and again; and what each of these took.
+    """Return the turns of `play` while `requests` of another client go to the same gateway under
+    `key`, one after the other, again and again; and the time of each of these.
 
     Raises:
         RuntimeError: a reply of the conversations was not 200, or one of the requests failed.
@@ -135,13 +136,13 @@ async def play_beside(
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """When the turns of a conversation are due."""
+    """The due times of the turns of a conversation."""
 
     start: float
     every_s: float
 
     async def wait(self, number: int) -> float:
-        """Return when the turn is due, and when that was."""
+        """Wait until the turn is due; return that time."""
         due = self.start + number * self.every_s
         await asyncio.sleep(max(due - time.perf_counter(), 0.0))
         return due

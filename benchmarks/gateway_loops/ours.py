@@ -2,8 +2,8 @@
 
     python -m benchmarks.gateway_loops.ours ENGINE_URL MAX_TOKENS
 
-Prints its URL; then, for each number read from standard input, opens so many sessions and prints
-their keys, closing those of the time before, and says what it has used: CPU seconds, memory.
+It prints its URL; then, for each number read from standard input, it closes the previous sessions,
+opens that many new ones, and prints their keys, its CPU seconds and its memory.
 """
 
 from __future__ import annotations

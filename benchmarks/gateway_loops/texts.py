@@ -1,4 +1,5 @@
-"""What is said in the conversations: so many tokens of the bundled tokenizer, always the same."""
+"""The texts of the conversations: given numbers of tokens of the bundled tokenizer, always the
+same."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ _SENTENCE = "The quick brown fox adds 17 and 25, and says: \\boxed{42} is what i
 
 @cache
 def tokenizer() -> Tokenizer:
-    """The bundled one."""
+    """Return the bundled tokenizer."""
     return Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
 
 
 def ids_of(num_tokens: int) -> list[int]:
-    """Token ids of some sentences."""
+    """Return token ids of some sentences."""
     text = _SENTENCE * (num_tokens // 10 + 1)
     return tokenizer().encode(text, add_special_tokens=False).ids[:num_tokens]
 
 
 def text_of(num_tokens: int) -> str:
-    """Text of about so many tokens."""
+    """Return a text of about this number of tokens."""
     return tokenizer().decode(ids_of(num_tokens))

@@ -1,9 +1,9 @@
-"""A model that answers at once, always the same: as an engine, and as an OpenAI endpoint.
+"""A model with an immediate, constant reply: as an engine, and as an OpenAI endpoint.
 
     python -m benchmarks.gateway_loops.upstream SAMPLED_TOKENS
 
-Prints its URL. `/inference/v1/generate` streams one event, as an engine whose reply fits one
-`stream_interval` does; `/v1/chat/completions` answers whole.
+It prints its URL. `/inference/v1/generate` streams one event, as an engine does whose reply fits
+one `stream_interval`; `/v1/chat/completions` returns a complete reply.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What `arl bench trainer` compares: training loops."""
+"""The training loops that `arl bench trainer` compares."""

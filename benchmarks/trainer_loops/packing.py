@@ -1,4 +1,4 @@
-"""Packed micro-batches beside padded ones: the same rows, model and loss."""
+"""Packed micro-batches compared with padded ones: the same rows, model and loss."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Rows of a batch."""
+    """The lengths of the rows of a batch."""
 
     name: str
     tokens: Sequence[int]
     budget: int
-    """Tokens of a micro-batch, padding included: what memory allows."""
+    """The tokens of a micro-batch, including padding, within the memory."""
 
 
 def samples(seed: int = 0) -> list[Lengths]:
-    """Lengths like the main job's, and with the long tail that agents and thinking models have."""
+    """Return lengths like the main job's, and with the long tail of agents and thinking models."""
     draw = np.random.default_rng(seed)
     even = draw.integers(60, 121, ROWS)
     tail = np.clip(draw.lognormal(5.0, 0.8, ROWS), 32, 1024).astype(int)
@@ -45,10 +45,10 @@ def samples(seed: int = 0) -> list[Lengths]:
 
 
 class PaddedPolicy(Policy):
-    """The same model fed [rows, longest] with padding on the right.
+    """The same model with input [rows, longest], padded on the right.
 
-    A causal model needs no mask for that: what is real never looks at what comes later. So this
-    is as fast as padding gets.
+    A causal model needs no mask for that, because tokens do not attend to later ones. So this is
+    the fastest form of padding.
     """
 
     def outputs(self, packed: PackedRows) -> Tensor:
@@ -66,8 +66,8 @@ class PaddedPolicy(Policy):
 def compare(
     model: Path, lengths: Lengths, world: World, *, rounds: int = sized(5, toy=1)
 ) -> list[dict[str, Any]]:
-    """A row for each way: tokens a second of a proximal pass and a forward and backward, by
-    turns, and how much of what is computed is padding."""
+    """Return a row for each way: the tokens per second of a proximal pass and a forward and
+    backward, measured in turn, and the share of padding."""
     tokens = ShardTokens.from_shard(_shard(lengths.tokens), vocab_size=VOCAB)
     every = range(len(tokens.rows))
     size = max(1, lengths.budget // max(lengths.tokens))
@@ -104,8 +104,8 @@ def compare(
 
 
 def imbalance(num_groups: int, num_ranks: int, *, group_size: int = 8, seed: int = 0) -> float:
-    """By how much the fullest rank has more tokens than the mean, for groups of long-tailed
-    episodes dealt to ranks whole; median of 20 batches."""
+    """Return the relative excess of tokens of the fullest rank over the mean, for groups of
+    long-tailed episodes that stay together on a rank; median of 20 batches."""
     draw = np.random.default_rng(seed)
     found: list[float] = []
     for _ in range(20):
@@ -117,7 +117,7 @@ def imbalance(num_groups: int, num_ranks: int, *, group_size: int = 8, seed: int
 
 
 def _train(policy: Policy, plan: Sequence[MicroBatch]) -> float:
-    """What a batch costs: all log-probs without gradients, then with them."""
+    """Compute a batch: all log-probs without gradients, then with them."""
     with torch.no_grad():
         for batch in plan:
             policy.logprobs(batch.packed)
@@ -149,13 +149,13 @@ def _shard(lengths: Sequence[int]) -> BatchShard:
 
 
 def half_sampled(draw: np.random.Generator, length: int) -> Row:
-    """A row of random tokens: half prompt and tools, half sampled."""
+    """Return a row of random tokens: half prompt and tools, half sampled."""
     tokens = draw.integers(0, VOCAB, length).astype(np.int32)
     return replace(row(length, length - length // 2), tokens=tokens)
 
 
 def row(length: int, trained: int) -> Row:
-    """A row whose last `trained` tokens were sampled by version 0, at temperature 1."""
+    """Return a row whose last `trained` tokens were sampled by version 0, at temperature 1."""
     sampled = np.arange(length) >= length - trained
     versions = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
     return Row(

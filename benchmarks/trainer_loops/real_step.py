@@ -1,9 +1,9 @@
 """One trainer with a real model, step by step: ours, or TRL's GRPOTrainer on the same rows.
 
 A child process of `benchmarks/_real_trainer.py`. It writes one line of JSON when the model is
-loaded, and then one for each word on its standard input, so that two children can take turns:
+loaded, and then one for each command on its standard input, so that two children can take turns:
 "step" trains one batch, "flat" one whose rewards are all equal, "publish" writes a version,
-"checkpoint" a checkpoint, and "logprobs" tells those of the batch. Every line has the CPU seconds
+"checkpoint" a checkpoint, and "logprobs" prints those of the batch. Every line has the CPU seconds
 of the process, and the peak of its memory above what it held before it loaded the model.
 """
 
@@ -28,7 +28,7 @@ GROUP_SIZE = 8
 
 
 class Sample(NamedTuple):
-    """One row: a prompt that its group shares, and a reply."""
+    """A row: a prompt that its group shares, and a reply."""
 
     prompt: list[int]
     reply: list[int]
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 def batch(args: argparse.Namespace, vocab: int, *, flat: bool = False) -> list[Sample]:
-    """Rows of random tokens, as long as word problems and their solutions."""
+    """Return rows of random tokens, as long as word problems and their solutions."""
     draw = np.random.default_rng(0)
     samples: list[Sample] = []
     for _ in range(args.groups):
@@ -52,7 +52,7 @@ def batch(args: argparse.Namespace, vocab: int, *, flat: bool = False) -> list[S
 
 
 class Meter:
-    """CPU seconds and peak memory of this process since the last reading."""
+    """A meter of the CPU seconds and peak memory of this process since the last reading."""
 
     def __init__(self) -> None:
         self._base = _status("VmRSS")
@@ -110,15 +110,15 @@ def ours(args: argparse.Namespace) -> None:
         stepper = make_stepper(config, world, Path(args.model))
         size = sum(p.nbytes for p in stepper.policy.model.parameters())
         _say({"weights_bytes": size, **meter.read()})
-        words = OurWords(stepper, args, Path(scratch))
+        words = OurCommands(stepper, args, Path(scratch))
         for number, word in enumerate(_words()):
             meter.restart()
             found = words.do(word, number)
             _say({**meter.read(), **found})
 
 
-class OurWords:
-    """What our child does for each word."""
+class OurCommands:
+    """The commands of our trainer."""
 
     def __init__(self, stepper: Any, args: argparse.Namespace, scratch: Path) -> None:
         self._stepper, self._args, self._scratch = stepper, args, scratch
@@ -225,7 +225,7 @@ def trl(args: argparse.Namespace) -> None:
     accumulation = max(1, rows // GROUP_SIZE // parts)
 
     class Turns(TrainerCallback):
-        """Every optimizer step of a batch waits for the word that asks for the batch."""
+        """A callback that makes every optimizer step wait for the command of its batch."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             if state.global_step % parts:

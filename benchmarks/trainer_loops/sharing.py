@@ -1,5 +1,5 @@
-"""Beginnings that rows share, computed once, beside the same rows one by one: tokens computed and
-CPU seconds of forward and backward, by turns in one process, one thread.
+"""Shared beginnings of rows, computed once, compared with the same rows one by one: computed
+tokens, and CPU seconds of forward and backward, in turn in one process with one thread.
 
     python -m benchmarks.trainer_loops.sharing --model FOLDER
 
@@ -36,7 +36,8 @@ _WAYS = {"shared": True, "one by one": False}
 
 
 def samples(seed: int = 0) -> Mapping[str, list[Row]]:
-    """Rows: groups with a prompt of their own, and turns whose agent sends its history anew."""
+    """Return rows: groups with a prompt of their own, and turns whose agent sends its history
+    again."""
     draw = np.random.default_rng(seed)
     groups = [_group(draw, 8, prompt=150, sampled=60) for _ in range(2)]
     return {
@@ -77,7 +78,7 @@ def compare(
 
 
 def ratios(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return by how much one by one takes longer."""
+    """Return the time of one by one over that of sharing."""
     return {
         f"one by one / shared, {ours['rows']}": round(theirs["cpu_s"] / ours["cpu_s"], 2)
         for ours, theirs in zip(found[::2], found[1::2], strict=True)
@@ -109,8 +110,8 @@ def _turns(
     between: int,
     forgotten: int = 0,
 ) -> list[Row]:
-    """A row for each turn, which trains its reply; the history has replies without their first
-    `forgotten` tokens."""
+    """Return a row for each turn, which trains its reply; the history has replies without their
+    first `forgotten` tokens."""
     history = [draw.integers(0, VOCAB, prompt)]
     rows: list[Row] = []
     for _ in range(turns):

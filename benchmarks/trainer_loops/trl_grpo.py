@@ -48,8 +48,8 @@ def main() -> None:
     args = parser.parse_args()
     started = time.monotonic()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    tokenizer.response_template = qwen3_template  # TRL knows templates by their text: not ours
-    # TRL describes tools in words of its own, which the model has never read.
+    tokenizer.response_template = qwen3_template  # TRL does not recognize ours by its text
+    # TRL describes tools in another form, which the model has never seen.
     tokenizer.chat_template = f"{{%- set tools = {_tools()} -%}}" + tokenizer.chat_template
     trainer = GRPOTrainer(
         model=args.model,
@@ -79,7 +79,7 @@ def _config(args: argparse.Namespace) -> GRPOConfig:
         gradient_accumulation_steps=1,
         num_generations=GROUP_SIZE,
         num_iterations=1,
-        max_completion_length=128,  # of an episode, what tools say included
+        max_completion_length=128,  # of an episode, including tool results
         generation_kwargs={"max_new_tokens": 48},  # of a turn
         max_tool_calling_iterations=3,
         temperature=1.0,
@@ -110,7 +110,7 @@ def _tools() -> str:
 
 
 def _tasks(seed: int, count: int) -> Dataset:
-    """Prompts, and the tasks as text: the rows of a data set have to be alike."""
+    """Return the prompts, and the tasks as text: the rows of a data set need the same fields."""
     source = MathEnv.task_source("train", seed=seed)
     tasks = [source[i] for i in range(count)]
     return Dataset.from_list(
@@ -140,7 +140,8 @@ async def _rewards(completions: Any, tasks: list[str]) -> list[float]:
 
 
 async def _paid(last: dict[str, Any], task: str) -> float:
-    """What the environment pays for the last message of an episode; a call is no answer."""
+    """Return the environment's reward for the last message of an episode; a call is not an
+    answer."""
     if last["role"] != "assistant" or last.get("tool_calls"):
         return 0.0
     env = MathEnv()
@@ -149,7 +150,7 @@ async def _paid(last: dict[str, Any], task: str) -> float:
 
 
 def _as_it_was(model: Path, out: Path) -> None:
-    """The model is judged with the template it came with."""
+    """Restore the model's own chat template, with which it is evaluated."""
     for name in ("chat_template.jinja", "tokenizer_config.json", "tokenizer.json"):
         (out / name).write_bytes((model / name).read_bytes())
 

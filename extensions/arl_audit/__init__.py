@@ -2,4 +2,4 @@
 `reverify` and `export`."""
 
 BUILDS_ON = ("arl_endpoints",)
-"""The extension whose relay answers agents in episodes of `--oracle`."""
+"""The extension whose relay serves the agents of `--oracle`."""

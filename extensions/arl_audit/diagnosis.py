@@ -47,7 +47,7 @@ class Recompute:
     ) -> FloatArray:
         """Return the log-probs of the chosen tokens (ascending) under the version loaded last.
 
-        With `plain`, each row gets a forward of its own."""
+        With `plain`, each row is computed in a forward pass of its own."""
         rows = self.tokens.rows(chosen, self._reader, temperature=temperature)
         parts = [part for some in _chunks(rows) for part in self._some(some, plain)]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)

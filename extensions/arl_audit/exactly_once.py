@@ -1,6 +1,6 @@
-"""The auditor of runs: was every group trained exactly once? The module reads the files of a run
-(episodes.db, metrics.jsonl, the manifests of its checkpoints) and shares no code with the modules
-that write them.
+"""The audit of exactly-once training: every group of a run must be trained once. The module reads
+the files of a run (episodes.db, metrics.jsonl, the manifests of its checkpoints) and shares no code
+with the modules that write them.
 
 A run has incarnations: each begins with the weights of a checkpoint, or those of the model. The
 weights that survive have the steps of the last incarnation, the steps that the incarnation before
@@ -216,7 +216,7 @@ def _check_groups(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _check_cursor(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that each task was played once, and none was skipped but by a curriculum, whose log has
+    """Check that each task was played once, and that only a curriculum skipped tasks, whose log has
     the tasks it took."""
     places = Counter(group["task_index"] for group in groups.values())
     twice = [str(index) for index, count in places.items() if count > 1]

@@ -1,5 +1,5 @@
-"""The audit of recorded log-probs: they are computed again, with the weights of each version. The
-recorded rewards are compared with those that were trained.
+"""The audit of recorded log-probs, which are computed again with the weights of each version, and
+of recorded rewards, which are compared with those that were trained.
 
 The trainer's computation is in `trainer/recompute.py`, the rule for a verdict in `verdict.py`.
 """

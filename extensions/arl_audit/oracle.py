@@ -1,4 +1,5 @@
-"""The play of an environment's own solutions: `solve()` answers the agent in a model's place.
+"""Episodes of an environment's own solutions: the messages of `solve()` take the place of a model's
+replies.
 
 The configured agent plays against an endpoint like any other model's. Its messages and tools, and
 the results of its calls, are therefore those of a rollout; only the replies are the oracle's.
@@ -46,7 +47,7 @@ from agentgym_rl.rollout.producer import drawn
 _AT_ONCE = 8
 """The episodes played at once: environments with sandboxes or other services wait much."""
 _SAMPLING = SessionSampling(max_tokens=1, train=False)
-"""The sampling of the sessions, of which the oracle uses nothing."""
+"""The sampling parameters of the sessions, which the oracle does not use."""
 
 
 async def play_solutions(
@@ -128,7 +129,7 @@ async def _tasks(spec: EnvSpec, split: Split, *, seed: int, num: int, env_id: st
     length = length_of(source)
     if length is not None and length < num:
         raise ConfigError(
-            f"{env_id} has {length:,} {split} tasks, and {num:,} were asked for: --num {length} "
+            f"{env_id} has {length:,} {split} tasks, and {num:,} were requested: --num {length} "
             "plays all of them"
         )
     return [await drawn(source, index) for index in range(num)]
@@ -155,7 +156,7 @@ async def _oracle_player(
 
 
 class _Solved(Wrapper):
-    """An environment that gives its solution to the endpoint at each reset."""
+    """An environment that passes its solution to the endpoint at each reset."""
 
     def __init__(self, env: Env, solution: _Solution, slips: float) -> None:
         super().__init__(env)
@@ -176,7 +177,7 @@ class _Solved(Wrapper):
 
 
 class _Solution(Upstream):
-    """A model that says the messages of a solution, one for each request."""
+    """A model that replies with the messages of a solution, one for each request."""
 
     def __init__(self, *, timeout_s: float) -> None:
         config = EndpointConfig(type="openai", base_url="http://oracle", api_key_env="", send=())
@@ -232,7 +233,7 @@ class _Solution(Upstream):
 
 def with_slip(messages: Sequence[Message], rng: random.Random) -> list[dict[str, Any]]:
     """Return a copy of assistant messages in which one digit, of a text or of the arguments of a
-    call, is a wrong one.
+    call, is wrong.
 
     Raises:
         EnvError: there is no digit.

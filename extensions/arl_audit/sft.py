@@ -4,8 +4,8 @@ labelled episodes for KTO. The columns are those that TRL's trainers read.
 
 `messages` and `tools` are those of the episode's last request and its reply, in OpenAI's format,
 except that the arguments of tool calls are objects, as chat templates of Hugging Face expect. An
-episode that forked (its agent rewrote history, or held several conversations) gives its last
-conversation alone; the form `tokens` has every conversation that was recorded.
+episode that forked (its agent rewrote history, or held several conversations) gives only its last
+conversation; the form `tokens` has every recorded conversation.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def export_sft(
     """Write the episodes of a run or an evaluation to `out`, as `wanted`; return the JSON of
     `arl export`.
 
-    The run in `folder` is only read, finished or not. `out` appears once it is complete.
+    The run in `folder` may be unfinished, and is only read. `out` appears once it is complete.
 
     Raises:
         ConfigError: no run or evaluation in `folder`, a log that cannot be read, no episode that

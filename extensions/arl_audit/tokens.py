@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.core.choices import UNKNOWN_EXPERT, Experts
+from agentgym_rl.core.token_records import UNKNOWN_EXPERT, Experts
 from agentgym_rl.core.trajectory import NOT_SAMPLED, BoolArray, FloatArray, IntArray, Row
 from agentgym_rl.storage.episode_reader import EpisodeReader
 

@@ -1,4 +1,5 @@
-"""The tokens that count, the allowed deviation, and the results; numbers are |Δ log-prob| in nats.
+"""The rule of the audit: which tokens count, their allowed deviation, and the result; numbers are
+|Δ log-prob| in nats.
 
 Legend: [N] the trained tokens of `Tokens`.
 """
@@ -32,7 +33,7 @@ to the same tokens: deep models round more often. With SmolLM2-135M the embedded
 1.0 units from float32 (0.014 nats), and transformers in bfloat16 throughout is 2.5."""
 
 _ENOUGH_TOKENS = 100
-"""The number of tokens from which on the mean of a version is judged by itself."""
+"""The number of tokens from which the mean of a version is judged separately."""
 
 _OUTLIER = 10
 """The number of thresholds beyond which a bfloat16 token needs an explanation."""

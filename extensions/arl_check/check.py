@@ -59,7 +59,7 @@ def check(args: Namespace) -> int:
     """Check the configured environment; print results as they come, unless `args.json`.
 
     Raises:
-        ConfigError: no such environment or criterion, or a number that makes no sense.
+        ConfigError: no such environment or criterion, or a number out of range.
     """
     from agentgym_rl.rollout.factory import env_spec
     from agentgym_rl.runtime.signals import run_interruptible

@@ -203,7 +203,7 @@ def _repeat(view: View) -> Message:
 
 
 def _call_everything(view: View) -> Message | None:
-    """Call all tools, with fitting arguments (turns 0 and 2) or none (turn 1); then say "done"."""
+    """Call all tools, with fitting arguments (turns 0 and 2) or none (turn 1); then send "done"."""
     if not names_of(view.tools):
         return None
     if view.turn >= JUNK_TURNS:

@@ -97,7 +97,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing failed; a skipped criterion is no failure."""
+        """Return whether nothing failed; a skipped criterion is not a failure."""
         return not self.failed and all(tally.passed for tally in self.tallies)
 
     @property

@@ -26,7 +26,7 @@ from .criteria import CRITERIA
 from .policies import IDLE, ORACLE, Policy, View
 from .report import Criterion, NotJudged, Outcome, Report, Result, Tally, Violation
 from .subject import MAX_TURNS, SOURCE_SEED, Subject
-from .support import Closing, Wanted, each_task, infra_alone, started
+from .support import Closing, Wanted, each_task, started, unwrapped_infra_error
 
 CONCURRENCY = 64
 TOLERANCE = 1e-9
@@ -76,7 +76,7 @@ async def play_baselines(
         finally:
             await closing.close(env)
 
-    with infra_alone():
+    with unwrapped_infra_error():
         async with asyncio.TaskGroup() as group:
             for _ in range(min(CONCURRENCY, tasks)):
                 group.create_task(worker())
@@ -187,7 +187,7 @@ async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, R
     try:
         if unmet:
             raise NotJudged(f"{_BLOCKED} {', '.join(unmet)}")
-        with infra_alone():
+        with unwrapped_infra_error():
             async with asyncio.timeout(CRITERION_S):
                 await criterion.judge(subject)
     except NotJudged as error:
@@ -208,7 +208,8 @@ _BLOCKED = "first put right:"
 
 
 def _stands_in_the_way(result: Result) -> bool:
-    """Return whether a criterion failed or was blocked; one that does not apply is no obstacle."""
+    """Return whether a criterion failed or was blocked; a criterion that does not apply is not an
+    obstacle."""
     return result.outcome is Outcome.FAILED or result.detail.startswith(_BLOCKED)
 
 

@@ -1,5 +1,5 @@
-"""The environment under test: made by `make`, and played here by scripted agents, whose episodes
-are recorded, or in another process."""
+"""The environment under test, made by `make`: scripted agents play it, here or in another process,
+and their episodes are recorded."""
 
 from __future__ import annotations
 

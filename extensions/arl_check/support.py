@@ -71,8 +71,8 @@ class Closing:
 
 
 @contextlib.contextmanager
-def infra_alone() -> Generator[None]:
-    """Raise the InfraError alone if an exception group holds one; else leave the group as it is.
+def unwrapped_infra_error() -> Generator[None]:
+    """Replace an exception group in the context by the InfraError that it holds, if there is one.
 
     Raises:
         InfraError: the first in the group.

@@ -1,5 +1,5 @@
-"""The extension for clients that speak other APIs than chat completions: OpenAI's Responses and
-Anthropic's Messages.
+"""The extension for clients of other APIs than chat completions: OpenAI's Responses and Anthropic's
+Messages.
 
     responses  responses_request, responses_items    the Responses API: replies; its requests
     responses_stored                                 its stored responses and conversations

@@ -249,7 +249,7 @@ def _body(error: ApiError) -> dict[str, object]:
     if error.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"  # the words that clients look for
     kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    named = (error.code or "").startswith("thread_")  # the SDKs then send the whole conversation
+    named = (error.code or "").startswith("thread_")  # the SDKs then send the complete conversation
     details = {"details": {"error_code": error.code}} if named else {}
     return {"type": "error", "error": {"type": kind, "message": message, **details}}
 

@@ -6,8 +6,8 @@ service_tier, speed, inference_geo, diagnostics, cache_control, betas.
 
 Arguments of tool calls are text to the model and an object in Anthropic's API. A malformed call
 goes to the client as {"_raw": its text}. This is still a tool call, but fails the client's own
-check of its arguments, so that the model is told. Arguments that are such an object themselves are
-wrapped too: a returned object always means exactly one text.
+check of its arguments, so that the model gets an error. Arguments that are such an object
+themselves are wrapped too: a returned object always means exactly one text.
 
 All readers raise ApiError, a 400 that names the parameter.
 """

@@ -1,11 +1,11 @@
 """Threads of Anthropic Messages: conversations that the session keeps, by the ids of its replies.
 
-    thread {"type": "create"}                                says the whole conversation
-    thread {"type": "continue", "previous_message_id": ID}   says only what is new since the reply
+    thread {"type": "create"}                                has the complete conversation
+    thread {"type": "continue", "previous_message_id": ID}   has only messages after the reply
 
 System text and tools are those of the thread: a continuing request need not repeat them. A reply
 can be continued more than once; each time is a fork of the conversation. Both SDKs of Anthropic run
-their tools in threads, and send the whole conversation again if the session no longer has it.
+their tools in threads, and send the complete conversation again if the session no longer has it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ThreadRequest(ChatRequest, frozen=True, kw_only=True):
 
 
 def earlier_of(session: Session, thread: Thread | None) -> StoredResponse | None:
-    """Return the conversation that a request continues; None if it says all of it.
+    """Return the conversation that a request continues; None if the request contains all of it.
 
     Raises:
         ApiError: 404, it is not kept.

@@ -1,7 +1,7 @@
 """The items of the Responses API as chat messages.
 
 One sampled turn leaves as several items (thoughts, text, calls), and clients send them back in this
-form. The items become one assistant message again, which the session's tree knows:
+form. The items are joined to one assistant message again, which is in the session's tree:
 
     reasoning, message, function_call, function_call, function_call_output, function_call_output
     └────────────────── assistant ──────────────────┘ └─ tool ───────────┘  └─ tool ───────────┘
@@ -65,7 +65,7 @@ def string_field(item: Item, name: str, where: str, *, empty: bool = True) -> st
 
 class ItemReader:
     """A reader of consecutive items. `messages` are the messages so far, `items` the items as they
-    are stored (with an id, and a text for each part that is no text), `tools` the tools that items
+    are stored (with an id, and a text for each part that is not text), `tools` the tools that items
     offer."""
 
     def __init__(self, number_of: NumberOf, find: Find, *, unreadable: Unreadable) -> None:

@@ -59,7 +59,7 @@ _INCLUDED = (
     *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
     "code_interpreter_call.outputs",
 )
-"""The values of `include`; beside thoughts, each concerns a tool or a part that no reply has."""
+"""The values of `include`; except thoughts, each concerns a tool or a part that no reply has."""
 _CONTEXTS = ("auto", "current_turn", "all_turns")
 """The values of `reasoning.context`, on which `gateway.thinking_history` decides."""
 _PLAIN = {"type": "text"}
@@ -144,15 +144,15 @@ class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
     """A request that this gateway can honour in full; `messages` begin with its instructions."""
 
     store: bool
-    """The flag that lets later requests name the response."""
+    """Whether later requests may name the response."""
     seals_thoughts: bool
-    """The flag that makes reasoning items name their turn in `encrypted_content`."""
+    """Whether reasoning items name their turn in `encrypted_content`."""
     num_instructions: int
-    """The number of messages that belong to this request alone: 1 with instructions."""
+    """The number of messages that belong only to this request: 1 with instructions."""
     namespaces: Mapping[str, str]
     """The namespaces of the functions that have one."""
     items: Sequence[Mapping[str, Any]]
-    """The input items, those of the conversation that is continued included."""
+    """The input items, including those of the continued conversation."""
     num_earlier: int
     """The number of these that the conversation already has."""
     item_tools: Sequence[Any]
@@ -211,7 +211,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """The conversation of a request: its input, after all that it continues."""
+    """The conversation of a request: the messages that it continues, and its input."""
 
     messages: Sequence[Mapping[str, Any]]
     items: Sequence[Mapping[str, Any]]
@@ -221,7 +221,7 @@ class _Said:
 
 
 def _read_items(session: Session, given: Mapping[str, Any]) -> _Said:
-    """Read the input, behind the conversation or the response that the request continues."""
+    """Read the conversation or response that the request continues, and the input after it."""
     reader = ItemReader(
         session.number_of, partial(stored_item, session), unreadable=session.config.unreadable
     )
@@ -255,7 +255,7 @@ def _conversation(session: Session, given: Mapping[str, Any]) -> Conversation | 
         why = f"conversation: got {value!r:.100}, expected an id, or an object with an id"
         raise bad_request(why, param="conversation")
     if given.get("previous_response_id") is not None:
-        why = "conversation and previous_response_id both say what is continued: give only one"
+        why = "conversation and previous_response_id both name what is continued: give only one"
         raise bad_request(why, param="conversation")
     return found_conversation(session, id)
 

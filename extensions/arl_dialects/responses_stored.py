@@ -135,7 +135,7 @@ def _created(session: Session, body: bytes) -> dict[str, Any]:
 
 
 def _take_room(session: Session, body: bytes) -> None:
-    """Count what a client adds, which has a limit for the whole session."""
+    """Count the bytes that a client adds, which have a limit for the session."""
     conversations = session.state(Conversations)
     if len(body) > conversations.room_bytes:
         why = f"items: this session may add {conversations.room_bytes} bytes more, got {len(body)}"
@@ -164,7 +164,7 @@ def _found_item(found: Conversation, id: str) -> Item:
 
 
 def _page(items: Sequence[Item], query: Query) -> dict[str, Any]:
-    """Return the page of a list that a query asks for."""
+    """Return the page of a list that a query selects."""
     order, after = (query.get(name, [""])[-1] for name in ("order", "after"))
     limit = query.get("limit", [str(_LIMIT)])[-1]
     if order not in ("", "asc", "desc"):

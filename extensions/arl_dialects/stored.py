@@ -1,7 +1,7 @@
 """The responses, conversations and threads that a session keeps, for clients that name them.
 
-A message, an item or a list of tools that stands in several of them is stored once: memory grows
-with what is new, also where every request sends the complete conversation. Parts that are no text
+A message, an item or a list of tools that occurs in several of them is stored once: memory grows
+only with new ones, even if every request sends the complete conversation. Parts that are not text
 are stored as the model sees them.
 """
 
@@ -31,8 +31,17 @@ _SHARING = 4
 KEPT_SIZE = 10
 """The size of a message or item that is kept: the comparison with earlier ones takes as long as
 parsing this many bytes."""
-_SAYING = ("type", "role", "name", "arguments", "input", "output", "tools", "encrypted_content")
-"""The fields of items, beside their content, by which they differ."""
+_CONTENT_FIELDS = (
+    "type",
+    "role",
+    "name",
+    "arguments",
+    "input",
+    "output",
+    "tools",
+    "encrypted_content",
+)
+"""The fields of items, other than `content`, by which they are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,8 @@ class Conversations:
         self._by_id: LruDict[str, Conversation] = LruDict(_CONVERSATIONS_KEPT)
         self.get = self._by_id.get
         self.room_bytes = _MOST_BYTES
-        """The bytes that clients may still add, beside the contents of requests for replies."""
+        """The bytes that clients may still add, not counting the contents of requests for
+        replies."""
 
     def add(self, conversation: Conversation) -> None:
         """Keep a new conversation."""
@@ -146,7 +156,7 @@ def _same(ours: Item, earlier: Item) -> bool:
     """Return whether two items of one id have the same content; clients leave fields out."""
     return ours is earlier or (
         ours.get("id") == earlier.get("id")
-        and all(ours.get(name) == earlier.get(name) for name in _SAYING)
+        and all(ours.get(name) == earlier.get(name) for name in _CONTENT_FIELDS)
         and _texts(ours) == _texts(earlier)
     )
 

@@ -1,4 +1,4 @@
-"""The admission of requests, and the meaning of their parameters."""
+"""The admission of requests: their parameters are checked and converted."""
 
 from __future__ import annotations
 

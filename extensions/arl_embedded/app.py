@@ -146,7 +146,8 @@ class App:
         await self._until_hung_up(requests, receive, self._written(writer, send))
 
     async def _written(self, writer: CompletionWriter, send: Send) -> None:
-        """Send the replies to all requests of a completion, as they grow or once they are whole."""
+        """Send the replies to all requests of a completion, as they grow or once they are
+        complete."""
 
         failures: list[HttpError] = []
 

@@ -130,7 +130,8 @@ def _grown(wanted: int, need: int, block: int, limit: int) -> int:
 
 _PREFILL_TOKENS_CPU = 512
 """The limit of padded prompt tokens in one forward, so that activations stay in a CPU's cache: 3600
-tokens took the bundled model 78 ms, and 116 ms with a limit of 4096. A longer prompt goes alone."""
+tokens took the bundled model 78 ms, and 116 ms with a limit of 4096. A longer prompt has a pass of
+its own."""
 _PREFILL_TOKENS_GPU = 8192
 _SEGMENT_ROWS = 16
 """The smallest number of rows in a segment of the batch."""
@@ -157,7 +158,8 @@ class Batch:
         self._prefixes = prefixes
         self._counters = counters
         self._current: set[Request] = set()
-        """The rows whose keys and values are all of the present weights: others share nothing."""
+        """The rows all of whose keys and values were computed under the present weights: only these
+        may be shared."""
         on_cpu = decoder.device.type == "cpu"
         self._prefill_tokens = _PREFILL_TOKENS_CPU if on_cpu else _PREFILL_TOKENS_GPU
         self._sampler = Sampler(decoder.device)
@@ -319,7 +321,7 @@ def prefill_groups(lengths: Sequence[int], budget: int) -> list[range]:
 def segments(positions: Sequence[int], worth: int = _SEGMENT_WORTH) -> list[Segment]:
     """Split slots into runs that need not attend as far as the longest row.
 
-    Rows admitted together are in order of length, so that runs of similar rows are common.
+    Rows admitted together are ordered by length, so runs of similar rows are common.
     """
     found: list[Segment] = []
     for start in range(0, len(positions), _SEGMENT_ROWS):
@@ -333,6 +335,6 @@ def segments(positions: Sequence[int], worth: int = _SEGMENT_WORTH) -> list[Segm
 
 
 def _waste(first: Segment, second: Segment) -> int:
-    """Return the number of positions that would be padding if the two were one."""
+    """Return the number of padded positions if two segments were joined to one."""
     length = max(first.length, second.length)
     return sum((s.stop - s.start) * (length - s.length) for s in (first, second))

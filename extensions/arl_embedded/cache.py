@@ -1,4 +1,4 @@
-"""Parts of a KV cache that are copied, and the places of tokens in it."""
+"""Copied pieces of a KV cache, and the positions of tokens in it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class KVPiece:
 
 
 class CopyableKV(ABC):
-    """A cache in which the tokens of a slot are stored one by one, each whatever comes after it."""
+    """A cache in which each token of a slot is stored separately, independently of later tokens."""
 
     @abstractmethod
     def read(self, slot: int, start: int, stop: int) -> KVPiece:

@@ -96,9 +96,9 @@ class Decoder(ABC):
 
         The call comes from another thread than `decode`; the returned call is quick and cannot
         fail. `tensors` come from `WeightLayout.check`: every one is read once, one after the other,
-        so that few are in memory beside the weights made of them. They are the decoder's own, which
-        may keep them. Tensors that have the `same` numbers as those in place at the time of the
-        call, complete blocks of them, need not be read.
+        so that few are in memory in addition to the weights made of them. They are the decoder's
+        own, which may keep them. Tensors that have the `same` numbers as those in place at the time
+        of the call, complete blocks of them, need not be read.
         """
 
 
@@ -181,7 +181,7 @@ class Sleep:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self.asleep: frozenset[Memory] = frozenset()
-        """The memory that has been released."""
+        """The parts of the memory that have been released."""
         self._has_weights = True
 
     def fall(self, level: SleepLevel) -> None:

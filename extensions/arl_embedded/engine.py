@@ -105,7 +105,7 @@ class EmbeddedEngine:
     # Requests.
 
     async def constraint(self, params: protocol.SamplingBody) -> Constraint | None:
-        """Return the constraint of a request with these parameters; compiled beside the event loop.
+        """Return the constraint of a request with these parameters; it is compiled in a thread.
 
         Raises:
             HttpError: the grammar cannot be followed, or takes too long to compile; or the model
@@ -195,13 +195,13 @@ class EmbeddedEngine:
     def _progress(self) -> Callable[[], float]:
         """Return a function that returns the time at which it last found that the engine had
         decoded since the call before."""
-        seen, heard_s = self.loop.counters.steps, -math.inf
+        seen, progress_s = self.loop.counters.steps, -math.inf
 
         def heard() -> float:
-            nonlocal seen, heard_s
+            nonlocal seen, progress_s
             if (steps := self.loop.counters.steps) != seen:
-                seen, heard_s = steps, self._awake.time()
-            return heard_s
+                seen, progress_s = steps, self._awake.time()
+            return progress_s
 
         return heard
 

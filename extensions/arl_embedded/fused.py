@@ -129,7 +129,7 @@ class Fusion:
     wide: torch.dtype
     """The dtype of everything else: embeddings, norms, the head, and all that flows between."""
     device: torch.device
-    alone: bool = False
+    single_rows: bool = False
     """Whether rows are decoded one at a time."""
 
     def of(self, tensors: Mapping[str, Tensor]) -> FusedWeights:
@@ -169,12 +169,12 @@ class Fusion:
                 ends["head"] = self._linear([tensors[_HEAD]], None, self.wide)
         elif "embed" in ends:
             # Multiplied in one layout, looked up in the other.
-            packed = is_packed(ends["embed"], alone=self.alone)
+            packed = is_packed(ends["embed"], single_rows=self.single_rows)
             ends["head"] = self._linear([ends["embed"]], None, self.wide) if packed else None
         return ends
 
     def _linear(self, parts: Sequence[Tensor], bias: Tensor | None, dtype: torch.dtype) -> Linear:
-        return Linear.of(parts, bias, dtype=dtype, at=self.device, alone=self.alone)
+        return Linear.of(parts, bias, dtype=dtype, at=self.device, single_rows=self.single_rows)
 
     def _tensor(self, found: Tensor) -> Tensor:
         return found.to(self.device, self.wide)

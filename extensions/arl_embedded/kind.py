@@ -19,7 +19,7 @@ _IMPORTS = (
 
 
 class EmbeddedKind(OwnKind):
-    """The engine that comes with the package, and needs torch alone."""
+    """The engine that comes with the package, and needs only torch."""
 
     section = EmbeddedEngineConfig
     order: ClassVar[int] = 0

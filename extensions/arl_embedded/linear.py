@@ -24,13 +24,13 @@ def native_bfloat16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def is_packed(weight: Tensor, *, alone: bool) -> bool:
-    """Return whether `Linear` keeps this matrix in the blocked layout. If rows are multiplied
-    `alone`, one by one, a float32 matrix is an eighth slower in it."""
+def is_packed(weight: Tensor, *, single_rows: bool) -> bool:
+    """Return whether `Linear` keeps this matrix in the blocked layout. If rows are multiplied one
+    by one (`single_rows`), a float32 matrix is an eighth slower in it."""
     return (
         weight.device.type == "cpu"
         and torch.backends.mkldnn.is_available()
-        and not (alone and weight.dtype == torch.float32)
+        and not (single_rows and weight.dtype == torch.float32)
         and weight.numel() >= _PACKED_FROM.get(weight.dtype, weight.numel() + 1)
         and (weight.dtype != torch.bfloat16 or native_bfloat16(weight.device))
     )
@@ -57,7 +57,7 @@ class Linear:
         *,
         dtype: torch.dtype,
         at: torch.device,
-        alone: bool = False,
+        single_rows: bool = False,
     ) -> Linear:
         """Join `parts`, each [.., in], along their first dimension, as `dtype` on the device. A
         single one is kept if it fits as it is, and so is the bias."""
@@ -65,7 +65,7 @@ class Linear:
         weight = whole.to(at, dtype)
         bias = None if bias is None else bias.to(at, dtype)
         num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
-        if packed := is_packed(weight, alone=alone):
+        if packed := is_packed(weight, single_rows=single_rows):
             weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
         return cls(weight, bias, packed=packed, num_bytes=num_bytes)
 

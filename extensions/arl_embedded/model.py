@@ -34,7 +34,8 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 """The `tolerance` of the self-check."""
 _STEPS = 3
 _LARGE = 100_000_000
-"""The bytes of weights from which on they, and not the operations' overhead, take the time."""
+"""The bytes of weights from which reading them, and not the overhead of operations, takes most of
+the time."""
 
 
 Comparison = Callable[[Decoder, Any, int, int], tuple[float, float]]
@@ -63,7 +64,7 @@ def self_check(
             unit = max(1.0, scale)
             samples = partial(_logits, module, [length] * rows)
             allowed = unit * rounding.tolerance(module, difference / unit, tolerance, samples)
-    except Exception as error:  # any architecture may fail in its own way: try the next decoder
+    except Exception as error:  # architectures fail in different ways: try the next decoder
         log.warning("the %s decoder failed its self-check: %r", decoder.name, error)
         return False
     if difference <= allowed:
@@ -285,10 +286,10 @@ def _narrow(module: Any, dtype: torch.dtype) -> None:
 def _check_reuse(decoder: Decoder, agrees: Callable[..., bool]) -> None:
     """Let a decoder reuse nothing if it has no cache, or one that fails the self-check."""
     if decoder.reusable is None:
-        log.info("the %s decoder has no cache: every prompt is computed whole", decoder.name)
+        log.info("the %s decoder has no cache: every prompt is computed completely", decoder.name)
     elif not agrees(decoder, compare=_compare_begun):
         decoder.reusable = None
-        log.warning("no prompt can begin with stored tokens: every prompt is computed whole")
+        log.warning("no prompt can begin with stored tokens: every prompt is computed completely")
 
 
 def _fused(
@@ -303,8 +304,10 @@ def _fused(
     if isinstance(shape, str):
         return shape
     dtype = getattr(torch, config.dtype)
-    alone = config.decoded_together == 1
-    fusion = Fusion(shape, dtype=dtype, wide=module.dtype, device=module.device, alone=alone)
+    single_rows = config.decoded_together == 1
+    fusion = Fusion(
+        shape, dtype=dtype, wide=module.dtype, device=module.device, single_rows=single_rows
+    )
     loaded = dict(module.named_parameters())  # of memory that may be mapped from the folder
     weights = fusion.of(LazyTensors(loaded, lambda name: loaded[name].clone()))
     rope = rope_tables(module, max_model_len, module.dtype)

@@ -2,8 +2,8 @@
 the same tokens copy them instead of computing them again.
 
 The sequences form a radix tree, as in SGLang's RadixAttention (arXiv:2312.07104): common beginnings
-are stored once, at the granularity of tokens. All of it is of one set of weights: `clear` when they
-change. Only the decode thread calls.
+are stored once, at the granularity of tokens. The store holds KV of one set of weights: call
+`clear` when they change. Only the decode thread uses it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Prefixes:
 
     def leaders(self, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
         """Split requests into those to compute now, and those that wait for the prompt of one of
-        them, whose beginning they share. The first part is never empty."""
+        these, whose beginning they share. The first part is never empty."""
         now: list[Request] = []
         later: list[Request] = []
         # In lexicographic order, no earlier row has a longer common beginning than the last one.

@@ -119,7 +119,7 @@ class Request:
     with_logprobs: bool = True
     cache_salt: str = ""
     forced: Sequence[int] = ()
-    """The tokens of the reply, which are not sampled: their log-probs are wanted."""
+    """The tokens of a given reply, whose log-probs are computed instead of sampling."""
     experts_from: int | None = None
     """The first position whose experts are wanted, and not noted yet; None: none are wanted."""
 
@@ -145,7 +145,7 @@ class Request:
 
     @property
     def num_fed(self) -> int:
-        """Return the number of tokens in the cache when the last one is about to be fed."""
+        """Return the number of tokens that are in the cache before the last token is fed."""
         return len(self.prompt) + len(self.token_ids) - 1
 
     @property

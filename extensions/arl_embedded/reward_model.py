@@ -133,7 +133,8 @@ class Classifier:
         return self._tokenizer([text], add_special_tokens=special)["input_ids"]
 
     def logits(self, rows: Rows) -> list[list[float]]:
-        """Return the logits of each row, computed together where that changes none of them."""
+        """Return the logits of each row; rows are computed together where that does not change a
+        result."""
         pad = self._padding(rows)
         if pad is None:
             return [self.logits([row])[0] for row in rows]
@@ -145,8 +146,9 @@ class Classifier:
             return self._model(**given).logits.float().cpu().tolist()
 
     def _padding(self, rows: Rows) -> int | None:
-        """Return the token that pads; None: there is none, and each row is computed alone. A model
-        without such a token scores the last token of a row: it gets one here that no row has."""
+        """Return the padding token; None: there is none, and each row is computed separately. A
+        model without such a token scores the last token of a row: it gets one here that no row
+        has."""
         if self._own_padding is not None or len(rows) == 1:
             self._text.pad_token_id = self._own_padding
             return self._own_padding or 0
@@ -197,7 +199,7 @@ class _Waiting:
 
 
 class Batches:
-    """The queue of rows. `run` computes them in batches, in a thread beside the event loop."""
+    """The queue of rows. `run` computes them in batches, in a thread."""
 
     def __init__(self, classifier: Classifier, *, max_rows: int) -> None:
         self._classifier = classifier
@@ -221,12 +223,13 @@ class Batches:
             async with asyncio.timeout(_LIMIT_S):
                 return [await one.logits for one in mine]
         finally:
-            for one in mine:  # what nobody waits for is not computed
+            for one in mine:  # abandoned rows are not computed
                 if not one.logits.cancel() and not one.logits.cancelled():
                     one.logits.exception()  # seen, if another row has raised it already
 
     async def run(self) -> None:
-        """Compute what waits, until cancelled; a batch that fails fails its requests alone."""
+        """Compute waiting rows, until cancelled; the failure of a batch fails only its own
+        requests."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()

@@ -73,7 +73,7 @@ class Sampler:
         self._restricted = self._indices(i for i, _ in restricted)
         if restricted:
             huge = torch.iinfo(torch.int32).max
-            # A bound of 2 leaves the tail alone: rounding must not cut it if top_p is off.
+            # A bound of 2 keeps the tail: rounding must not cut it if top_p is off.
             self._top_k = self._column([row.top_k or huge for _, row in restricted])
             self._top_p = self._column([row.top_p if row.top_p < 1 else 2 for _, row in restricted])
             self._min_p = self._column([row.min_p for _, row in restricted])

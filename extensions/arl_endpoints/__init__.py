@@ -2,6 +2,6 @@
 players of seats at a URL.
 
     endpoint                     the kinds of engines: their keys, their check, their player
-    relay -> session             agents' requests, answered in the model's name and counted
+    relay -> session             agents' requests, forwarded to the model and counted
     upstream, litellm_upstream   the connections to the model, and the attribution of failures
 """

@@ -38,7 +38,7 @@ class LiteLLMUpstream(Upstream):
 
     async def whole(self, request: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
         with self._explained():
-            answer = (await self._ask(request)).model_dump(mode="json", exclude_none=True)
+            answer = (await self._request(request)).model_dump(mode="json", exclude_none=True)
         for choice in answer.get("choices") or ():
             choice.get("message", {}).setdefault("content", None)
         data = msgspec.json.encode(answer)
@@ -46,7 +46,7 @@ class LiteLLMUpstream(Upstream):
 
     async def events(self, request: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         with self._explained():
-            stream: Any = await self._ask(request)
+            stream: Any = await self._request(request)
             async with aclosing(_chunks(stream)) as chunks:
                 async for chunk in chunks:
                     yield chunk.model_dump(mode="json", exclude_none=True)
@@ -64,8 +64,8 @@ class LiteLLMUpstream(Upstream):
             _log.debug("no price of %s: %s", self.model, error)
             return None
 
-    async def _ask(self, request: Mapping[str, Any]) -> Any:
-        """Return the answer, or a stream that has begun; retry as long as that may help."""
+    async def _request(self, request: Mapping[str, Any]) -> Any:
+        """Return the response, or a stream that has begun; retry as long as that may help."""
         more: dict[str, Any] = {"api_key": self._api_key} if self._api_key else {}
         if self.config.base_url:
             more["api_base"] = self.config.base_url
@@ -78,7 +78,7 @@ class LiteLLMUpstream(Upstream):
                 if attempt == self.config.max_retries or not _may_pass(error):
                     raise
                 wait_s = _wait_s(error, attempt)
-                _log.debug("%s is asked again in %.1f s", self.model, wait_s)
+                _log.debug("retrying the request to %s in %.1f s", self.model, wait_s)
             await asyncio.sleep(wait_s)
         raise AssertionError("unreachable")
 
@@ -145,7 +145,8 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _wait_s(error: Exception, attempt: int) -> float:
-    """Return the seconds that the endpoint asks for, or exponential ones; bounded, with jitter."""
+    """Return the wait that the endpoint requests, or an exponential one, in seconds; bounded, with
+    jitter."""
     headers = getattr(error, "litellm_response_headers", None) or {}
     try:
         wanted = float(headers.get("retry-after") or 0)

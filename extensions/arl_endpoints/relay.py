@@ -31,7 +31,7 @@ from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.server.gateway import SessionServer
 from agentgym_rl.gateway.session.session import Session, SessionSampling
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 from .session import RelayedTurn, RelaySession, StreamedMessage
 from .upstream import Upstream
@@ -43,7 +43,7 @@ _CONTINUED = {"continue_final_message": True, "add_generation_prompt": False}
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _Forwarded:
     """A request in progress: the agent's request in chat completions, and the upstream one."""
 
     session: RelaySession
@@ -82,11 +82,11 @@ class Relay(SessionServer):
         sampling = self._config.sampling
         asked, ignored = await dialect.reading(body, size, lambda: _passed_on(body, sampling))
         self.note_ignored(session, ignored)
-        asking = self._asking(session, asked, session.next_request())
-        if not asking.asked.get("stream"):
-            return await self._pass_whole(asking, exchange)
+        forwarded = self._forwarded(session, asked, session.next_request())
+        if not forwarded.asked.get("stream"):
+            return await self._pass_whole(forwarded, exchange)
         async with kept_alive(exchange, every_s=self._config.keep_alive_s):
-            await self._pass_stream(asking, exchange)
+            await self._pass_stream(forwarded, exchange)
 
     # ------------------------------------------------------------------ other dialects
     async def _translate(
@@ -97,18 +97,18 @@ class Relay(SessionServer):
         asked = _translated(wanted, session.originals.restore(wanted.messages))
         self.note_omissions(session, wanted)
         number = session.next_request()
-        asking = _without_notes(self._asking(session, asked, number))
-        temperature = asking.request.get("temperature", 1.0)
+        forwarded = _without_notes(self._forwarded(session, asked, number))
+        temperature = forwarded.request.get("temperature", 1.0)
         turn = RelayedTurn(session, number, stop=wanted.stop, temperature=temperature)
 
         async def produce(on_events: OnEvents) -> int:
             if wanted.stream:
-                await self._follow(turn, asking, on_events)
+                await self._follow(turn, forwarded, on_events)
             else:
-                _, completion = await self._upstream.whole(asking.request)
+                _, completion = await self._upstream.whole(forwarded.request)
                 await on_events(turn, turn.add_whole(completion))
             await on_events(turn, turn.finish())
-            self._note(asking, turn.original, turn.said.finish_reason, turn.said.usage)
+            self._note(forwarded, turn.original, turn.said.finish_reason, turn.said.usage)
             session.originals.keep(number, turn.message, turn.original)
             return turn.num_sampled_tokens
 
@@ -116,32 +116,32 @@ class Relay(SessionServer):
         keep_alive_s = self._config.keep_alive_s
         await deliver(exchange, writer, produce, stream=wanted.stream, keep_alive_s=keep_alive_s)
 
-    async def _follow(self, turn: RelayedTurn, asking: _Asking, on_events: OnEvents) -> None:
+    async def _follow(self, turn: RelayedTurn, forwarded: _Forwarded, on_events: OnEvents) -> None:
         """Report a stream as it arrives."""
-        streamed = {**asking.request, "stream": True, "stream_options": _COUNTED}
+        streamed = {**forwarded.request, "stream": True, "stream_options": _COUNTED}
         async with aclosing(self._upstream.events(streamed)) as chunks:
             async for chunk in chunks:
-                asking.session.heard_s = ENGINES.time()
+                forwarded.session.progress_s = ENGINE_CLOCK.time()
                 await on_events(turn, turn.add(chunk))
         if turn.said.finish_reason is None:
             raise self._unfinished()
 
     # ------------------------------------------------------------------ chat completions
-    async def _pass_whole(self, asking: _Asking, exchange: Exchange) -> None:
-        data, completion = await self._upstream.whole(asking.request)
+    async def _pass_whole(self, forwarded: _Forwarded, exchange: Exchange) -> None:
+        data, completion = await self._upstream.whole(forwarded.request)
         choice, usage = completion["choices"][0], completion.get("usage")
-        self._note(asking, choice["message"], choice.get("finish_reason"), usage)
+        self._note(forwarded, choice["message"], choice.get("finish_reason"), usage)
         await exchange.whole(data)
 
-    async def _pass_stream(self, asking: _Asking, exchange: Exchange) -> None:
+    async def _pass_stream(self, forwarded: _Forwarded, exchange: Exchange) -> None:
         """Pass chunks on as they arrive; the end only once the turn is counted."""
-        options = asking.asked.get("stream_options") or {}  # an object, checked by `_passed_on`
-        request = {**asking.request, "stream_options": {**options, **_COUNTED}}
+        options = forwarded.asked.get("stream_options") or {}  # an object, checked by `_passed_on`
+        request = {**forwarded.request, "stream_options": {**options, **_COUNTED}}
         message = StreamedMessage()
         held: list[bytes] = []
         async with aclosing(self._upstream.events(request)) as events:
             async for event in events:
-                asking.session.heard_s = ENGINES.time()
+                forwarded.session.progress_s = ENGINE_CLOCK.time()
                 message.add(event)
                 if not (event.get("choices") or options.get("include_usage")):
                     continue  # the token counts, which the agent did not request
@@ -150,25 +150,27 @@ class Relay(SessionServer):
                     await exchange.events(held.pop())
         if message.finish_reason is None:
             raise self._unfinished()
-        self._note(asking, message.whole(), message.finish_reason, message.usage)
+        self._note(forwarded, message.whole(), message.finish_reason, message.usage)
         await exchange.events(b"".join([*held, DONE]), last=True)
 
     # ------------------------------------------------------------------ both
-    def _asking(self, session: RelaySession, asked: Mapping[str, Any], number: int) -> _Asking:
+    def _forwarded(
+        self, session: RelaySession, asked: Mapping[str, Any], number: int
+    ) -> _Forwarded:
         config, model = self._upstream.config, self._upstream.model
         request = _imposed(asked, config, session.sampling, model=model, number=number)
-        return _Asking(session, asked, request)
+        return _Forwarded(session, asked, request)
 
     def _note(
         self,
-        asking: _Asking,
+        forwarded: _Forwarded,
         reply: Mapping[str, Any],
         finish_reason: str | None,
         usage: Mapping[str, Any] | None,
     ) -> None:
         cost_usd = self._upstream.cost_usd(usage)
-        odd = asking.session.note(
-            asking.asked, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd
+        odd = forwarded.session.note(
+            forwarded.asked, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd
         )
         if odd:
             self._odd.warn(odd, reply)
@@ -184,10 +186,10 @@ async def _estimate(session: Session, request: ChatRequest, size: int) -> Mappin
     return {"input_tokens": session.estimated_tokens(asked), "estimated": True}
 
 
-def _without_notes(asking: _Asking) -> _Asking:
+def _without_notes(forwarded: _Forwarded) -> _Forwarded:
     """Return a request without the descriptions of what was left out, which are for people."""
-    plain = [{k: v for k, v in m.items() if k != LEFT_OUT} for m in asking.request["messages"]]
-    return replace(asking, request={**asking.request, "messages": plain})
+    plain = [{k: v for k, v in m.items() if k != LEFT_OUT} for m in forwarded.request["messages"]]
+    return replace(forwarded, request={**forwarded.request, "messages": plain})
 
 
 def _passed_on(body: bytes, sampling: Sampling) -> tuple[dict[str, Any], frozenset[str]]:

@@ -82,7 +82,7 @@ class Upstream(ABC):
     """
 
     advice = ""
-    """What to check if no request can succeed; by default, the keys of `arl eval`."""
+    """The advice if no request can succeed; by default, to check the keys of `arl eval`."""
 
     def __init__(
         self, config: EndpointConfig, *, model: str, api_key: str, timeout_s: float
@@ -111,7 +111,7 @@ class Upstream(ABC):
         Raises:
             EngineError: the endpoint failed, after all retries.
             ApiError: the endpoint refuses this particular request (`Withheld`: a content filter
-                does); the agent is told.
+                does); the agent gets the error.
         """
 
     @abstractmethod
@@ -207,7 +207,7 @@ class Upstream(ABC):
             advice = self.advice or self._other_parameters(param)
             return self._give_up(f"{answered}\n{advice}")
         if status == 429:
-            answered += "\n(eval.max_concurrent is how many episodes ask at once)"
+            answered += "\n(eval.max_concurrent limits the concurrent episodes)"
         if status in TRANSIENT or status not in range(400, 500):
             return self._failure(answered)
         return ApiError(status, said, param=param, code=code)

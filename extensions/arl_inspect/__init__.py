@@ -3,6 +3,6 @@
 
 `folders` finds runs and reads their small files; `index` keeps the summaries of episodes in memory,
 and `query` selects from them; `detail` reads a complete episode or group; `timeline` makes the
-timeline. `app` answers over HTTP and sends news of runs, `export` writes one file.
-The inspector never writes to a run; all functions that read from disk run in a thread.
+timeline. `app` serves HTTP requests and sends changes of runs, `export` writes one file. The
+inspector never writes to a run; all functions that read from disk run in a thread.
 """

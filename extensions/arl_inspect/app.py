@@ -61,7 +61,7 @@ Reading = Callable[[InspectedRun], None]
 
 
 class Changes:
-    """A watcher of all runs: clients share one look per second; without clients there is none."""
+    """A watcher of all runs: clients share one check per second; without clients there is none."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
@@ -88,8 +88,7 @@ class Changes:
         return found
 
     async def stream(self, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
-        """Send changes until the client leaves: all those after the start of the answer, and none
-        from before."""
+        """Send the changes after the start of the answer, until the client disconnects."""
         known = self._pulses = await asyncio.to_thread(self._look)
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         raw.append((b"content-type", b"text/event-stream"))

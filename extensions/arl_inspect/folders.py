@@ -108,7 +108,7 @@ class GrowingLines:
         out. Do not call this from two threads at once.
 
         Raises:
-            ConfigError: a line is no JSON object.
+            ConfigError: a line is not a JSON object.
         """
         try:
             with self._path.open("rb") as file:

@@ -25,24 +25,24 @@ class _Reading:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._asked: asyncio.Queue[InspectedRun] = asyncio.Queue()
+        self._waiting: asyncio.Queue[InspectedRun] = asyncio.Queue()
         self._known: set[str] = set()
 
-    def ask(self, run: InspectedRun) -> None:
+    def queue(self, run: InspectedRun) -> None:
         """Queue a run for reading; may be called from any thread."""
         self._loop.call_soon_threadsafe(self._add, run)
 
     def _add(self, run: InspectedRun) -> None:
         if run.id not in self._known:
             self._known.add(run.id)
-            self._asked.put_nowait(run)
+            self._waiting.put_nowait(run)
 
     async def run(self) -> None:
         while True:
-            run = await self._asked.get()  # until the server ends
+            run = await self._waiting.get()  # until the server ends
             try:
                 more = True
-                while more:  # a portion at a time: requests for pages are answered in between
+                while more:  # a portion at a time: requests for pages are served in between
                     more = await asyncio.to_thread(run.index.read_more)
             except (ArlError, OSError) as error:
                 log.warning("episodes of %s: %s", run.id, error)
@@ -66,7 +66,7 @@ async def inspect_live(
     runs = Runs(places)
     changes, reading = Changes(runs), _Reading()
     token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
-    app = InspectorApp(runs, changes, token=token, on_read=reading.ask)
+    app = InspectorApp(runs, changes, token=token, on_read=reading.queue)
     async with serving(app, host=host, port=port) as url, asyncio.TaskGroup() as tasks:
         tasks.create_task(changes.watch(), name="inspect:changes")
         tasks.create_task(reading.run(), name="inspect:reading")

@@ -20,7 +20,7 @@ import numpy as np
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.atomic_file import new_file
 from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.metrics import PHASES, Interval, StepPhases, read_phases
+from agentgym_rl.storage.phases import PHASES, Interval, StepPhases, read_phases
 from agentgym_rl.storage.run_folder import config_of
 
 from .folders import InspectedRun
@@ -203,7 +203,7 @@ def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
     tracks.
 
     Raises:
-        HttpError: `steps` is no range.
+        HttpError: `steps` is not a range.
         ConfigError: a file cannot be read.
     """
     asked = _range(steps)

@@ -1,4 +1,4 @@
-"""The tokens that stand out in the complete batch by the covariance of advantage and log-prob: they
+"""The tokens with the largest covariances in the complete batch, of advantage and log-prob: they
 make the policy's entropy collapse (`algo.covariance`).
 
 Clip-Cov and KL-Cov, Cui et al. 2025 (https://arxiv.org/abs/2505.22617).
@@ -17,8 +17,8 @@ from agentgym_rl.config import CovarianceConfig
 
 
 class CovarianceTerm(Term):
-    """The tokens that stand out in the batch by the covariance of advantage and log-prob: they have
-    no gradient, or are held to the anchor (`algo.covariance`)."""
+    """The tokens with the largest covariances in the batch, of advantage and log-prob: they have no
+    gradient, or a penalty on |log u| (`algo.covariance`)."""
 
     keys: CovarianceConfig
 
@@ -60,7 +60,7 @@ def covariances(advantages: Tensor, logprobs: Tensor, means: tuple[float, float]
 
 
 def held_objective(tokens: LossTokens, held: Tensor, coef: float) -> Tensor:
-    """Return −coef · |log u| of the tokens that are held to the anchor, [n]; 0 of the others."""
+    """Return −coef · |log u| for the chosen tokens, [n]; 0 for the others."""
     return -torch.where(held, coef * tokens.log_ratio.abs(), 0.0)
 
 

@@ -45,7 +45,8 @@ class ValueModel(PackedModel):
                 f"{type(self.model).__name__} has an output layer of type {type(head).__name__}, "
                 "which cannot be replaced by a value: use an algo.baseline other than critic"
             )
-        # No bias: with one, torch's linear returns a view, which FSDP2 refuses from its root.
+        # No bias: with one, torch's linear returns a view, which FSDP2 does not accept from its
+        # root.
         like = {"device": head.weight.device, "dtype": head.weight.dtype}
         value = nn.Linear(head.in_features, 1, bias=False, **like)
         nn.init.zeros_(value.weight)
@@ -62,7 +63,8 @@ class ValueModel(PackedModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """The critic's judgment of a batch, made before the critic learned from it; all [N]."""
+    """The critic's values, returns and advantages of a batch, computed before it learned from the
+    batch; all [N]."""
 
     values: Tensor
     returns: Tensor
@@ -70,7 +72,8 @@ class Judged:
 
 
 class Critic(TrainedTerm):
-    """A critic that judges each batch, then learns from it. All ranks call theirs in step."""
+    """A critic that estimates the values of each batch, then learns from it. All ranks call theirs
+    together."""
 
     replaces_advantages = True
     value_model: ValueModel

@@ -1,10 +1,10 @@
-"""The curriculum of a run: it passes over tasks whose measured rewards teach little.
+"""The curriculum of a run: it skips tasks whose measured rewards teach little.
 
-A curriculum never seeks a task. The cursor offers the tasks in their order, and the curriculum
-takes each one or passes over it; a finite source comes round again in its next epoch. The answer
-depends on the seed, on the index, and on rewards of groups that policy versions before the present
-one began. So it does not depend on which of the present groups ends first: a synchronous run that
-is killed and resumed takes the same tasks. A task that is taken is in the log before it is played.
+A curriculum does not search for tasks. The cursor offers the tasks in their order, and the
+curriculum takes or skips each one; a finite source offers its tasks again in its next epoch. The
+decision depends on the seed, on the index, and on rewards of groups that began under earlier policy
+versions. So it does not depend on which of the present groups ends first: a synchronous run that is
+killed and resumed takes the same tasks. A task that is taken is logged before it is played.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ class Curriculum(ABC):
 
 
 class PassRate(Curriculum):
-    """Prefers tasks whose pass rate is near `aim`: there, episodes of a group differ most.
+    """A strategy that prefers tasks whose pass rate is near `aim`: there, episodes of a
 
-    `by` "task", "level" (the task's data name it) or "env" (a member of a mix) is what a pass rate
-    is measured of, over its last `window` groups. Solved and hopeless ones keep the chance `floor`,
-    so they come back when that has changed. Rewards of `low` and `high` count as 0 and 1: by
-    default 0 and 1 themselves, as long as no group has a reward beyond; see `scale`.
+    group differ most. `by` is the unit of a pass rate: "task", "level" (the task's data name it) or
+    "env" (a member of a mix). A rate is measured over the last `window` groups of its unit. Solved
+    and hopeless ones keep the chance `floor`, so they come back when that has changed. Rewards of
+    `low` and `high` count as 0 and 1: by default 0 and 1 themselves, as long as no group has a
+    reward beyond; see `scale`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class PassRate(Curriculum):
         self._by, self._aim, self._floor, self._window = by, aim, floor, window
         self._low, self._high = low, high
         self._at_floor = 0
-        """The number of chances so far, all of them `floor`; -1: there was another."""
+        """The number of probabilities so far if all of them were `floor`; -1: one was not."""
         self._warned: set[str] = set()
 
     def key(self, task: Task, /) -> str:
@@ -82,7 +83,7 @@ class PassRate(Curriculum):
         if not known:
             return 1.0
         low, high = self.scale(rewards)
-        if low >= high:  # all rewards are the same: nothing tells them apart
+        if low >= high:  # all rewards are the same: pass and fail cannot be distinguished
             return 1.0
         rate = (sum(known) / len(known) - low) / (high - low)
         distance = (min(max(rate, 0.0), 1.0) - self._aim) / max(self._aim, 1 - self._aim)
@@ -105,7 +106,7 @@ class PassRate(Curriculum):
         return low if self._low is None else self._low, high if self._high is None else self._high
 
     def _watch(self, chance: float, rewards: Mapping[str, Sequence[float]]) -> None:
-        """Warn once of rewards with another scale: nobody would notice tasks that do not come."""
+        """Warn once of rewards with another scale: skipped tasks would go unnoticed."""
         lowest, highest = _range(rewards)
         self._at_floor = self._at_floor + 1 if chance <= self._floor and self._at_floor >= 0 else -1
         if self._at_floor == _SUSPICIOUS:
@@ -214,7 +215,7 @@ def strategy(config: RolloutConfig) -> Curriculum:
 
 
 class Drawn(Draws):
-    """The answers of a run's curriculum, and the results that they follow from."""
+    """The decisions of a run's curriculum, and the results that they depend on."""
 
     def __init__(
         self,
@@ -225,17 +226,17 @@ class Drawn(Draws):
         name: str = "",
         recovered: Recovered = NOTHING,
     ) -> None:
-        """Continue with the answers and results in the log of a run that is resumed. `name` is the
-        value of `rollout.curriculum`, for errors."""
+        """Continue with the decisions and results in the log of a resumed run. `name` is the value
+        of `rollout.curriculum`, for errors."""
         self._strategy, self._name = strategy, name
         self._episodes = episodes
         self._seed = seed
         self._keys = dict(recovered.drawn)
         """The keys of the tasks taken, by index."""
         self._fresh: list[Result] = list(recovered.results)
-        """The results that a later version than the present one will see, or that none has."""
+        """The results that only decisions under later versions may use."""
         self._rewards = KnownRewards()
-        """The results seen."""
+        """The results that decisions may use now."""
 
     @property
     def taken(self) -> Sequence[int]:
@@ -245,18 +246,18 @@ class Drawn(Draws):
         self._see(version)
         drawn = derived_number(f"{self._seed}/curriculum/{index}") / 2**48
         key = self._key(task)
-        chance = self._said("chance", lambda: self._strategy.chance(key, self._rewards))
+        chance = self._result_of("chance", lambda: self._strategy.chance(key, self._rewards))
         if not isinstance(chance, Real) or not 0 <= float(chance) <= 1:
             raise self._wrong(f"chance({key!r}, …) returned {chance!r}, not a number from 0 to 1")
         return drawn < float(chance)
 
     def _key(self, task: Task) -> str:
-        key = self._said("key", lambda: self._strategy.key(task))
+        key = self._result_of("key", lambda: self._strategy.key(task))
         if not isinstance(key, str):
             raise self._wrong(f"key of task {task.id} returned {key!r}, not a text")
         return key
 
-    def _said(self, name: str, call: Callable[[], object]) -> object:
+    def _result_of(self, name: str, call: Callable[[], object]) -> object:
         """Return what a method of the strategy returns.
 
         Raises:

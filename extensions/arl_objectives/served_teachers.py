@@ -1,12 +1,13 @@
-"""The served teachers of a run: asked for the log-probs of an episode's tokens once it has ended.
+"""The served teachers of a run: they compute the log-probs of an episode's tokens once it has
+ended.
 
-A teacher is frozen, so its answer does not depend on when it is asked. It is asked before the
-episode is logged, while engines sample and the trainer trains: a batch that is trained again, after
-a crash or by `arl replay`, then has the same numbers, and needs no server.
+A teacher is frozen, so its response does not depend on the time of the request. The request is sent
+before the episode is logged, while engines sample and the trainer trains: a batch that is trained
+again, after a crash or by `arl replay`, then has the same numbers, and needs no server.
 
 The request is OpenAI's completion with `echo` and no reply, whose log-probs are those of the
-prompt, at temperature 1 among all tokens. For a token that was drawn otherwise they would be wrong:
-it keeps NaN, and is not taught.
+prompt, at temperature 1 among all tokens. For a token that was sampled otherwise they would be
+wrong: it keeps NaN, and no teacher applies to it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import Config, TeacherConfig, TeacherModel
-from agentgym_rl.core.choices import ALL, Told
 from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.core.task import Task
+from agentgym_rl.core.token_records import ALL, TeacherLogprobs
 from agentgym_rl.core.trajectory import Row, Trajectory
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import CANARIES, check_tokenizer, teacher_folders
@@ -42,7 +43,7 @@ _RETRY_AFTER_S = 0.5
 """The pause before the first retry; doubled for each further one, up to `_LONGEST_PAUSE_S`."""
 _LONGEST_PAUSE_S = 30.0
 _AT_ONCE = 16
-"""The rows that one teacher is asked for at the same time; others wait for their turn."""
+"""The number of concurrent requests to one teacher; further rows wait."""
 _SPECIAL = 64
 """The number of special tokens that are compared."""
 _ANSWER_BYTES, _TOKEN_BYTES = 1 << 20, 2048
@@ -60,7 +61,7 @@ async def check_teachers(config: TeacherConfig, model_dir: Path, longest: int) -
     rows of `longest` tokens.
 
     Raises:
-        ConfigError: one has not; or see `resolve_model` and `ServedTeachers.check`.
+        ConfigError: one has another tokenizer; or see `resolve_model` and `ServedTeachers.check`.
         InfraError: a server does not answer.
     """
     for folder in await asyncio.to_thread(teacher_folders, config):
@@ -84,7 +85,7 @@ class ServedTeachers(Addition):
 
     @property
     def served(self) -> Sequence[TeacherModel]:
-        """Return the teachers that are asked."""
+        """Return the teachers that are served."""
         return [one for one in self._config.models if one.is_served]
 
     async def __aenter__(self) -> ServedTeachers:
@@ -94,8 +95,8 @@ class ServedTeachers(Addition):
         await self._http.close()
 
     async def check(self, model_dir: Path, *, longest: int) -> None:
-        """Check that each server splits texts as the model in `model_dir` does, tells the log-probs
-        of prompts, and takes one of `longest` tokens.
+        """Check that each server tokenizes texts as the model in `model_dir` does, returns the
+        log-probs of prompts, and accepts one of `longest` tokens.
 
         Raises:
             ConfigError: a server does not, or has another tokenizer.
@@ -106,7 +107,7 @@ class ServedTeachers(Addition):
         for url in dict.fromkeys(one.model for one in self.served):
             for text in (*CANARIES, CANARIES[0] + "".join(special[:_SPECIAL])):
                 ids = tokenizer.encode(text, add_special_tokens=False).ids
-                theirs, ours = [await self._asked(url, prompt) for prompt in (text, ids)]
+                theirs, ours = [await self._prompt_logprobs(url, prompt) for prompt in (text, ids)]
                 if len(theirs) != len(ours) or np.abs(theirs - ours)[1:].max() > _SAME:
                     raise ConfigError(
                         f"the teacher at {url} has another tokenizer than the policy {model_dir}: "
@@ -118,7 +119,7 @@ class ServedTeachers(Addition):
 
     async def _compare_prompts(self, url: str, model_dir: Path) -> None:
         """Warn if the server renders a conversation otherwise than the model in `model_dir`, as far
-        as it says: vLLM does, by /tokenize."""
+        as it reports that: vLLM does, by /tokenize."""
         chat = await asyncio.to_thread(ChatFormat.load, model_dir)
         ours = chat.prompt(_CONVERSATION, ())
         base = url.rstrip("/").removesuffix("/v1")
@@ -154,12 +155,12 @@ class ServedTeachers(Addition):
 
     async def _check_room(self, url: str, longest: int) -> None:
         """Try a row of `longest` tokens, if the server's context may be too short for it: vLLM
-        wants room for a token that it samples, ours does not."""
+        needs room for a sampled token, `arl engine` does not."""
         room = self._cards[url].get("max_model_len")
         if room is None or room > longest:
             return
         try:
-            await self._asked(url, [0] * longest)
+            await self._prompt_logprobs(url, [0] * longest)
         except ConfigError as error:
             raise ConfigError(
                 f"the teacher at {url} has a context of {room} tokens, and rows have up to "
@@ -168,11 +169,11 @@ class ServedTeachers(Addition):
             ) from error
 
     async def added(self, episode: Trajectory, task: Task) -> Trajectory:
-        """Return the episode with what the teachers of its task say of its tokens.
+        """Return the episode with the log-probs of its tokens under the teachers of its task.
 
         Raises:
             InfraError: a teacher has not answered for `algo.teacher.patience_s`.
-            ConfigError: a teacher refuses, or its answer is no list of log-probs.
+            ConfigError: a teacher refuses, or its response is not a list of log-probs.
         """
         weights = self._config.weights(episode.env_id, task.data)
         urls = [
@@ -182,24 +183,24 @@ class ServedTeachers(Addition):
         if not any(urls):
             return episode
         async with together() as asking:
-            rows = [asking.create_task(self._told(row, urls)) for row in episode.rows]
+            rows = [asking.create_task(self._with_logprobs(row, urls)) for row in episode.rows]
         return replace(episode, rows=[row.result() for row in rows])
 
-    async def _told(self, row: Row, urls: Sequence[str]) -> Row:
-        """Return the row with the log-probs of the teachers at `urls`; "" for one that is not
-        asked."""
+    async def _with_logprobs(self, row: Row, urls: Sequence[str]) -> Row:
+        """Return the row with the log-probs of the teachers at `urls`; "" for a teacher that does
+        not apply."""
         found = np.full((len(row), len(urls)), np.nan, np.float32)
         sound = row.loss_mask & (row.temperatures == 1)
         if row.choices is not None:
             sound &= row.choices.index == ALL
         if sound.any():
             for url in {*urls} - {""}:  # one server may be several teachers
-                said = await self._asked(url, row.tokens.tolist())
+                said = await self._prompt_logprobs(url, row.tokens.tolist())
                 for number in (n for n, name in enumerate(urls) if name == url):
                     found[sound, number] = said[sound]
-        return replace(row, told=Told(found))
+        return replace(row, teacher_logprobs=TeacherLogprobs(found))
 
-    async def _asked(self, url: str, prompt: str | list[int]) -> npt.NDArray[np.float32]:
+    async def _prompt_logprobs(self, url: str, prompt: str | list[int]) -> npt.NDArray[np.float32]:
         """Return the log-probs of the prompt's tokens, [T], NaN for the first; failed requests are
         repeated."""
         pause_s, clock = _RETRY_AFTER_S, asyncio.get_running_loop().time
@@ -221,7 +222,7 @@ class ServedTeachers(Addition):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _once(self, url: str, prompt: str | list[int]) -> npt.NDArray[np.float32]:
-        """Ask once; raise OSError where another request may succeed."""
+        """Send one request; raise OSError where another one may succeed."""
         if url not in self._cards:
             self._cards[url] = _card(await self._call(url, "GET", "/v1/models"), url)
         card = self._cards[url]
@@ -251,7 +252,7 @@ class ServedTeachers(Addition):
                 timeout_s=self._config.timeout_s,
                 max_bytes=max_bytes,
             )
-        except AnswerTooLarge as error:  # another request would be answered alike
+        except AnswerTooLarge as error:  # another request would get the same response
             raise ConfigError(f"the teacher at {url}: {method} {path}: {error}") from error
         said = text.decode(errors="replace")[:300]
         if status == 429 or status >= 500:
@@ -302,7 +303,7 @@ def _logprobs(
     answer: Any, prompt: str | list[int], url: str, *, drawn: int
 ) -> npt.NDArray[np.float32]:
     """Return the log-probs of a prompt in the answer to an `echo`, without the `drawn` tokens that
-    were asked for after it.
+    were requested after it.
 
     Raises:
         ConfigError: they are not there, not as many as tokens, or no log-probs.
@@ -316,7 +317,7 @@ def _logprobs(
             f"{str(answer)[:300]}"
         ) from None
     if isinstance(prompt, list):
-        # A server that cannot be asked for 0 tokens may add the one that it sampled.
+        # A server that cannot sample 0 tokens may add the one that it sampled.
         if not len(prompt) <= len(numbers) <= len(prompt) + 1:
             raise ConfigError(
                 f"the teacher at {url} tells {len(numbers)} log-probs of {len(prompt)} tokens"

@@ -75,7 +75,7 @@ def distillation_advantages(
     """Return [N] −coef · weight · k, the addition to each token's advantage; with `horizon` row,
     that of the token and those after it in its row.
 
-    The token's own cost alone: Lu 2025, On-Policy Distillation
+    Only the token's own cost: Lu 2025, On-Policy Distillation
     (https://thinkingmachines.ai/blog/on-policy-distillation); the sum: the gradient of the row's
     divergence, Gu et al. 2023 (https://arxiv.org/abs/2306.08543).
     """
@@ -113,9 +113,9 @@ def top_loss(
     """Return coef · Σ weights · weight · KL(π ‖ teacher), to be added to the policy loss.
 
     Each divergence is that of two distributions over K + 1 outcomes: the K likeliest tokens of the
-    teacher, and any other. It is a lower bound of the divergence over the whole vocabulary, 0 only
-    if both agree on all K, and exact for a K of that size. It is a mean over the policy's tokens,
-    not an estimate from one: no behavior weight applies.
+    teacher, and any other. It is a lower bound of the divergence over the complete vocabulary, 0
+    only if both agree on all K, and exact for a K of that size. It is a mean over the policy's
+    tokens, not an estimate from one: no behavior weight applies.
     """
     assert taught.top is not None
     theirs = taught.top[:, :, 0].to(logprobs).nan_to_num()

@@ -21,7 +21,8 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.group import Group
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.metrics import COMPUTE_PHASES, Interval, read_metrics, read_phases
+from agentgym_rl.storage.metrics import read_metrics
+from agentgym_rl.storage.phases import COMPUTE_PHASES, Interval, read_phases
 from agentgym_rl.storage.run_folder import config_of
 
 from .decode_steps import (
@@ -36,7 +37,7 @@ from .decode_steps import (
 from .episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Shapes, Turn
 from .rates import EngineRates, LengthRates, Rates, TrainerRates, WeightRates
 from .simulation import Prediction, simulate
-from .trainer import learning_passes, packed_once, packed_whole, proximal_rows, rounds_of
+from .trainer import learning_passes, packed_once, packed_separately, proximal_rows, rounds_of
 
 _VLLM_SERVER_CORES = 0.5
 """The processors that vLLM's HTTP server uses, a process besides the one that computes. On CPUs it
@@ -48,7 +49,7 @@ _ROUNDS = 8
 _SHORTEST = 0.1
 """The quantile that counts as the shortest wait for a batch."""
 _FIRST_S, _LEAST_S, _MOST_S = 3e-3, 1e-5, 0.5
-"""The initial value and the bounds for the computing time of a turn."""
+"""The initial value and the bounds for the computing time of a turn, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def read_run(run: Path) -> RecordedRun:
     """Read the data of a run that a plan needs.
 
     Raises:
-        ConfigError: the folder is no run, or the run is too short to calibrate on.
+        ConfigError: the folder is not a run, or the run is too short to calibrate on.
     """
     config = load_config(config_of(run, f"arl plan --run {run}"))
     phases = {found.step: list(found.trainer) for found in read_phases(run)}
@@ -303,7 +304,7 @@ def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
 def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
     config = recorded.config
     trainer, budget = config.trainer, config.trainer.max_tokens_per_microbatch
-    packing = packed_once if recorded.shares_prefixes else packed_whole
+    packing = packed_once if recorded.shares_prefixes else packed_separately
     passes: list[tuple[int, int, float]] = []
     forward: list[tuple[int, int, float]] = []
     for step, groups in recorded.batches.items():

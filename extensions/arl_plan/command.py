@@ -36,7 +36,7 @@ from agentgym_rl.core.model_folder import num_parameters
 from agentgym_rl.core.task import Task
 from agentgym_rl.gym.services import Services, running_services
 from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import local_folder, model_folder
 from agentgym_rl.rollout.factory import env_spec, specimen, turns_of
 from agentgym_rl.runtime.atomic_file import new_file
@@ -52,7 +52,7 @@ from .trainer import ModelSize, TrainerMemory, adapter_shapes, shapes_in, traine
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options of the command line besides the configuration."""
+    """The options of the command line other than the configuration."""
 
     run: Path | None = None
     rates: Path | None = None
@@ -125,10 +125,10 @@ def plan(
     options: PlanOptions,
     *,
     say: Callable[[str], None] = lambda text: None,
-    tell: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Planned:
-    """Make a plan of `config` and write the requested files. `say` gets the progress; `tell` gets
-    the messages that a reader should see in any case.
+    """Make a plan of `config` and write the requested files. `say` gets the progress; `warn` gets
+    messages that are printed with --json, too.
 
     Raises:
         ConfigError: rates are missing, contradict each other, or cannot be measured; or engines
@@ -144,7 +144,7 @@ def plan(
             if rates.lengths_of == "drawn" and "sandboxes" not in given:
                 spec = env_spec(config.env, config.rollout)
                 services = config.sandbox, config.verifier
-                measured = asyncio.run(_sandboxes(spec, *services, seed=config.seed, tell=tell))
+                measured = asyncio.run(_sandboxes(spec, *services, seed=config.seed, warn=warn))
     if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
         _measurable(config.own_engine)
         from agentgym_rl.trainer.step import make_stepper  # torch, only needed here
@@ -152,10 +152,10 @@ def plan(
         from .probe import Probe, probed
 
         folder = model_folder(config.model, config.env.id)
-        config = fitted(config, folder, turns=turns, say=tell)
+        config = with_model_defaults(config, folder, turns=turns, say=warn)
         make = partial(make_stepper, config, model_dir=folder)
         engine = _measurable(config.own_engine)
-        found = probed(Probe(folder, engine, config.trainer, make, tell))
+        found = probed(Probe(folder, engine, config.trainer, make, warn))
         lengths = LengthRates(
             reply_tokens=config.rollout.max_tokens / 2, turns=(1 + (turns or 1)) / 2
         )
@@ -163,7 +163,7 @@ def plan(
         rates = found.model_copy(update=_given(rates, found))
     elif folder := local_folder(config.model, config.env.id):
         # A model of the hub is fetched only to be measured.
-        config = fitted(config, folder, turns=turns, say=tell)
+        config = with_model_defaults(config, folder, turns=turns, say=warn)
     models = Models.of(config.algo, folder)
     memory = models.memory(
         config.algo,
@@ -194,7 +194,7 @@ class Models:
 
     @classmethod
     def of(cls, algo: AlgoConfig, policy: Path | None) -> Models:
-        """Return the models of an objective, beside the policy's folder."""
+        """Return the models of an objective, in addition to the policy's folder."""
         named = algo.kl.reference
         other = local_folder(ModelConfig(path=named), "") if named not in ("", "initial") else None
         models = (one.model for one in algo.teacher.models if not one.is_served)
@@ -279,10 +279,10 @@ async def _sandboxes(
     verifier: VerifierConfig,
     *,
     seed: int,
-    tell: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> _Sandboxes | None:
     """Measure the sandboxes of an environment whose episodes hold one; None if they hold none, or
-    if sandboxes cannot be measured here (`tell` then gets the reason).
+    if sandboxes cannot be measured here (`warn` then gets the reason).
 
     Raises:
         ConfigError: the environment is not on this machine.
@@ -290,14 +290,14 @@ async def _sandboxes(
     env = await specimen(spec)
     if not env.holds_sandboxes:
         return None
-    tell(f"measuring the sandboxes of {spec.id} on {_NUM_SOLUTIONS} solutions")
+    warn(f"measuring the sandboxes of {spec.id} on {_NUM_SOLUTIONS} solutions")
     tasks = await spec.read_tasks("train", seed=seed)
     try:
         async with running_services(env, sandbox, verifier) as given:
             found = [await _solved(spec, tasks[i], given) for i in range(1 + _NUM_SOLUTIONS)][1:]
             at_once = given.sandboxes.at_once if given.sandboxes else 0
     except (EpisodeError, ConfigError) as error:
-        tell(f"the sandboxes are left out of the plan: {error}")
+        warn(f"the sandboxes are left out of the plan: {error}")
         return None
     start_s, tool_s, verify_s, turns, memory_mb = map(statistics.median, zip(*found, strict=True))
     rates = SandboxRates(

@@ -95,7 +95,7 @@ class SimulatedEngine:
         """Queue a request.
 
         Raises:
-            ConfigError: the request would not fit into the memory even alone.
+            ConfigError: the request alone does not fit into the memory.
         """
         limit = self._rates.kv_tokens
         if limit is not None and request.context + request.left > limit:

@@ -94,7 +94,7 @@ def plan(args: Namespace) -> int:
             write_rates=args.write_rates,
         ),
         say=log.now_and_then(),
-        tell=partial(print, file=sys.stderr, flush=True),
+        warn=partial(print, file=sys.stderr, flush=True),
     )
     if args.json:
         print_json(planned.json())

@@ -25,7 +25,8 @@ from agentgym_rl.rollout.groups import OpenGroups
 from agentgym_rl.rollout.producer import LocalProducer, TaskCursor
 from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import COMPUTE_PHASES, MetricsFile, PhasesFile, StepPhases
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import COMPUTE_PHASES, PhasesFile, StepPhases
 
 from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State
@@ -208,10 +209,12 @@ class _Run:
         )
         rollout = LocalProducer(
             config.rollout,
-            # Groups that nobody plays need no judge.
+            # Simulated groups have no judge.
             OpenGroups(config.rollout.model_copy(update={"group_reward": None}), buffer, _NoLog()),
             TaskCursor(
-                config.rollout.model_copy(update={"curriculum": ""}),  # all tasks are alike here
+                config.rollout.model_copy(
+                    update={"curriculum": ""}
+                ),  # all simulated tasks are alike
                 _NoTasks(),
                 seed=config.seed,
                 numbers=controller.rollout_metrics,

@@ -17,7 +17,7 @@ from agentgym_rl.controller.controller import Controller
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.core.model_folder import Shapes, tensor_heads, text_settings
 from agentgym_rl.core.trajectory import Row
-from agentgym_rl.storage.metrics import COMPUTE_PHASES
+from agentgym_rl.storage.phases import COMPUTE_PHASES
 
 from .clock import Cores, Process
 from .engine import SimulatedFleet
@@ -28,7 +28,7 @@ Packing = Callable[[Sequence[Row], int], list[int]]
 """A function from rows and a budget of tokens to the computed tokens of each micro-batch."""
 
 
-def packed_whole(rows: Sequence[Row], budget: int) -> list[int]:
+def packed_separately(rows: Sequence[Row], budget: int) -> list[int]:
     """Return the tokens of micro-batches of rows that are computed one by one."""
     lengths = [len(row) for row in rows]
     return [sum(lengths[i] for i in members) for members in fill_bins(lengths, budget)]
@@ -62,7 +62,7 @@ def _chain(rows: Sequence[Row]) -> Chain:
 def packing_of(config: TrainerConfig, rates: TrainerRates) -> Packing:
     """Return the packing of the ranks of a run."""
     shares = rates.shares_prefixes and config.attention == "rows"
-    return packed_once if shares else packed_whole
+    return packed_once if shares else packed_separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,8 +358,8 @@ def trainer_memory(
     trainer: TrainerConfig,
     dtype: str,
 ) -> TrainerMemory:
-    """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices,
-    beside which the policy is frozen."""
+    """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices;
+    the policy itself is then frozen."""
     trained = adapter or policy
     base = policy.frozen_bytes(dtype) if adapter else 0
     return TrainerMemory(

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def conflicts_of_nodes(config: Config) -> Iterator[str]:
-    """Yield what of a configuration works only on one machine."""
+    """Yield an error for each part of a configuration that works only on one machine."""
     where = f"cluster.type {config.cluster.type!r}"
     if config.init.method != "none":
         yield (
@@ -74,7 +74,8 @@ class RayCluster(Cluster):
             engine = config.own_engine
             on_cpu = engine.runs_on == "cpu"
             if config.eval.scheduled and gpus and not on_cpu:
-                # Ray does not know of the engine of evaluations, which runs beside `arl train`.
+                # Ray does not know the engine of evaluations, which runs on the machine of `arl
+                # train`.
                 raise ConfigError(
                     "cluster.type 'ray': evaluations on schedule (eval.every, eval.every_minutes) "
                     "would take a GPU that Ray gives to others. Evaluate checkpoints instead: "

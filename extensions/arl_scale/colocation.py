@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _CALL_TIMEOUT_S = 45.0
 """The time limit for an engine to fall asleep or to wake."""
 _POLL_S = 5.0
-"""The longest wait of `to_ranks` before the caller has to ask again."""
+"""The longest wait of `to_ranks` before the caller has to call it again."""
 
 
 class _Turn(StrEnum):
@@ -247,7 +247,7 @@ class Colocation(Turns):
                 async with asyncio.timeout(_CALL_TIMEOUT_S):
                     await act(server)
             except (EngineError, TimeoutError) as error:
-                why = f"it did not fall asleep or wake as it was told: {error!r}"
+                why = f"it did not fall asleep or wake on request: {error!r}"
                 log.warning("%s: %s", server.name, why)
                 await self._give_up(server, why)
 

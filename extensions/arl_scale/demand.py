@@ -25,7 +25,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: a resource, the amount asked for, the amount there and the lack."""
+    """A line of the table: a resource, the requested amount, the available amount and the lack."""
 
     resource: str
     asked: float
@@ -51,8 +51,8 @@ def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]
     The largest processes are placed first, each on the first node that has room for it.
 
     Raises:
-        ConfigError: there is no placement; with a table of the resources asked for, there and
-            missing, and the first process without a place.
+        ConfigError: there is no placement; with a table of the requested, available and missing
+            resources, and the first process without a place.
     """
     free = {node.name: [node.cpus, node.gpus] for node in nodes}
     placed: dict[str, list[str]] = {node.name: [] for node in nodes}

@@ -1,7 +1,7 @@
 """The rollout workers that send requests to the engines, each with its own router.
 
-Workers are told of every change, and a publication begins at them before it begins at any engine.
-So the guarantees of a router about versions and cached prefixes hold in all of them.
+Workers get every change of the fleet, and a publication begins at them before it begins at any
+engine. So the guarantees of a router about versions and cached prefixes hold in all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from agentgym_rl.core.messages import FleetView, NumberedView, ReplicaView, Told, Used
+from agentgym_rl.core.messages import FleetView, NumberedView, ReplicaView, Used, WorkerReport
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.fleet.parts import Mirror, shortest
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 """The longest time without a reply to a follower, even if nothing has changed."""
 BEGIN_TIMEOUT_S = 10.0
-"""The longest wait of a publication until a follower knows of its beginning. A frozen worker is
+"""The longest wait of a publication for a follower to confirm its beginning. A frozen worker is
 detected sooner; this limit is for a worker that runs, but is too slow."""
 _LOOKS = 20
 
@@ -119,7 +119,7 @@ class Followers(Mirror):
         self._is_over = True
         self._router.changes.notify()
 
-    def hear(self, name: str, told: Told) -> None:
+    def hear(self, name: str, told: WorkerReport) -> None:
         """Record the report of a follower; reports of others are ignored."""
         if (follower := self._followers.get(name)) is None:
             return
@@ -130,7 +130,7 @@ class Followers(Mirror):
         follower.seen = max(told.seen, follower.seen or 0)
         self._router.changes.notify()
 
-    async def follow(self, name: str, told: Told) -> NumberedView | None:
+    async def follow(self, name: str, told: WorkerReport) -> NumberedView | None:
         """Record a report, and wait for a view that the follower does not know yet; None if there
         is nothing new for a second, or it is no longer a follower."""
         self.hear(name, told)
@@ -155,7 +155,7 @@ class Followers(Mirror):
             pairs = self._followers.items()
             return [name for name, it in pairs if it.seen is not None and it.seen < number]
 
-        for _ in range(_LOOKS):  # a pause of this whole process uses up only one look
+        for _ in range(_LOOKS):  # a pause of this process uses up only one check
             try:
                 await self._router.changes.wait_for(
                     lambda: not late(),
@@ -189,5 +189,5 @@ class Followers(Mirror):
     @property
     def silent_s(self) -> dict[str, float]:
         """Return, by engine, the shortest time for which any follower has had no token. (A follower
-        that waits behind the requests of another gets no token, and that is no fault.)"""
+        that waits behind the requests of another gets no token, which is not a fault.)"""
         return shortest(*(follower.silent_s for follower in self._followers.values()))

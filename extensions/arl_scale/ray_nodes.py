@@ -35,8 +35,8 @@ async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
     if "://" in config.address:
         raise ConfigError(
             f"cluster.address {config.address!r}: a run has to be on a node of the cluster, since "
-            "engines and trainer talk to it and share its folder. From elsewhere: `ray job submit "
-            "--address=URL -- arl train --cluster ray ...`, which brings the logs back"
+            "engines and trainer connect to it and share its folder. From elsewhere: `ray job "
+            "submit --address=URL -- arl train --cluster ray ...`, which brings the logs back"
         )
     with _silent_stdout():
         async with _connection(config):

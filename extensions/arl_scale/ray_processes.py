@@ -3,7 +3,7 @@ one machine.
 
 Ray reserves and places; the processes are the same. Each has an actor, its host, which is its
 parent on the node and watches it as on one machine. Ray notices a dead node only after tens of
-seconds, so each host is asked for a heartbeat every second.
+seconds, so each host gets a heartbeat request every second.
 """
 
 # ray may not be in the environment that checks types.
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 2.0
 SILENT_LOOKS = 14
-"""The number of looks in a row without an answer after which a host is silent: after 4.5 s.
-Seconds are not counted: the time this process itself has slept says nothing about a host."""
+"""The number of looks in a row without an answer after which a host is silent: after 4.5 s. Looks
+are counted instead of seconds, because this process itself may have been suspended."""
 GIVEN_UP_S = 10.0
 """The timeout of requests to a host about a child that is lost anyway."""
 CONTROL_TIMEOUT_S = 60.0
@@ -184,7 +184,7 @@ class RayProcesses:
         return await first_of(end_of(name, ended), self._silent(name))
 
     async def _silent(self, name: str) -> ProcessDied:
-        """Ask a host for heartbeats until none comes; return the ProcessDied."""
+        """Request heartbeats of a host until none comes; return the ProcessDied."""
         host = self._hosts[name]
         async with asyncio.TaskGroup() as tasks:
             while True:

@@ -3,7 +3,7 @@
     GamePlayer ─► Table ─► the game's own players
                └► Player, one for each other seat: its agent in a SeatEnv, its session at a gateway
 
-A game is one episode: it is logged, trained and played again as a whole, or not at all.
+A game is one episode: all of its seats are logged, trained and played again together, or none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GamePlayer(Player):
     rotates: bool = False
     """The key `rollout.rotate_seats`."""
     opponents: Mapping[str, Player] = field(default_factory=dict[str, Player])
-    """The players of the models beside the policy, which lend their gateways."""
+    """The players of models other than the policy, whose gateways are used."""
 
     @property
     def single_agent(self) -> Player:
@@ -85,7 +85,7 @@ class GamePlayer(Player):
         played = [
             replace(done.result(), seat=seat, player=seats[seat]) for seat, done in playing.items()
         ]
-        return _whole(played, episode_id=episode_id)
+        return _joined(played, episode_id=episode_id)
 
     def _seats_of(self, task: Task) -> Mapping[str, str]:
         """Return the player of each seat: the same ones for all games of a task."""
@@ -129,7 +129,7 @@ def seated(
 
 
 class _Game:
-    """A game with its table, made when the first seat asks for its environment."""
+    """A game with its table, made when the environment of the first seat is requested."""
 
     def __init__(self, make_env: Callable[[], Env], seats: Mapping[str, str]) -> None:
         self._make = make_env
@@ -157,8 +157,8 @@ class _Game:
         return wrapped(SeatEnv(self._table, seat), spec)
 
     async def left_after(self, seat: str, playing: Coroutine[Any, Any, Trajectory]) -> Trajectory:
-        """Return what comes of `playing`, and end the game for the other seats with it: no failure
-        of an environment to be made or closed may let them wait for a seat that nobody plays."""
+        """Return the result of `playing`, and end the game for the other seats with it: if an
+        environment cannot be made or closed, they must not wait for a seat that nobody plays."""
         try:
             return await playing
         finally:
@@ -168,14 +168,14 @@ class _Game:
 
 
 def _sampling(sampling: SessionSampling, seat: str, who: str) -> SessionSampling:
-    """Return the sampling of a seat's session: seeds of its own, training for the policy alone."""
+    """Return the sampling of a seat's session: seeds of its own; only seats of the policy train."""
     seed = None if sampling.seed is None else derived_seed(sampling.seed, seat)
     return replace(sampling, seed=seed, train=sampling.train and who == POLICY)
 
 
 def _numbered(seats: Sequence[Trajectory]) -> list[Trajectory]:
     """Return the seats with turns, lineages and rows that are numbered throughout the game, and
-    with the credit of the whole game."""
+    with the credit of the complete game."""
     found: list[Trajectory] = []
     parents, lineages = list[int](), list[int]()
     turn_rewards, lineage_rewards = list[float](), list[float]()
@@ -205,7 +205,7 @@ def _numbered(seats: Sequence[Trajectory]) -> list[Trajectory]:
     return [replace(seat, credit=whole) for seat in found]
 
 
-def _whole(seats: Sequence[Trajectory], *, episode_id: str) -> Trajectory:
+def _joined(seats: Sequence[Trajectory], *, episode_id: str) -> Trajectory:
     """Return the record of a game from those of its seats."""
     seats = _numbered(seats)
     worst = min(seats, key=lambda seat: _WORST_FIRST.index(seat.outcome))
@@ -234,7 +234,7 @@ def check_seats(seats: Mapping[str, str], spec: EnvSpec, env: Env) -> None:
     """Refuse players for seats that `env`, an instance of `spec`, does not have.
 
     Raises:
-        ConfigError: the environment has other seats or one alone, no such player of its own, or
+        ConfigError: the environment has other seats or only one, no such player of its own, or
             attempts; or there is no such model.
     """
     game, said = env.unwrapped, f"rollout.seats {dict(seats)}"

@@ -1,5 +1,5 @@
-"""The models beside the policy that play seats (`rollout.seats`), served while a run plays: frozen
-ones, ones at a URL, and the league."""
+"""The models other than the policy that play seats (`rollout.seats`), served while a run plays:
+frozen models, models at a URL, and the league."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAGUE = "league"
 
 
 def opponents(run: TrainingRun) -> AbstractAsyncContextManager[Mapping[str, Player]]:
-    """Serve the models beside the policy of a run, by player."""
+    """Serve the models of a run other than the policy; yield their players by name."""
     return _Opponents(run).served()
 
 
@@ -56,7 +56,7 @@ class _Opponents:
 
     @asynccontextmanager
     async def served(self) -> AsyncGenerator[Mapping[str, Player]]:
-        """Serve the models beside the policy that play seats (`rollout.seats`), by player."""
+        """Serve the models other than the policy that play seats (`rollout.seats`), by player."""
         found: dict[str, Player] = {}
         index = self._config.own_engine.num_servers + self._config.eval.scheduled
         async with AsyncExitStack() as stack:
@@ -81,7 +81,7 @@ class _Opponents:
             yield found
 
     def _config_for(self, who: str) -> Config:
-        """Return the configuration in which a model beside the policy is served."""
+        """Return the configuration with which another model than the policy is served."""
         config = self._config
         gateway = config.gateway.model_copy(update={"port": 0})
         config = config.model_copy(update={"gateway": gateway})

@@ -84,10 +84,10 @@ def admin_key(config: ServeConfig, *, host: str, before: Path | None = None) -> 
             f"environment variable {name} (serve.admin_key_env) is not set: set it to a secret, "
             "whoever knows it can open sessions; or serve on 127.0.0.1"
         )
-    return _told_key(before) or f"admin-arl-{secrets.token_hex(16)}"
+    return _key_in(before) or f"admin-arl-{secrets.token_hex(16)}"
 
 
-def _told_key(file: Path | None) -> str:
+def _key_in(file: Path | None) -> str:
     """Return the key in a resumed run's serve.json, so programs keep theirs; "" without one."""
     try:
         return str(parse_json(file.read_text(encoding="utf-8"))["admin_key"]) if file else ""

@@ -3,9 +3,9 @@
 Sessions that name the same task are the members of a group, as many as `rollout.group_size`, and
 are compared with each other. A group is admitted with its first session, as the staleness bound
 allows; it trains when all its members are closed. A session that fails, or that is not used any
-more, gives its seat back, and the last one of a group without members the room of the group. A
-group that does not fill in time is dropped; so is the one that was left alone the longest, if
-groups that nobody fills take all the room.
+more, releases its place in the group, and the last session of a group without members releases the
+group's room. A group that does not fill in time is dropped; so is the group without a session for
+the longest time, if incomplete groups take all the room.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from agentgym_rl.gateway.session.session import Session, SessionSampling
 from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
 from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ CLOSED_AS = (Outcome.COMPLETED, Outcome.TRUNCATED, Outcome.AGENT_ERROR, Outcome.
 
 
 class CapacityReached(Exception):
-    """A refusal for now: the program may ask again."""
+    """A temporary refusal: the program may try again later."""
 
 
 class InvalidRequest(ValueError):
-    """A refusal for good: the same request will never succeed."""
+    """A permanent refusal: the same request will never succeed."""
 
 
 @dataclass(eq=False)
@@ -90,8 +90,8 @@ class SessionGroups:
         seed: int,
         steps: int,
     ) -> None:
-        """Go on with the groups that were not complete when the run was killed, when there is room
-        for them, and number new ones after all that were recovered."""
+        """Continue, when there is room, the groups that were not complete when the run was killed,
+        and number new groups after all recovered ones."""
         recovered = groups.recovered
         # Sessions that were open when the run was killed had the same numbers without it.
         self._suffix = f".{recovered.incarnation}" if recovered.incarnation else ""
@@ -129,7 +129,7 @@ class SessionGroups:
     def open(
         self, *, task: str | None, data: Mapping[str, Any], temperature: float | None
     ) -> ClientSession:
-        """Open a new session in the group of `task`; None is a new task for this session alone.
+        """Open a new session in the group of `task`; None is a new task for only this session.
 
         Raises:
             CapacityReached: the trainer is behind, or the group has as many sessions as it needs.
@@ -157,7 +157,7 @@ class SessionGroups:
                 f"task {name!r} has its {rollout.group_size} sessions (rollout.group_size); the "
                 "next group of this task begins when they are closed"
             )
-        now = ENGINES.time()
+        now = ENGINE_CLOCK.time()
         session_id = f"{group.id}-{next(group.numbers)}"
         if not group.id.endswith(self._suffix):  # the group was begun before the run was killed
             session_id += self._suffix
@@ -223,7 +223,7 @@ class SessionGroups:
         record = self._gateway.close_session(session)
         del self._clients[session.id]
         group.clients.discard(client)
-        group.left_s = ENGINES.time()
+        group.left_s = ENGINE_CLOCK.time()
         if record.infra_error:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
         elif outcome.trains and record.too_long:
@@ -286,13 +286,13 @@ class SessionGroups:
             index = next(self._indices)
             task = Task(id=name, seed=derived_number(name, bits=56), data=data)
             group = SessionGroup(f"g{index}{self._suffix}", index, task, [], {})
-        group.opened_s = group.left_s = ENGINES.time()
+        group.opened_s = group.left_s = ENGINE_CLOCK.time()
         self._groups.admit(group)
         self._filling[name] = group
         return group
 
     def _why_full(self) -> str:
-        """Return the reason for which no group is admitted now."""
+        """Return the reason why no group is admitted now."""
         alone = [group for group in self._filling.values() if not group.clients]
         if not alone or not self._groups.buffer.is_starved:
             return (
@@ -307,14 +307,15 @@ class SessionGroups:
         )
 
     def _withdraw(self, group: SessionGroup) -> None:
-        """Give back the room of a group whose sessions have all failed; its task is remembered."""
+        """Release the room of a group whose sessions have all failed; its task is remembered."""
         del self._filling[group.task.id]
         self._groups.withdraw(group)
         self._empty[group.task.id] = group
 
     async def _make_room(self, now: float) -> None:
-        """Drop the group that was left alone the longest, if another one was refused for lack of
-        room and nothing that goes on could make some: no session is open, no batch is trained."""
+        """Drop the group that has had no session for the longest time, if another one was refused
+        for lack of room and nothing in progress could make room: no session is open, no batch is
+        trained."""
         wanted, self._wanted = self._wanted, False
         buffer = self._groups.buffer
         if not wanted or self._clients or buffer.capacity >= 1 or not buffer.is_starved:
@@ -329,7 +330,7 @@ class SessionGroups:
         while self._begun and self._groups.buffer.capacity >= 1:
             self._admit(next(iter(self._begun)), {})
         for group in [*self._filling.values()]:
-            if self._groups.is_whole(group):  # it was so before
+            if self._groups.is_whole(group):  # it was complete before
                 del self._filling[group.task.id]
                 await self._groups.finish(group)
 
@@ -344,8 +345,8 @@ class SessionGroups:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._failed.wait()
-            await self._look(ENGINES.time())
-            await self._make_room(ENGINES.time())
+            await self._look(ENGINE_CLOCK.time())
+            await self._make_room(ENGINE_CLOCK.time())
             await self._go_on()
         raise self._failure
 
@@ -388,7 +389,7 @@ class SessionGroups:
             del self._filling[group.task.id]
             await self._groups.finish(group, cause=cause)
 
-    # ------------------------------------------------------------------ to be told
+    # ------------------------------------------------------------------ reports
     def describe(self, client: ClientSession) -> dict[str, Any]:
         """Return an open session as a JSON object."""
         return {
@@ -398,7 +399,7 @@ class SessionGroups:
             "group": client.group.id,
             "reward": client.reward,
             "num_turns": client.session.num_turns,
-            "age_s": round(ENGINES.time() - client.opened_s, 3),
+            "age_s": round(ENGINE_CLOCK.time() - client.opened_s, 3),
         }
 
     def status(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from .client import ServerInfo
 
 
 def server_info(answer: Any) -> ServerInfo | None:
-    """Return what a server of SGLang answered; None: the answer is another's."""
+    """Return the response of an SGLang server; None: it is not SGLang's."""
     try:
         return msgspec.convert(answer, ServerInfo)
     except msgspec.ValidationError:
@@ -37,7 +37,7 @@ async def checked(ask: Ask, url: str, fit: Fit, identity: Any) -> tuple[Checked,
 
 
 def _lacks(server: ServerInfo, context: int, fit: Fit) -> Iterator[str]:
-    """Yield what the command line of an SGLang server lacks, a line each."""
+    """Yield the flags that the command line of an SGLang server lacks, a line each."""
     config = fit.config
     yield from _lacks_lora(server, fit)
     if not server.incremental_streaming_output:
@@ -69,8 +69,8 @@ def _lacks(server: ServerInfo, context: int, fit: Fit) -> Iterator[str]:
 
 
 def _lacks_lora(server: ServerInfo, fit: Fit) -> Iterator[str]:
-    """Yield what an SGLang server lacks, or has too much of, to serve versions as `lora.serve`
-    says."""
+    """Yield the flags that an SGLang server lacks, or has in excess, to serve versions by
+    `lora.serve`."""
     if fit.lora.serve == "merged":
         if server.enable_lora:
             yield "no --enable-lora (lora.serve is 'merged')"

@@ -3,7 +3,7 @@
 Differences from vLLM that the exactness of tokens depends on (SGLang 0.5.23, measured):
 
 - `output_token_logprobs` are of the distribution before top-p, top-k and min-p. Requests with one
-  of these also ask for the sampling mask, whose log-probs are of the truncated distribution.
+  of these also request the sampling mask, whose log-probs are of the truncated distribution.
 - A pause returns before the scheduler has read it, so a second request, which the scheduler answers
   itself, follows every pause.
 - With the overlap scheduler, the last token before a pause in place is labelled with the version
@@ -47,14 +47,14 @@ from agentgym_rl.core.errors import (
 )
 from agentgym_rl.core.model_folder import link_weights, text_settings
 from agentgym_rl.engines import protocol
-from agentgym_rl.engines.client.client import Asked, EngineClient, Route, wired
+from agentgym_rl.engines.client.client import EngineClient, Route, TokenRequest, wired
 from agentgym_rl.engines.client.deltas import NO_LOGPROB, decode, read_counters, streamed
 from agentgym_rl.storage.weights_folder import check_version, held, write_adapter
 
 GENERATE = "/generate"
 LOAD_ADAPTER, UNLOAD_ADAPTER = "/load_lora_adapter", "/unload_lora_adapter"
 ALREADY_LOADED = "already loaded"
-"""The words of SGLang's refusal of a second adapter with the same name."""
+"""The text of SGLang's refusal of a second adapter with the same name."""
 SERVER_INFO = "/server_info"
 
 _encode = msgspec.json.Encoder().encode
@@ -81,7 +81,7 @@ class ServerInfo(Struct, kw_only=True):
     dp_size: int = 1
     speculative_algorithm: str | None = None
     enable_lora: bool | None = None
-    """A flag, true if the server computes adapters beside its weights, which stay as they are."""
+    """Whether the server computes adapters in addition to its weights, which do not change."""
     max_lora_rank: int | None = None
 
 
@@ -121,7 +121,7 @@ class _Loads(Struct):
 
 
 class _Known(Struct, frozen=True):
-    """The properties of a server, asked for once."""
+    """The properties of a server, requested once."""
 
     server: ServerInfo
     context: int
@@ -176,7 +176,7 @@ class SglangEngine(EngineClient):
         request_id: str,
         stream: bool,
         cache_salt: str,
-    ) -> Asked:
+    ) -> TokenRequest:
         known = await self._known()
         self._check_vocabulary(token_ids)
         self._check_vocabulary(sampling.stop_token_ids)
@@ -206,7 +206,7 @@ class SglangEngine(EngineClient):
             body["return_sampling_mask"] = True
         greedy = sampling.truncated_by == "top_k" and sampling.top_k == 1
         reader = _Reader(masked=masked, greedy=greedy, label=label)
-        return Asked(GENERATE, _encode(body), reader)
+        return TokenRequest(GENERATE, _encode(body), reader)
 
     def _sampling(self, sampling: SamplingParams, known: _Known, room: int) -> dict[str, Any]:
         """Return the `sampling_params` of a request with `room` tokens left in its context."""
@@ -236,7 +236,7 @@ class SglangEngine(EngineClient):
                     "gateway.forced=free"
                 )
             # With that backend `ebnf` takes any grammar of llguidance: a line that begins with
-            # "start:" tells it that this one is in Lark, as ours are.
+            # "start:" marks it as Lark, as ours are.
             params["ebnf"] = sampling.grammar
         return params
 
@@ -285,7 +285,7 @@ class SglangEngine(EngineClient):
                 await self._call("POST", "/flush_cache")
             elif interrupt == "keep":
                 await self._call("GET", SERVER_INFO)
-        except BaseException as error:  # cancellation too: no other code knows of the pause
+        except BaseException as error:  # cancellation too: no other code would resume
             await self._resume_after(error)
             raise
 
@@ -304,7 +304,8 @@ class SglangEngine(EngineClient):
     # ------------------------------------------------------------------ versions
     async def update_weights(self, path: str, *, version: int) -> None:
         """Load a version; see `Engine.update_weights`. The engine is paused while it loads, and
-        runs afterwards; for an adapter that it computes beside its weights it is not paused.
+        runs afterwards; for an adapter that it computes in addition to its weights it is not
+        paused.
 
         SGLang loads any tensors that it gets, so all of the version is checked first, as for a
         publication. The server must see its folder.
@@ -359,7 +360,7 @@ class SglangEngine(EngineClient):
 
     @contextmanager
     def _beside(self, version: Path, *, is_adapter: bool) -> Generator[Path]:
-        """Yield a folder that SGLang can load the version from, beside its own."""
+        """Yield a folder, next to the version's own, from which SGLang can load it."""
         try:
             with tempfile.TemporaryDirectory(prefix=".sglang-", dir=version.parent) as name:
                 folder = Path(name)
@@ -372,7 +373,7 @@ class SglangEngine(EngineClient):
         except OSError as error:
             raise WeightsError(f"{version} as a folder for SGLang: {error}") from error
 
-    # ------------------------------------------------------------------ what it tells of itself
+    # ------------------------------------------------------------------ information
     async def info(self) -> EngineInfo:
         known = await self._known()
         # /v1/models names the folder of the last update; this name is the one it began with.
@@ -398,7 +399,7 @@ class SglangEngine(EngineClient):
         }
 
     async def _known(self) -> _Known:
-        """Return the server's properties; the first call asks for them."""
+        """Return the server's properties; the first call requests them."""
         if self._asked_before is None:
             server = await self._get(SERVER_INFO, ServerInfo)
             self._asked_before = _Known(server, (await self._card())[1])
@@ -408,8 +409,8 @@ class SglangEngine(EngineClient):
 class _Reader:
     """A reader of the replies to one request; see `deltas.Read`.
 
-    `masked`: the request has asked for the sampling mask. `greedy`: it left one token to draw from.
-    `label`: the version whose adapter the request has named; empty: the reply tells the versions.
+    `masked`: the request included the sampling mask. `greedy`: it left one token to draw from.
+    `label`: the version whose adapter the request has named; empty: the reply reports the versions.
     """
 
     def __init__(self, *, masked: bool, greedy: bool, label: str) -> None:
@@ -442,8 +443,8 @@ class _Reader:
         )
 
     def _versions(self, reply: _Reply) -> list[protocol.VersionSpan] | None:
-        """Return the versions of all tokens so far. On a server with adapters those of the reply
-        only tell when the server was given another label."""
+        """Return the versions of all tokens so far. On a server with adapters, the reply reports
+        only when the server got another label."""
         if not self._label:
             return reply.meta_info.weight_versions
         return [protocol.VersionSpan(self._label, 0, reply.meta_info.completion_tokens)]

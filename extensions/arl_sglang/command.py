@@ -21,7 +21,7 @@ from agentgym_rl.engines.launch import (
     server_seed,
     visible_gpus,
 )
-from agentgym_rl.models.fitted import kv_bytes_per_token
+from agentgym_rl.models.defaults import kv_bytes_per_token
 
 from .server import DIE_WITH_PARENT
 
@@ -55,7 +55,7 @@ def find_build(python: str = "") -> SglangBuild:
 
     Raises:
         ConfigError: no such interpreter, no SGLang in it, or one of another version; the message
-            says what to install.
+            names what to install.
     """
     python = interpreter(python)
     found, _ = ask_packages(python, "sglang", "torch", *_KERNELS)
@@ -123,8 +123,8 @@ def server_command(
     model folder. `build` is the result of `find_build(config.python)`, which is called if it is
     None.
 
-    `lora`: with `serve` "adapter", the server computes adapters beside the model; its first one,
-    which changes nothing, is written to `run_dir` (default: a temporary folder).
+    `lora`: with `serve` "adapter", the server computes adapters in addition to the model; its first
+    one, which changes nothing, is written to `run_dir` (default: a temporary folder).
 
     Raises:
         ConfigError: see `find_build` and `empty_adapter`; or the model's config.json has no sizes
@@ -148,7 +148,7 @@ def server_command(
         *("--grammar-backend", "llguidance"),
         "--incremental-streaming-output",
         "--enable-metrics",
-        "--sleep-on-idle",  # else it uses a whole core without any request
+        "--sleep-on-idle",  # else it uses a full core without any request
     ]
     if config.prefix_cache == "off":
         argv.append("--disable-radix-cache")

@@ -1,9 +1,9 @@
 """The program that becomes an SGLang server. It runs in the interpreter that has SGLang, started by
 its path, and imports nothing of this package.
 
-SGLang spawns its processes, and a spawned process runs this file first. So each of them asks the
-kernel to be killed with its parent before it imports anything large; SGLang's own request for that
-comes only afterwards.
+SGLang spawns its processes, and a spawned process runs this file first. So each of them makes the
+kernel kill it with its parent before it imports anything large; SGLang's own call for that comes
+only afterwards.
 """
 
 # sglang is not in the environment that checks types.

@@ -1,14 +1,14 @@
 """An SGLang server as a receiver of policy versions (SGLang 0.5.23 and later).
 
-SGLang has nothing to stage into: every update writes into the weights that it serves, and it takes
-damaged ones without a word (missing or narrowed tensors, NaN). So a version is checked before the
-server is touched, and the server is paused before it is written to. While it is written to it
-carries the label of an unknown version, which it keeps if the update breaks off anywhere: a server
-with that label is never resumed, and tokens that it should sample all the same are marked unknown.
+SGLang cannot stage weights: every update writes into the served ones, and damaged ones are accepted
+without an error (missing or narrowed tensors, NaN). So a version is checked before the server is
+touched, and the server is paused before it is written to. While it is written to it carries the
+label of an unknown version, which it keeps if the update is interrupted: a server with that label
+is never resumed, and tokens that it should sample all the same are marked unknown.
 
 A server with LoRA (lora.serve = "adapter") keeps its weights. An adapter is loaded under the name
-of its version beside those that serve, and then becomes the one that new requests name. A request
-keeps the adapter that it named, so no pause is needed, and nothing can be mixed.
+of its version, next to the serving ones, and is then the one that new requests name. A request
+keeps the adapter that it named, so no pause is needed, and versions cannot be mixed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from agentgym_rl.weights.adapter import WholeVersion
 from agentgym_rl.weights.broadcast import BroadcastGroup, buckets
 from agentgym_rl.weights.engine_routes import (
     RESUME_TIMEOUT_S,
+    EngineHttpError,
     OutOfTime,
     Pause,
-    Refused,
     RemoteEngine,
     Way,
 )
@@ -156,7 +156,8 @@ class SglangEngine(RemoteEngine):
         self, label: str, *, interrupt: Interrupt, deadline: float, may_sleep: bool = False
     ) -> Pause:
         """Pause, write what is staged, check it, resume; return the interval without sampling (in
-        `wait` it includes the wait for the requests in flight, as SGLang does not tell them apart).
+        `wait` it includes the wait for the requests in flight, since SGLang does not report them
+        separately).
 
         After a failure before the first write the server samples on. After any other one it stays
         paused, with the label of an unknown version. `may_sleep` has no effect.
@@ -207,8 +208,8 @@ class SglangEngine(RemoteEngine):
         return bool(self._server_info(deadline).get("enable_lora"))
 
     def _load_adapter(self, whole: WholeVersion, label: str, deadline: float) -> None:
-        """Load an adapter beside the one that serves; unload all others, when the last requests
-        that named them are done."""
+        """Load an adapter next to the serving one; unload all others, when the last requests that
+        named them are done."""
         folder = whole.adapter()
         name, served = (adapter_name(it) for it in (label, self.label(deadline=deadline)))
         loaded = self._adapters(deadline)
@@ -264,7 +265,7 @@ class SglangEngine(RemoteEngine):
             raise
 
     def _condemn(self, error: WeightsError) -> None:
-        """Keep a server that may have weights of two versions from sampling."""
+        """Prevent a server that may have weights of two versions from sampling."""
         self.close()
         error.add_note("it may have parts of two versions, and stays paused until it has one")
         limit = time.monotonic() + RESUME_TIMEOUT_S
@@ -354,7 +355,7 @@ class SglangEngine(RemoteEngine):
         if self.state.group is not None:
             return
         world_size = 1 + self.num_workers(deadline=deadline)
-        with suppress(Refused):  # a trainer that died may have left one
+        with suppress(EngineHttpError):  # a trainer that died may have left one
             old = {"group_name": _GROUP}
             self.post("/destroy_weights_update_group", old, deadline=deadline)
         with socket.create_server((address, 0)) as listener:
@@ -391,7 +392,7 @@ class SglangEngine(RemoteEngine):
         deadline: float,
     ) -> None:
         """Write all tensors in messages of bounded size; then set the label."""
-        with suppress(Refused):  # a trainer that died may have left one
+        with suppress(EngineHttpError):  # a trainer that died may have left one
             self.post("/end_weight_update", {}, deadline=deadline)
         self.post("/begin_weight_update", {}, deadline=deadline)
         # Wide dtypes first: each tensor of a message is aligned without gaps.
@@ -450,7 +451,7 @@ def recognized(engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
     """
     try:
         info = engine.get("/model_info", deadline=deadline)
-    except Refused:  # vLLM and the embedded engine have no such route
+    except EngineHttpError:  # vLLM and the embedded engine have no such route
         return None
     is_sglang = isinstance(info, dict) and "weight_version" in info
     return SglangEngine(engine.name, engine.url) if is_sglang else None

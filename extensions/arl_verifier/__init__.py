@@ -4,5 +4,5 @@ the machine allows.
 pool.py       the pool: calls, deadlines, retries
 crew.py       its workers: kept at their number, replaced
 processes.py  the host's ends of their processes; wire.py: the messages
-inside/       what runs in them: the zygote that forks the workers, and their locks
+inside/       what runs in them: the fork server that forks the workers, and their locks
 """

@@ -16,17 +16,17 @@ from agentgym_rl.core.errors import ConfigError, VerifierError
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 
 from . import wire
-from .processes import Imports, Worker, Zygote
+from .processes import ForkServer, Imports, Worker
 
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 8
 """The number of workers in a row that die before they are ready, at which the pool breaks."""
 MAX_RESTARTS = 3
-"""The most zygotes in a row that may die without a ready worker."""
+"""The most fork servers in a row that may die without a ready worker."""
 _RETRY_S = 0.1
 _RESTART_S = 0.5
-"""The delay before the second attempt to start a zygote; doubled for each further attempt."""
+"""The delay before the second attempt to start a fork server; doubled for each further attempt."""
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT}
 """The exit codes that no module causes: the machine lacked memory, or a person sent a signal."""
 
@@ -41,10 +41,10 @@ class CrewOptions:
 
 
 class Crew:
-    """The workers of a pool, and their zygote.
+    """The workers of a pool, and their fork server.
 
     Callbacks: `on_free()`: a worker can be taken; `on_frame(worker, number, body)`;
-    `on_lost(worker, how, its_own)`: it died, by itself or with the zygote; `on_broken(error)`."""
+    `on_lost(worker, how, its_own)`: it died, by itself or with the server; `on_broken(error)`."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Crew:
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._retry: asyncio.TimerHandle | None = None
         self._over: VerifierError | None = None
-        self._zygote = self._make_zygote()
+        self._server = self._make_server()
         self._next_look = self._loop.call_later(LOOK_EVERY_S, self._look)
 
     # ------------------------------------------------------------------ life
     async def started(self) -> None:
-        """Wait until the zygote has tried the locks; workers may still be starting."""
+        """Wait until the fork server has tried the locks; workers may still be starting."""
         await asyncio.shield(self._started)
 
     async def end(self) -> None:
@@ -85,7 +85,7 @@ class Crew:
             worker.close()
         self._workers.clear()
         self._free.clear()
-        await self._zygote.end()
+        await self._server.end()
 
     def _stop(self, error: VerifierError) -> None:
         self._over = error
@@ -101,54 +101,54 @@ class Crew:
             self._started.set_exception(error)
         self._on_broken(error)
 
-    # ------------------------------------------------------------------ the zygote's life
-    def _make_zygote(self) -> Zygote:
+    # ------------------------------------------------------------------ the fork server's life
+    def _make_server(self) -> ForkServer:
         try:
-            return Zygote(
+            return ForkServer(
                 memory_mb=self._options.memory_mb,
                 isolated=self._options.isolated,
                 max_answer_bytes=self._options.max_answer_bytes,
-                on_message=self._heard,
-                on_end=self._zygote_ended,
+                on_message=self._receive,
+                on_end=self._server_ended,
             )
         except OSError as error:
             raise VerifierError(
                 f"the process that forks the workers cannot be started: {error}"
             ) from error
 
-    def _start_zygote(self) -> None:
-        """Start a zygote to replace a dead one; retry later if the machine has no room now."""
+    def _start_server(self) -> None:
+        """Start a fork server to replace a dead one; retry later if the machine has no room now."""
         self._retry = None
         try:
-            self._zygote = self._make_zygote()
+            self._server = self._make_server()
         except VerifierError as error:
             self._unstarted += 1
             if self._unstarted > MAX_RESTARTS:
                 self._break(f"{error} ({self._unstarted} times in a row)")
             else:
                 wait_s = _RESTART_S * 2 ** (self._unstarted - 1)
-                self._retry = self._loop.call_later(wait_s, self._start_zygote)
+                self._retry = self._loop.call_later(wait_s, self._start_server)
             return
         self._unstarted = self._generation = self._starting = 0
         for target in self._imports.again():
-            self._zygote.say("load", target)
+            self._server.send("load", target)
         self._fill()
 
-    def _zygote_ended(self) -> None:
-        words = self._zygote.last_words()
-        code = self._zygote.kill()
+    def _server_ended(self) -> None:
+        words = self._server.last_words()
+        code = self._server.kill()
         how = f"the process that forks the workers died: {_how(code)}"
-        self._replace_zygote(how, words, blameless=code in _FROM_OUTSIDE)
+        self._replace_server(how, words, blameless=code in _FROM_OUTSIDE)
 
     def _look(self) -> None:
-        """Replace a frozen zygote and frozen workers. A frozen zygote makes no workers, which would
-        go unnoticed while there are enough; a frozen worker blocks its call."""
+        """Replace a frozen fork server and frozen workers. A frozen server makes no workers, which
+        would go unnoticed while there are enough; a frozen worker blocks its call."""
         self._next_look = self._loop.call_later(LOOK_EVERY_S, self._look)
-        if self._retry is None and self._zygote.vital.frozen():
-            words = self._zygote.last_words()
-            self._zygote.kill()
+        if self._retry is None and self._server.vital.frozen():
+            words = self._server.last_words()
+            self._server.kill()
             how = "the process that forks the workers was frozen: it had been stopped (SIGSTOP)"
-            self._replace_zygote(how, words, blameless=True)
+            self._replace_server(how, words, blameless=True)
         for worker in [w for w in self._workers.values() if w.vital.frozen()]:
             how = "it was frozen: it had been stopped (SIGSTOP)"
             log.warning("a verifier worker (pid %d) is replaced: %s", worker.pid, how)
@@ -157,16 +157,16 @@ class Crew:
             self._on_lost(worker, how, True)
 
     def _import_late(self, limit_s: float) -> None:
-        if self._retry is not None:  # there is no zygote now; a new one will be started
+        if self._retry is not None:  # there is no fork server now; a new one will be started
             return
         idle = "the process that forks the workers did nothing for"
         what = "importing it took more than" if self._imports.current else idle
-        words = self._zygote.last_words()
-        self._zygote.kill()
-        self._replace_zygote(f"{what} {limit_s:g} s", words, blameless=False)
+        words = self._server.last_words()
+        self._server.kill()
+        self._replace_server(f"{what} {limit_s:g} s", words, blameless=False)
 
-    def _replace_zygote(self, how: str, words: str, *, blameless: bool) -> None:
-        """Replace the zygote and all its workers; redo all imports except the one in progress."""
+    def _replace_server(self, how: str, words: str, *, blameless: bool) -> None:
+        """Replace the fork server and all its workers; redo all imports except the present one."""
         how = "\n".join(filter(None, [how, words]))
         log.warning("the verifier pool starts again: %s", how)
         if target := self._imports.current:
@@ -183,13 +183,13 @@ class Crew:
             during = f"importing {target!r}: " if target else ""
             self._break(f"{during}{how}, {self._restarts} times in a row")
             return
-        self._start_zygote()
+        self._start_server()
         for worker in lost:
             self._on_lost(worker, how, False)
 
     # ------------------------------------------------------------------ functions
     async def load(self, target: str) -> None:
-        """Import `target` in the zygote, so that workers can call it.
+        """Import `target` in the fork server, so that workers can call it.
 
         Raises:
             ConfigError: it cannot be imported; states the reason.
@@ -200,7 +200,7 @@ class Crew:
         if self._over:
             raise self._over
         if self._imports.ask(target):
-            self._zygote.say("load", target)
+            self._server.send("load", target)
         await self._imports.done(target)
 
     # ------------------------------------------------------------------ workers
@@ -237,7 +237,7 @@ class Crew:
         missing = self._options.num_workers - len(self._workers) - self._starting
         for _ in range(missing):
             self._starting += 1
-            self._zygote.say("spawn")
+            self._server.send("spawn")
 
     def _framed(self, worker: Worker, number: int, body: bytes) -> None:
         if worker.ready:
@@ -254,7 +254,7 @@ class Crew:
             self._on_free()
 
     def _ended(self, worker: Worker) -> None:
-        """Handle the end of a worker's stream; the zygote reports the exit code."""
+        """Handle the end of a worker's stream; the fork server reports the exit code."""
         if worker in self._free:
             self._free.remove(worker)
 
@@ -263,8 +263,8 @@ class Crew:
         if self._failures >= MAX_FAILURES and not self._over:
             self._break(f"{self._failures} workers in a row did not start: {why}")
 
-    # ------------------------------------------------------------------ the zygote's messages
-    def _heard(self, name: str, rest: list[Any], handles: list[int]) -> None:
+    # ------------------------------------------------------------------ the fork server's messages
+    def _receive(self, name: str, rest: list[Any], handles: list[int]) -> None:
         if self._over:
             for handle in handles:
                 os.close(handle)

@@ -186,7 +186,7 @@ class ProcessPool(VerifierPool):
     async def call(
         self, target: str, *args: Any, timeout_s: float | None = None, fresh: bool = False
     ) -> Called:
-        """Call `module:function` in a worker, as the contract says.
+        """Call `module:function` in a worker; see `VerifierPool.call`.
 
         Raises:
             VerifierError: the pool is not running, cannot start workers, had no free worker within
@@ -318,7 +318,7 @@ class ProcessPool(VerifierPool):
         job = self._running.get(worker)
         if job is None:
             return
-        if not its_own:  # the zygote died: the call is not to blame
+        if not its_own:  # the fork server died: the call is not to blame
             job.attempts -= 1
         self._failed(job, "crash", f"the worker ended: {how}")
         self._pump()

@@ -1,7 +1,7 @@
 """The host's ends of the verifier's processes: of a worker, which gets frames and answers one by
-one, and of the zygote, which imports functions' modules and forks workers.
+one, and of the fork server, which imports functions' modules and forks workers.
 
-For waiting calls the zygote imports one target after the other, each within a limit.
+For waiting calls the fork server imports one target after the other, each within a limit.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
 _BEGIN_S = 30.0
-"""The time a zygote may take to begin the next import; it may have to start first."""
+"""The time a fork server may take to begin the next import; it may have to start first."""
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH")
 """The environment variables kept for the imported modules; workers get none of them."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """The variables that keep libraries single-threaded: a process with threads must not fork."""
 _END_TIMEOUT_S = 5.0
-_LAST_WORDS = 2000
+_STDERR_BYTES = 2000
 
 
 class Worker:
@@ -124,7 +124,7 @@ class Worker:
         size, number = wire.HEAD.unpack_from(self._got)
         whole = wire.HEAD.size + size
         if size > self._max_bytes or len(self._got) > whole:
-            self.why = "it said too much, or more than it was asked"
+            self.why = "it sent too much, or an answer without a request"
             self._end()
         elif len(self._got) == whole:
             body = bytes(self._got[wire.HEAD.size :])
@@ -143,7 +143,7 @@ class Worker:
         self._loop.remove_writer(self._fd)
 
     def kill(self) -> None:
-        """Send SIGKILL by pidfd, so never to another process; the zygote ends the process group."""
+        """Send SIGKILL by pidfd, so never to another process; the server ends the process group."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -165,7 +165,7 @@ class Imports:
         self.known: set[str] = set()
         """The targets that workers can call."""
         self.current = ""
-        """The target that is being imported, as last reported by the zygote; "" if none."""
+        """The target that is being imported, as last reported by the fork server; "" if none."""
         self._timeout_s = timeout_s
         self._on_late = on_late
         self._loop = asyncio.get_running_loop()
@@ -205,7 +205,7 @@ class Imports:
         self._watch()
 
     def again(self) -> list[str]:
-        """Return the targets for a new zygote to import: the known ones, then those waited for."""
+        """Return the targets for a new server to import: the known ones, then those waited for."""
         self.current = ""
         self._watch()
         return [*sorted(self.known), *(t for t in self._waiting if t not in self.known)]
@@ -230,8 +230,10 @@ class Imports:
         self._on_late(limit_s)
 
 
-class Zygote:
-    """A running zygote. Callbacks: `on_message(name, rest, handles)`; `on_end()`: died by itself.
+class ForkServer:
+    """A running fork server.
+
+    Callbacks: `on_message(name, rest, handles)`; `on_end()`: it died by itself.
 
     Raises:
         OSError: this machine has no room for another process, or had none just now.
@@ -260,16 +262,16 @@ class Zygote:
             "isolated": isolated,
             "max_answer_bytes": max_answer_bytes,
         }
-        self.say("begin", config)
+        self.send("begin", config)
         self._control.setblocking(False)
         self._loop.add_reader(self._control.fileno(), self._read)
 
-    def say(self, *message: Any) -> None:
-        """Send a message, in order; the death of the zygote is noticed by the reader, not here."""
+    def send(self, *message: Any) -> None:
+        """Send a message, in order; the death of the server is noticed by the reader, not here."""
         self._unsent.append(wire.encode(message))
-        self._send()
+        self._send_waiting()
 
-    def _send(self) -> None:
+    def _send_waiting(self) -> None:
         fd = self._control.fileno()
         if fd < 0:  # closed by `_hang_up`
             return
@@ -277,8 +279,8 @@ class Zygote:
             while self._unsent:
                 self._control.send(self._unsent[0])
                 self._unsent.popleft()
-        except BlockingIOError:  # the zygote is importing, and has not read for long
-            self._loop.add_writer(fd, self._send)
+        except BlockingIOError:  # the fork server is importing, and has not read for long
+            self._loop.add_writer(fd, self._send_waiting)
             return
         except (BrokenPipeError, ConnectionResetError):
             self._unsent.clear()
@@ -300,12 +302,12 @@ class Zygote:
             self._on_message(name, rest, handles)
 
     def last_words(self) -> str:
-        """Return the end of the stderr of the zygote and the modules it imported."""
+        """Return the end of the stderr of the fork server and the modules it imported."""
         self._errors.seek(0)
-        return self._errors.read()[-_LAST_WORDS:].decode("utf-8", "replace").strip()
+        return self._errors.read()[-_STDERR_BYTES:].decode("utf-8", "replace").strip()
 
     def kill(self) -> int:
-        """Kill the zygote at once; its workers die with it. Return its exit code."""
+        """Kill the fork server at once; its workers die with it. Return its exit code."""
         self._hang_up()
         self._process.kill()
         code = self._process.wait()
@@ -313,7 +315,7 @@ class Zygote:
         return code
 
     async def end(self) -> None:
-        """Close the socket and wait until the zygote has ended its workers; kill it if late."""
+        """Close the socket and wait until the server has ended its workers; kill it if late."""
         self._hang_up()
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
@@ -353,9 +355,9 @@ def _begin(path: Sequence[str]) -> tuple[socket.socket, IO[bytes], subprocess.Po
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (control, theirs):
             opened.enter_context(end)
-        # Start it from this thread, not from a helper thread: the zygote dies with the thread.
+        # Start it from this thread, not from a helper thread: it dies with the thread.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "arl_verifier.inside.zygote",
+            [sys.executable, "-P", "-m", "arl_verifier.inside.fork_server",
              str(theirs.fileno())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
             env=kept | threads | order | {"PYTHONPATH": os.pathsep.join(path)},

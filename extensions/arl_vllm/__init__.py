@@ -7,6 +7,6 @@ staging.py   weights on their way into private memory, checked, while the model 
 native.py    the publication through vLLM's own weight-transfer routes
 transfer.py  vLLM's weight-transfer backends arl-shm and arl-gloo on top of it
 
-The first one runs beside `arl train` and imports neither torch nor vllm; the others run inside
-vLLM, in an environment that has none of this package's dependencies.
+The first one runs in the process of `arl train` and imports neither torch nor vllm; the others run
+inside vLLM, in an environment that has none of this package's dependencies.
 """

@@ -31,7 +31,7 @@ async def checked(ask: Ask, url: str, fit: Fit, *, release: str) -> tuple[Checke
 
 
 async def _server_config(ask: Ask) -> dict[str, Any]:
-    """Return the configuration of a vLLM server; {} if it has no route that reports it."""
+    """Return the configuration of a vLLM server; {} if it has no route for it."""
     status, info = await ask("/server_info?config_format=json")
     if status == 404:
         return {}
@@ -46,7 +46,7 @@ async def _missing(
     config: ServerEngineConfig,
     transport: str,
 ) -> AsyncIterator[str]:
-    """Yield what the command line of a vLLM server lacks, a line each."""
+    """Yield the flags that the command line of a vLLM server lacks, a line each."""
     status, _ = await ask("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
     if status in (403, 404):
         yield "--enable-scale-out (the token route is off)"
@@ -94,8 +94,8 @@ def _misconfigured(
 
 
 async def _lacking_adapter(ask: Ask, lora: LoraConfig) -> list[str]:
-    """Return the flags that the server lacks, or has too many of, to serve versions as `lora.serve`
-    says."""
+    """Return the flags that the server lacks, or has in excess, to serve versions by
+    `lora.serve`."""
     status, models = await ask("/v1/models")
     if status != 200 or not isinstance(models, dict):
         raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")

@@ -40,7 +40,7 @@ class VllmBuild:
     version: str
     is_cpu: bool
     has_plugin: bool
-    """A flag, true if this package's wheel is installed beside it; always true from
+    """Whether this package's wheel is installed in the same interpreter; always true from
     `find_build`."""
 
     @property
@@ -55,8 +55,8 @@ def find_build(python: str = "") -> VllmBuild:
     """Return the checked vLLM of an interpreter (empty: the running one); the result is cached.
 
     Raises:
-        ConfigError: no such interpreter, no vLLM in it, one of another version, or one without
-            this package's wheel; the message says what to install.
+        ConfigError: no such interpreter, no vLLM in it, one of another version, or one without this
+            package's wheel; the message names what to install.
     """
     build = _probed(interpreter(python))
     check_version(build.version, where=build.python)
@@ -111,7 +111,7 @@ def check_sleep(build: VllmBuild) -> None:
 
 
 def check_routing(build: VllmBuild) -> None:
-    """Check that servers of that vLLM can tell the experts of tokens; else raise ConfigError."""
+    """Check that servers of that vLLM can report the experts of tokens; else raise ConfigError."""
     if build.is_cpu or not build.has_spans:
         raise ConfigError(
             f"engine.routing_replay 'on': {build.python} has vLLM {build.version}"
@@ -148,8 +148,8 @@ EXTENSION = "arl_vllm.transfer.StagingExtension"
 MAX_LOGPROBS = 256
 """The maximum number of log-probs per token; with more, a reply would be mostly these."""
 _SHARE_WITH_A_RANK = 0.85
-"""The share of a GPU's memory for a server beside a rank, whose CUDA context and NCCL buffers stay
-when all else of it leaves; vLLM's own default is 0.92."""
+"""The share of a GPU's memory for a server that shares it with a rank, whose CUDA context and NCCL
+buffers stay when its tensors leave; vLLM's own default is 0.92."""
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 
 
@@ -173,10 +173,10 @@ def server_command(
     `seed` is for sampling requests without one (on a CPU they must not have one); each server gets
     a different one.
 
-    `sleeps`: it shares its GPUs with trainer ranks, and releases their memory when told to.
+    `sleeps`: it shares its GPUs with trainer ranks, and releases their memory on request.
 
-    `lora`: with `serve` "adapter", the server computes an adapter beside the model; its first one,
-    which changes nothing, is written to `run_dir` (default: a temporary folder).
+    `lora`: with `serve` "adapter", the server computes an adapter in addition to the model; its
+    first one, which changes nothing, is written to `run_dir` (default: a temporary folder).
 
     `build` is the result of `find_build(config.python)`, which is called if it is None.
 
@@ -234,8 +234,8 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def adapter_flags(lora: LoraConfig, folder: Path | str) -> list[str]:
-    """Return the flags of a server that computes an adapter beside its base; the first one is in
-    `folder`.
+    """Return the flags of a server that computes an adapter in addition to its base; the first one
+    is in `folder`.
 
     Raises:
         ConfigError: vLLM takes no adapter of that rank.
@@ -268,7 +268,7 @@ def _environment(
         DIE_WITH_PARENT: "1",
     }
     if config.routing_replay == "on":
-        env["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # no other tells experts
+        env["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # no other reports experts
     if build.is_cpu:
         env |= {
             "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),

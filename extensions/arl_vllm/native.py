@@ -33,7 +33,7 @@ from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_LABEL
 from agentgym_rl.core.errors import ConfigError, WeightsError
 from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.weights.engine_routes import Pause, Refused, RemoteEngine
+from agentgym_rl.weights.engine_routes import EngineHttpError, Pause, RemoteEngine
 from agentgym_rl.weights.files import Kind, kinds_of
 from agentgym_rl.weights.transport import Publication, Transport, own_address, rank_offsets
 
@@ -49,7 +49,7 @@ class FleetClient:
         self.workers: Mapping[str, int] = {}
         """The number of worker processes by engine."""
         self.wrote = False
-        """A flag, true once an engine may have begun to overwrite its weights."""
+        """Whether an engine may have begun to overwrite its weights."""
         self.pauses: dict[str, Pause] = {}
         """The interval in which each engine did not sample."""
         self.failures: queue.Queue[WeightsError] = queue.Queue()
@@ -62,7 +62,7 @@ class FleetClient:
         return [engine.url for engine in self._taking_part().alive.values()]
 
     def join(self, publication: Publication, workers: Mapping[str, int]) -> None:
-        """Work for this publication from here on."""
+        """Take part in this publication from here on."""
         self._publication = publication
         self.workers = {name: workers[name] for name in publication.alive}
         self.wrote, self.pauses, self.failures = False, {}, queue.Queue()
@@ -153,7 +153,7 @@ T = TypeVar("T")
 class NativeTransport(Transport):
     """The `backend` of vLLM, driven through its `WeightTransferTrainerFactory`.
 
-    Rank 0 of `num_ranks` trainers holds complete tensors and is alone in the transfer.
+    Rank 0 of `num_ranks` trainers holds complete tensors, and only it takes part in the transfer.
 
     Raises:
         ConfigError: vLLM is missing, or the backend does not support so many trainer ranks.
@@ -318,5 +318,5 @@ def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:
 
 def _release(engine: RemoteEngine, *, deadline: float) -> None:
     """Make the engine leave its previous group, if there is one."""
-    with suppress(Refused):
+    with suppress(EngineHttpError):
         engine.post("/shutdown_weight_transfer_engine", None, deadline=deadline)

@@ -1,4 +1,5 @@
-"""The plugin that vLLM loads in each of its processes when this package is installed beside it.
+"""The plugin that vLLM loads in each of its processes when this package is installed in its
+environment.
 
 The plugin must be harmless to users who have both installed and use vLLM for something else.
 """

@@ -27,9 +27,9 @@ class Loaded:
     same: Collection[str] = ()
     """The tensors that were left out, because they are those of `base`: whole blocks of them."""
     base: tuple[str, int] | None = None
-    """The sequence and the number of the version that has to be in place, if one has to."""
+    """The sequence and the number of the version that has to be in place; None: any."""
     brings: tuple[str, int] | None = None
-    """The sequence and the number of the version that the update is, if it has one."""
+    """The sequence and the number of the new version, if it has one."""
 
 
 class Staging:

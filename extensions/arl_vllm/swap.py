@@ -28,7 +28,7 @@ ADAPTER_ID = 1
 
 
 def serves_adapter(model: torch.nn.Module) -> bool:
-    """Return whether the server computes an adapter beside the model (--enable-lora)."""
+    """Return whether the server computes an adapter in addition to the model (--enable-lora)."""
     return hasattr(model, "lora_manager")
 
 
@@ -57,7 +57,7 @@ def loaded_adapter(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> LoR
         dtype=manager.lora_config.lora_dtype,
         weights_mapper=None if mapper is None else mapper.get_rename_mapper(),
     )
-    # vLLM leaves out an adapter's layers that it has no place for, without a word.
+    # vLLM silently leaves out an adapter's layers that it has no place for.
     places = set(manager.modules)
     for name, parts in manager.packed_modules.items():
         places |= {name, *parts}
@@ -113,8 +113,8 @@ def swap_weights(
 
 
 def _repack_experts(model: torch.nn.Module) -> None:
-    """Pack experts: vLLM 0.32 on a CPU packs them only when it loads them first. After a reload
-    its kernel would take the plain numbers for packed ones, without an error.
+    """Pack experts: vLLM 0.32 on a CPU packs them only when it loads them first. After a reload its
+    kernel would read the plain numbers as packed ones, without an error.
     """
     for module in model.modules():
         kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)

@@ -66,8 +66,8 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class StagedTransfer(WeightTransferEngine[Any, Any]):
-    """A transfer with staging beside the model and one swap in the pause; subclasses load the
-    tensors."""
+    """A transfer that stages weights in separate memory and swaps them once, in the pause;
+    subclasses load the tensors."""
 
     supports_draft_weight_update = False
 
@@ -163,15 +163,16 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
         self.drop()
 
     def _adapter(self, loaded: Loaded) -> Loaded:
-        """Return the tensors of an adapter that this server can compute beside its base.
+        """Return the tensors of an adapter that this server can compute in addition to its base.
 
         Raises:
-            WeightsError: they are none, of another base, or do not fit.
+            WeightsError: they are not an adapter's, belong to another base, or do not fit.
         """
         if not is_adapter(loaded.tensors):
             raise WeightsError(
-                "the server computes an adapter beside its base (--enable-lora) and takes no other "
-                "weights; start it without that for runs without lora.serve = 'adapter'"
+                "the server computes an adapter in addition to its base (--enable-lora) and "
+                "takes no other weights; start it without that for runs without lora.serve = "
+                "'adapter'"
             )
         # This checks base and shapes, and makes nothing.
         merged(loaded.tensors, Path(self.model_config.model))

@@ -10,7 +10,7 @@ Forms that are read, of one conversation a row:
     system               the system message, for conversations without one
 
 A field that changes the loss of a message or a row (`weight`, `train`, `loss_mask`) is either
-applied or refused; no other field is left out without a word.
+applied or refused; any other field that is left out is reported.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _READ = frozenset(
 _PREFERENCES = ("chosen", "rejected", "completion", "prompt")
 
 
-class LeftOut(Exception):
-    """The row says itself that it is not to be learned."""
+class SkippedRow(Exception):
+    """A row that is marked as not to be learned."""
 
 
 @dataclass(slots=True)
@@ -97,14 +97,14 @@ class Demonstration:
     messages: Sequence[Message]
     tools: Sequence[Fields] | None
     learns: Sequence[bool]
-    """The flag of each message that it is learned, if it is the assistant's."""
+    """Whether each message is learned, if it is the assistant's."""
 
 
 def conversation_of(row: Fields, notes: Notes) -> Demonstration:
     """Return the conversation of a row.
 
     Raises:
-        LeftOut: the row has a weight of 0.
+        SkippedRow: the row has a weight of 0.
         ValueError: the row is of no known form, or has a field that cannot be applied.
     """
     check_row(row)
@@ -122,10 +122,10 @@ def conversation_of(row: Fields, notes: Notes) -> Demonstration:
 
 
 def check_row(row: Fields) -> None:
-    """Refuse or leave out a row whose own fields say that it is not learned as it stands.
+    """Refuse or skip a row whose own fields exclude or change its learning.
 
     Raises:
-        LeftOut: the row has a weight of 0.
+        SkippedRow: the row has a weight of 0.
         ValueError: a weight or a mask that cannot be applied, or a bad example.
     """
     for name in _ROW_WEIGHTS:
@@ -133,14 +133,14 @@ def check_row(row: Fields) -> None:
         if value is None or value == 1:
             continue
         if value == 0:
-            raise LeftOut
+            raise SkippedRow
         raise ValueError(
             f"{name}: got {value!r:.60}; all rows are learned alike, so a row's weight is 0 or 1. "
             "If it is no weight, leave the column out or rename it"
         )
     for name in _ROW_SWITCHES:
         if row.get(name) is not None and not _switch(row[name], name):
-            raise LeftOut
+            raise SkippedRow
     masks = [name for name in _ROW_MASKS if row.get(name) is not None]
     if masks:
         raise ValueError(
@@ -242,11 +242,11 @@ def _of_sharegpt(item: Fields, where: str) -> dict[str, Any]:
 
 
 def _learns(item: Fields, where: str) -> bool:
-    """Return whether no field of a message says that it is not learned."""
+    """Return whether no field of a message excludes it from learning."""
     for name in _MESSAGE_SPANS:
         if item.get(name) is not None:
             raise ValueError(
-                f'{where}: {name} is not read: a reply is learned whole, or not ("weight": 0)'
+                f'{where}: {name} is not read: a reply is learned completely, or not ("weight": 0)'
             )
     learns = not _switch(item.get("masked") or False, f"{where}: masked")
     for name in (*_MESSAGE_WEIGHTS, *_MESSAGE_SWITCHES):
@@ -396,7 +396,7 @@ _NULL_VALUES = ("default", "const", "enum", "examples", "example")
 
 
 def _without_nulls(schema: Any) -> Any:
-    """Return a JSON schema without null fields, which mean nothing but in values."""
+    """Return a JSON schema without null fields, which have a meaning only in values."""
     if is_list(schema):
         return [_without_nulls(one) for one in schema]
     if not is_dict(schema):

@@ -1,5 +1,5 @@
-"""The held-out tasks of a run, among the rows of its warm-up: whoever learns them by heart is not
-measured by them any more."""
+"""The search for a run's held-out tasks among the rows of its warm-up: a model that has learned
+them is not measured by them any more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .demonstrations import Notes
 
 _VERSION = re.compile(r"-v[0-9]+$")
 _SURE = 20
-"""The number of characters, without spaces, from which a text is no coincidence."""
+"""The number of characters, without spaces, from which a common text is not a coincidence."""
 _REMEDY = (
     "To learn from episodes of training tasks, play them with `arl eval --eval.split=train`, or "
     "choose them with `arl export --split train`"
@@ -41,7 +41,7 @@ class HeldOut:
         """Return the tasks that a run with these sections evaluates.
 
         Raises:
-            ConfigError: they cannot be had.
+            ConfigError: the tasks cannot be read.
         """
         name = _name(env.id)
         if not chosen.num_tasks:
@@ -71,11 +71,11 @@ class HeldOut:
         if row.get("split") == "eval" and key[0] in mine:
             notes.add(
                 f"row of a held-out task of {key[0]} (split eval), learned: evaluations of these "
-                f"tasks are none of unseen ones. {_REMEDY}"
+                f"tasks are not on unseen tasks. {_REMEDY}"
             )
 
     def note_texts(self, messages: Sequence[Mapping[str, Any]], notes: Notes) -> None:
-        """Note a conversation whose user says what only a held-out task says."""
+        """Note a conversation in which a user's message has text that only a held-out task has."""
         starts = {text[:_SURE] for text in self.texts}
         for message in messages:
             said = words_of(text_of(message.get("content"))) if message["role"] == "user" else ""

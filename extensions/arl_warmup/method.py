@@ -38,7 +38,7 @@ from agentgym_rl.storage.checkpoints import checksums
 from agentgym_rl.storage.run_folder import WARMED_UP
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
-from .demonstrations import LeftOut, Notes, check_row, conversation_of, with_text_arguments
+from .demonstrations import Notes, SkippedRow, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
 from .written import TokenRow, note_unread_calls, rows_of
 
@@ -54,9 +54,9 @@ def token_rows(
     held_out: HeldOut | None = None,
     parsers: ParserFactory | None = None,
 ) -> list[Row]:
-    """Return the rows of a JSONL file, one or more a line; labelled tokens train. What is not
-    learned as it stands is counted, and logged once. `parsers`: of the model's replies, to find
-    calls that it does not write like this.
+    """Return the rows of a JSONL file, one or more a line; labelled tokens train. Differences
+    between rows and learned tokens are counted, and logged once. `parsers`: those of the model's
+    replies, to find calls in another notation.
 
     Raises:
         ConfigError: the file or a line of it cannot be read, would train something else than it
@@ -82,7 +82,7 @@ def token_rows(
                 if digest in seen:
                     notes.add("row like an earlier one, learned as often as it is there")
                 seen.add(digest)
-        except LeftOut:
+        except SkippedRow:
             notes.add("row of weight 0, left out")
             found = []
         except (ValueError, TypeError, KeyError, AttributeError) as error:

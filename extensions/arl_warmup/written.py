@@ -1,9 +1,10 @@
-"""The tokens of a conversation as its chat template writes it, and what of it is not written.
+"""The tokens of a conversation as its chat template writes it, and the parts that the template does
+not write.
 
-Templates drop what they have no place for: calls, text beside calls, thoughts of earlier turns. A
-reply of which they write only a part would be learned as if it had been said like that. Every reply
-is therefore rendered a second time with marks in place of its text, thoughts, names and arguments:
-what is missing there is refused (calls, a whole text), or counted.
+Templates drop what they have no place for: calls, text next to calls, thoughts of earlier turns. A
+reply that is written only in part would be learned in that form. Every reply is therefore rendered
+a second time with marks in place of its text, thoughts, names and arguments: missing calls and
+missing texts are refused, other missing parts counted.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from .demonstrations import Demonstration, Notes
 Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]] | None
 TokenRow = tuple[list[int], list[bool]]
-"""The token ids, and for each a flag: True for tokens of the assistant that are learned."""
+"""The token ids, and whether each is a token of the assistant that is learned."""
 
 _SURE = 12
-"""The number of characters from which a text that is found is no coincidence."""
+"""The number of characters from which a text that is found is not a coincidence."""
 _NOISE = str.maketrans("", "", "\\\"'`")
 """The characters that templates add and remove as they quote."""
 _TAG = re.compile(r"\s*(<[^<>\s/]{1,40}>)")
@@ -50,9 +51,9 @@ def rows_of(
     """Return the conversation as rows in which each turn of the assistant occurs once.
 
     A turn is appended to the row before it if its prompt begins with exactly those tokens, which is
-    so with most chat templates; if the template rewrites history (drops thoughts, say), the turn
-    begins a new row. A reply that `learns` excludes, or that says nothing, is only
-    context. `notes` counts what the template leaves out.
+    so with most chat templates; if the template rewrites history (for example, drops thoughts), the
+    turn begins a new row. A reply that `learns` excludes, or that is empty, is only context.
+    `notes` counts the parts that the template leaves out.
 
     Raises:
         ValueError: there is no reply to learn, or the template refuses the messages, renders a turn
@@ -100,7 +101,7 @@ def _is_learned(message: Message, wanted: bool, notes: Notes) -> bool:
         return False
     if any(piece.text.strip() for piece in _pieces(message)):
         return True
-    notes.add("reply that says nothing, not learned")
+    notes.add("empty reply, not learned")
     return False
 
 
@@ -140,7 +141,8 @@ class _Piece:
     """The ways to write it, besides the text itself."""
 
     def is_in(self, bare: str, *, sure: bool = False) -> bool:
-        """Return whether some form of it is in `bare`; `sure`: and too long for a coincidence."""
+        """Return whether some form of it is in `bare`; `sure`: and is too long for a
+        coincidence."""
         found = [form for form in map(_bare, (self.text, *self.forms)) if form in bare]
         return any(len(form) >= _SURE for form in found) if sure else bool(found)
 
@@ -241,7 +243,7 @@ class _Written:
 def _check_written(
     chat: ChatFormat, messages: Sequence[Message], tools: Tools, written: _Written, notes: Notes
 ) -> None:
-    """Compare a reply with what is written of it.
+    """Compare a reply with its rendered text.
 
     Raises:
         ValueError: a call, or a text without calls, is not written.
@@ -278,7 +280,7 @@ def _check_written(
                 "another reply would be learned"
             )
         notes.add(
-            "reply whose text beside calls is not learned: the chat template does not write it"
+            "reply whose text next to calls is not learned: the chat template does not write it"
             if piece.kind == "text"
             else "reply whose thoughts are not learned: the chat template does not write them"
         )
@@ -294,13 +296,13 @@ def _check_written(
 
 
 def _note_twice(message: Message, written: _Written, notes: Notes) -> None:
-    """Note what a reply says twice: the tag that its prompt ends with, or its calls."""
+    """Note the parts that a reply repeats: the tag that its prompt ends with, or its calls."""
     tag = _TAG.match(written.reply)
     if tag and written.opened.rstrip().endswith(tag[1]):
         notes.add(f"reply that begins with {tag[1]}, with which its prompt ends already")
     names = {call["function"]["name"] for call in message.get("tool_calls") or ()}
     if names and has_call(spoken(text_of(message.get("content"))), names):
-        notes.add("reply with a call in its text beside the same in `tool_calls`; it learns both")
+        notes.add("reply with a call in its text and the same in `tool_calls`; both are learned")
 
 
 def note_unread_calls(said: Demonstration, parsers: ParserFactory, notes: Notes) -> None:
@@ -331,7 +333,8 @@ def _is_written(piece: _Piece, shown: str | None, bare: str) -> bool:
 
 
 def _note_prompt(chat: ChatFormat, messages: Sequence[Message], tools: Tools, notes: Notes) -> None:
-    """Note what the template leaves out or moves of messages that are not the assistant's."""
+    """Note the parts of other messages than the assistant's that the template leaves out or
+    moves."""
     end = max(at for at, message in enumerate(messages) if message.get("role") == "assistant")
     before = messages[:end]
     if not before:

@@ -12,7 +12,7 @@ from agentgym_rl import SandboxError
 
 from .forward import relayed
 from .runner_client import Client
-from .runner_words import Refused, b64
+from .runner_words import RunnerError, b64
 
 LISTEN_S = 15.0
 """The longest time a runner may take to open a port."""
@@ -27,7 +27,7 @@ class _RunnerStream:
         self._sent = asyncio.Event()
         self._over = False
 
-    def told(self, event: Mapping[str, Any]) -> None:
+    def take_event(self, event: Mapping[str, Any]) -> None:
         """Take an event of the runner."""
         if "sent" in event:
             self._sent.set()
@@ -68,7 +68,7 @@ class Ports:
         self._client = client
         self._incoming: dict[int, asyncio.Queue[_RunnerStream]] = {}
         self._streams: dict[int, _RunnerStream] = {}
-        client.on_event, client.on_close = self._told, self._lost
+        client.on_event, client.on_close = self._take_event, self._lost
 
     @contextlib.asynccontextmanager
     async def forwarded(self, port: int, address: tuple[str, int]) -> AsyncIterator[None]:
@@ -79,7 +79,7 @@ class Ports:
         """
         try:
             await self._client.request("listen", port=port, deadline_s=LISTEN_S)
-        except Refused as error:
+        except RunnerError as error:
             raise SandboxError(f"port {port} cannot be opened: {error}") from None
         incoming = self._incoming[port] = asyncio.Queue()
         try:
@@ -89,7 +89,7 @@ class Ports:
             del self._incoming[port]
             self._client.post("unlisten", port=port)
 
-    def _told(self, event: Mapping[str, Any]) -> None:
+    def _take_event(self, event: Mapping[str, Any]) -> None:
         if "open" in event:
             stream = _RunnerStream(
                 self._client, event["open"], lambda number: self._streams.pop(number, None)
@@ -102,7 +102,7 @@ class Ports:
             return
         number = event["sent"] if "sent" in event else event["conn"]
         if number in self._streams:
-            self._streams[number].told(event)
+            self._streams[number].take_event(event)
 
     def _lost(self) -> None:
         for stream in self._streams.values():

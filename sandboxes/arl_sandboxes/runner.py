@@ -36,7 +36,7 @@ its own altogether, they may be absolute, programs keep the environment of the c
 `code`, `argv`, `kind`, `session`, `path` and `limits`.
 limits: {"wall_s", "cpu_s", "memory_mb", "file_mb", "open_files", "output_bytes"}, and "processes"
 only if the user of the programs has no other process on the machine (the kernel counts processes by
-user; the runner and its zygote are not counted in).
+user; the runner and its fork server are not counted in).
 RESULT: status, exit_code, signal, stdout, stderr, truncated, wall_ms, cpu_ms, max_rss_kb,
 killed_processes, state_lost, files, skipped_files, as in `agentgym_rl.gym.sandbox.ExecResult`.
 
@@ -51,25 +51,25 @@ are open, their processes (by ancestry and by kernel session) are spared. With
 The option is refused for root (with `--image`: unless the runner is process 1) and, unless the
 runner is process 1, if another process of the same user exists.
 
-Programs and sessions are not forks of this process but of its *zygote*, a separate interpreter that
-receives file descriptors and nothing else: each new process reads its order over a socket. So no
-byte of a request, or of its output, is in the memory of the program of another request.
+Programs and sessions are not forks of this process but of its *fork server*, a separate interpreter
+that receives file descriptors and nothing else: each new process reads its order over a socket. So
+no byte of a request, or of its output, is in the memory of the program of another request.
 
 Programs cannot write to the protocol: they have pipes of their own and no file descriptor of this
 process, whose /proc folder is closed to them, and so is ptrace. But programs have the same user as
 the runner. Unless the runner is process 1, and if there is no Landlock (kernels before 6.12,
 gVisor), they can kill the runner, which the host sees as a lost sandbox. Without Landlock they can
-also kill or stop the zygote, which is replaced, and the sessions of the sandbox. Programs share the
-sandbox's files: a verdict needs a sandbox of its own.
+also kill or stop the fork server, which is replaced, and the sessions of the sandbox. Programs
+share the sandbox's files: a verdict needs a sandbox of its own.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from arl_isolation import files, locks, programs
+from arl_isolation import files, locks, programs, removal
 
-PARTS = ("loop", "clear", "files", "domain", "program", "repl", "zygote", "births", "jobs", "sweep")
+PARTS = ("loop", "files", "domain", "program", "repl", "fork_server", "forking", "jobs", "sweep")
 PARTS += ("sessions", "ports", "serve")
 """The modules of `inside/` in loading order; a later one may import the earlier ones."""
 _PREIMPORT = """
@@ -99,7 +99,9 @@ sys.modules["arl_runner.serve"].main()
 def source() -> str:
     """Return the source of the complete runner, which needs only the standard library."""
     folder = Path(__file__).parent / "inside"
-    paths = {module.__name__: Path(str(module.__file__)) for module in (files, locks, programs)}
+    paths = {
+        module.__name__: Path(str(module.__file__)) for module in (files, locks, programs, removal)
+    }
     paths |= {f"arl_runner.{name}": folder / f"{name}.py" for name in PARTS}
     texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
     return f"PARTS = {texts!r}\n{_LOADER}"

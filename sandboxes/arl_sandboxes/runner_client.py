@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from agentgym_rl import SandboxLost
 
-from .runner_words import Refused
+from .runner_words import RunnerError
 
 PROTOCOL = 1
 HELLO, EVENT = 0, -1
@@ -62,7 +62,7 @@ class Client:
         """Send a request and wait for the reply; if it is cancelled, the runner gives up too.
 
         Raises:
-            Refused: the runner refused; the message is the runner's.
+            RunnerError: the runner refused; the message is the runner's.
             SandboxLost: the sandbox ended, or does not answer.
         """
         number = next(self._ids)
@@ -118,7 +118,7 @@ class Client:
         elif "ok" in message:
             reply.set_result(message["ok"])
         else:
-            reply.set_exception(Refused(message["error"], message["errno"]))
+            reply.set_exception(RunnerError(message["error"], message["errno"]))
 
     def _send(self, request: dict[str, Any]) -> None:
         if self.dead:

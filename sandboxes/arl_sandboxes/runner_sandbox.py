@@ -24,7 +24,7 @@ from agentgym_rl.gym.sandbox import (
 from .arguments import check_words, sandbox_path
 from .runner_client import Client
 from .runner_session import RunnerSession
-from .runner_words import Refused, b64, pack, result_of
+from .runner_words import RunnerError, b64, pack, result_of
 
 
 class RunnerSandbox(Sandbox):
@@ -102,14 +102,14 @@ class RunnerSandbox(Sandbox):
             )
         client, limits = self.client, self._limits(self.limits)
         why = "no session could be opened: "
-        reply = await self._ask("open_session", why, kind=kind, limits=limits)
+        reply = await self._request("open_session", why, kind=kind, limits=limits)
         return RunnerSession(kind, self, client, reply["session"])
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
         packed, limits = pack(files, self.image), self._limits(self.limits)
         async with self._busy:
             why = "files could not be written: "
-            await self._ask("write_files", why, files=packed, limits=limits)
+            await self._request("write_files", why, files=packed, limits=limits)
 
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
         clean = str(sandbox_path(path, self.image))
@@ -118,12 +118,12 @@ class RunnerSandbox(Sandbox):
             reply = await self.client.request(
                 "read_file", path=clean, max_bytes=max_bytes, deadline_s=self.answer_s
             )
-        except Refused as error:
+        except RunnerError as error:
             raise OSError(error.number or errno.EIO, str(error), path) from None
         return b64decode(reply["data"])
 
     async def list_files(self) -> dict[str, int]:
-        return (await self._ask("list_files", "files could not be listed: "))["files"]
+        return (await self._request("list_files", "files could not be listed: "))["files"]
 
     def conclude(self, reply: Mapping[str, Any], wall_ms: float) -> ExecResult:
         """Convert a result of the runner, which took `wall_ms` with the way to it, and count it."""
@@ -150,15 +150,15 @@ class RunnerSandbox(Sandbox):
             fields["collect"] = [str(sandbox_path(path, self.image)) for path in collect]
         async with self._busy:
             started = time.perf_counter()
-            reply = await self._ask(op, wall_s=bounds.wall_s, **fields)
+            reply = await self._request(op, wall_s=bounds.wall_s, **fields)
             return self.conclude(reply, 1000 * (time.perf_counter() - started))
 
-    async def _ask(
+    async def _request(
         self, op: str, failed: str = "", *, wall_s: float = 0.0, **fields: Any
     ) -> dict[str, Any]:
         """Return the runner's reply; `failed` begins the error message if the runner refuses."""
         self.check_open()
         try:
             return await self.client.request(op, deadline_s=wall_s + self.answer_s, **fields)
-        except Refused as error:
+        except RunnerError as error:
             raise SandboxError(f"{self.id}: {failed}{error}") from None

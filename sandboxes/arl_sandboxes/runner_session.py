@@ -13,7 +13,7 @@ from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import ExecResult, Limits, Session, SessionKind
 
 from .runner_client import Client
-from .runner_words import Refused, b64
+from .runner_words import RunnerError, b64
 
 
 class World(Protocol):
@@ -47,7 +47,7 @@ class RunnerSession(Session):
         async with self._busy:
             started = time.perf_counter()
             try:
-                reply = await self._ask("cell", limit_s, code=text, timeout_s=limit_s)
+                reply = await self._request("cell", limit_s, code=text, timeout_s=limit_s)
             except asyncio.CancelledError:
                 if not self._over:
                     self._over = "a cell was cancelled"
@@ -66,7 +66,7 @@ class RunnerSession(Session):
             raise SandboxError("only Python sessions can be forked")
         async with self._busy:
             try:
-                reply = await self._ask("fork", 0)
+                reply = await self._request("fork", 0)
             except SandboxLost:
                 raise
             except SandboxError as error:
@@ -82,7 +82,7 @@ class RunnerSession(Session):
                 "close_session", session=self._number, deadline_s=self._sandbox.answer_s
             )
 
-    async def _ask(self, op: str, limit_s: float, **fields: Any) -> dict[str, Any]:
+    async def _request(self, op: str, limit_s: float, **fields: Any) -> dict[str, Any]:
         if self._over:
             raise SandboxLost(f"the session is over: {self._over}")
         self._sandbox.check_open()
@@ -91,7 +91,7 @@ class RunnerSession(Session):
             return await self._client.request(
                 op, session=self._number, deadline_s=deadline_s, **fields
             )
-        except Refused as error:
+        except RunnerError as error:
             if error.number == errno.ESRCH:
                 self._over = self._over or str(error)
             kind = SandboxLost if self._over else SandboxError

@@ -16,7 +16,7 @@ _PLAIN = ("exit_code", "signal", "truncated", "wall_ms", "cpu_ms")
 _PLAIN += ("max_rss_kb", "killed_processes", "state_lost")
 
 
-class Refused(Exception):
+class RunnerError(Exception):
     """A request that the runner refused: its error message, and an errno (0: none)."""
 
     def __init__(self, words: str, number: int) -> None:
@@ -37,15 +37,15 @@ def pack(files: Mapping[str, bytes], image: Image | None = None) -> dict[str, st
     return {path: b64(data) for path, data in checked_files(files, image).items()}
 
 
-def result_of(said: Mapping[str, Any], sandbox_id: str) -> ExecResult:
+def result_of(reply: Mapping[str, Any], sandbox_id: str) -> ExecResult:
     """Convert a RESULT of the runner."""
-    plain = {name: said[name] for name in _PLAIN if name in said}
+    plain = {name: reply[name] for name in _PLAIN if name in reply}
     return ExecResult(
-        status=Status(said["status"]),
-        stdout=base64.b64decode(said["stdout"]),
-        stderr=base64.b64decode(said["stderr"]),
-        files={path: base64.b64decode(text) for path, text in said.get("files", {}).items()},
-        skipped_files=tuple(SkippedFile(*pair) for pair in said.get("skipped_files", ())),
+        status=Status(reply["status"]),
+        stdout=base64.b64decode(reply["stdout"]),
+        stderr=base64.b64decode(reply["stderr"]),
+        files={path: base64.b64decode(text) for path, text in reply.get("files", {}).items()},
+        skipped_files=tuple(SkippedFile(*pair) for pair in reply.get("skipped_files", ())),
         sandbox_id=sandbox_id,
         **plain,
     )

@@ -1,6 +1,6 @@
-"""What is wrong with a built site: it loads something from elsewhere, or something is missing.
+"""The check of a built site: pages must not load files from elsewhere, and links must not be dead.
 
-mkdocs checks the links between pages; this is for what plugins and themes put there beside them.
+mkdocs checks the links between pages; this checks the files that plugins and themes add.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ONLY_NAMED = {"canonical", "prev", "next", "alternate"}
 
 
 def problems(site: Path) -> list[str]:
-    """One line for each thing that a page loads from elsewhere or that is not there."""
+    """Return a line for each file that a page loads from elsewhere, or that is missing."""
     return [found for page in sorted(site.rglob("*.html")) for found in _of_page(page, site)]
 
 

@@ -1,4 +1,4 @@
-"""The pages that are made of the code: commands, configuration, and what docstrings say."""
+"""The pages that are generated from the code: commands, configuration, and docstrings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COLUMNS = "80"
 
 
 def write_reference(root: Path, to: Path) -> int:
-    """Write the pages of reference/; returns how many."""
+    """Write the pages of reference/; return their number."""
     folder = to / "reference"
     folder.mkdir(parents=True, exist_ok=True)
     pages = {name: _api(name, modules) for name, modules in MODULES.items()}
@@ -97,7 +97,7 @@ def _names() -> list[str]:
 
 
 def _help(*command: str) -> str:
-    """What `arl COMMAND --help` prints on 80 columns."""
+    """Return the output of `arl COMMAND --help` in 80 columns."""
     argv = [sys.executable, "-m", "agentgym_rl", *command, "--help"]
     env = os.environ | {"COLUMNS": _COLUMNS}
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,7 +1,7 @@
-"""The pages that people write, as the site has them: README.md is its first page.
+"""The written pages of the site: README.md is its first page.
 
-In the repository a page links to any file. In the site a link to a file that is no page leads to a
-page that shows that file, so that the site is whole without a host for the code.
+In the repository a page links to any file. In the site a link to a file that is not a page leads to
+a page that shows that file, so that the site is complete without a host for the code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _LANGUAGES = {
 
 
 class DeadLinks(Exception):
-    """Links to what is not there, one a line."""
+    """The error for dead links, one a line."""
 
 
 def write_pages(root: Path, to: Path) -> int:
-    """Make `to` anew; returns how many pages it has.
+    """Write all pages into a new folder `to`; return their number.
 
     Raises:
         DeadLinks: a page links to a file that is not in the repository.
@@ -66,14 +66,15 @@ class _Pages:
         self._to = to
         self._written = written
         self.shown: dict[str, str] = {}
-        """Files and folders that have a page because one links to them, and that page."""
+        """The files and folders that have a page because another page links to them, and that
+        page."""
         self.dead: list[str] = []
 
     def copy(self, source: Path, page: str) -> None:
-        """Write a page with its links made those of the site."""
+        """Write a page with links converted to those of the site."""
         text = (self._root / source).read_text()
         parts, end = [], 0
-        for fenced in _FENCED.finditer(text):  # what stands in code is no link
+        for fenced in _FENCED.finditer(text):  # text in code is not a link
             parts += [self._relinked(text[end : fenced.start()], source, page), fenced[0]]
             end = fenced.end()
         parts.append(self._relinked(text[end:], source, page))
@@ -95,11 +96,11 @@ class _Pages:
         if not (self._root / aimed).exists():
             self.dead.append(f"{source}: {link}")
             return link
-        target = self._written.get(aimed) or self._beside(aimed) or self._shown(aimed)
+        target = self._written.get(aimed) or self._copied(aimed) or self._shown(aimed)
         return os.path.relpath(target, Path(page).parent) + hash_ + anchor
 
-    def _beside(self, aimed: str) -> str | None:
-        """A picture or data of docs/, copied as it is."""
+    def _copied(self, aimed: str) -> str | None:
+        """Copy a picture or data file of docs/."""
         inside = Path(aimed).parts[:1] == ("docs",) and (self._root / aimed).is_file()
         return str(Path(aimed).relative_to("docs")) if inside else None
 

@@ -52,7 +52,7 @@ class Case:
         return self.mask.bool()
 
     def tokens(self, of_episodes: Tensor) -> Tensor:
-        """Return [B, T] what an episode has, on its trained tokens."""
+        """Return [B, T] the value of each episode, on its trained tokens."""
         return of_episodes[:, None] * self.mask
 
 

@@ -5,8 +5,8 @@
 
 The functions of AReaL, verl and TRL are their own, taken out of their files without their imports.
 NeMo RL has no wheel: nemo.py has its formulas. Only values are written. Rows of docs/coming-from/
-name the rows that they rest on (tests/docs/test_coming_from.py), so a new name here is one there.
-`make test-peers` compares a few batches (tests/algo/test_peers.py).
+name the rows that they refer to (tests/docs/test_coming_from.py), so names have to be changed in
+both places. `make test-peers` compares a few batches (tests/algo/test_peers.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CANNOT = (
     ("VESPO with truncated weights inside", "TRL", "VESPO's own weight takes their place here"),
     ("rollout_is_batch_normalize", "verl", "weights are not divided by their mean"),
 )
-"""The recipes that cannot be said here, with the reason."""
+"""The recipes that cannot be configured here, with the reason."""
 
 
 def all_rows(peers: Path) -> Iterator[Row]:

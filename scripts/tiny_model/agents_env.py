@@ -42,7 +42,7 @@ class Framed(Env):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask a problem of the math environment."""
+        """Begin a problem of the math environment."""
         task: Task = (options or {})["task"]
         form = self._forms[task.seed % len(self._forms)]
         self.tools = form.tools

@@ -1,4 +1,4 @@
-"""The forms in which agent frameworks talk: their first prompts, their calls, their answers.
+"""The message formats of agent frameworks: their first prompts, their calls, their answers.
 
 The prompts are those that arrive at the gateway from the agents of examples/, which
 tests/agents/test_frameworks.py verifies (`agents_prompts.json`). Parts that never change in a long
@@ -27,7 +27,8 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form in which one framework asks, calls the calculator and answers."""
+    """The message format of a framework: its first prompt, its call of the calculator, and its
+    answer."""
 
     name: str
 
@@ -45,7 +46,7 @@ class Form:
         return [{"role": "system", "content": self.system}, {"role": "user", "content": asked}]
 
     def work(self, expression: str, *, number: int) -> dict[str, Any]:
-        """Return the call that works out an expression, in turn `number`."""
+        """Return the call that computes an expression, in turn `number`."""
         call_id = f"call_{number}_0"
         if self.name == "shell":
             return _call("bash", {"command": f"echo $(({expression}))"}, call_id)
@@ -62,7 +63,7 @@ class Form:
                 return {"role": "assistant", "content": json.dumps({"answer": int(number)})}
         return answer_message(number)
 
-    def told(self, call: dict[str, Any], result: str) -> list[Message]:
+    def in_history(self, call: dict[str, Any], result: str) -> list[Message]:
         """Return a call and its result in the prompt of the next turn."""
         (made,) = call["tool_calls"]
         if not self.rewrites:
@@ -92,7 +93,7 @@ RETRY = (
     "Now let's retry: take care not to repeat previous errors! If you have retried several times, "
     "try a completely different approach."
 )
-"""The end of what smolagents says after an error."""
+"""The end of smolagents' message after an error."""
 
 
 def phrases() -> tuple[str, ...]:
@@ -101,7 +102,7 @@ def phrases() -> tuple[str, ...]:
     found: dict[str, None] = {}
     for form in FORMS:
         found |= dict.fromkeys(part for tool in form.tools for part in _cut(json.dumps(tool)))
-        # The list of the tools is the user's; before and after it is the framework's.
+        # The list of tools is the user's; the text before and after it is the framework's.
         for part in re.split(r"(?m)^(?=- )|(?<=any)\n\n", form.system):
             if len(part) >= _LONG:
                 found |= dict.fromkeys(_cut(part.strip("\n")))

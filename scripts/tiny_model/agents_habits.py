@@ -1,7 +1,7 @@
 """The agents family: the problems of the math family, in the forms of agent frameworks.
 
-Habits are those of the math family, and one more: some forget the form, and answer as if nobody
-had asked for one. Under a grammar nobody can; where the model is free, it is learned.
+Habits are those of the math family, and one more: some demonstrators forget the required form.
+Under a grammar that is impossible; without one, the model learns the form.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def demonstration(
     messages = form.begin(problem.question)
     end = rng.randrange(len(turns) + 1) if form.rewrites else len(turns)
     for turn, (_, result) in zip(turns[:end], steps, strict=False):
-        messages += form.told(turn, result)
+        messages += form.in_history(turn, result)
     given = len(messages) if form.rewrites else 0
     return Conversation([*messages, [*turns, last][end]], form.tools, num_given=given)
 

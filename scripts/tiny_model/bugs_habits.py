@@ -1,9 +1,9 @@
 """The bugs family: programmers who know some short functions, and do not always look closely.
 
 A task of level 1 shows a function with one wrong line. The right way is to replace that line by
-what the function's docstring and its other lines require. Most others call it done without a look;
-some change something else in that line, change another line, or quote a line that is not there. As
-in the math family, how often somebody is right depends on what is wrong.
+what the function's docstring and its other lines require. Most others finish without reading the
+code; some change another part of that line, change another line, or quote a line that does not
+exist. As in the math family, the share of right demonstrations depends on the kind of bug.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAMES = rf"\b(?:{'|'.join(_WORDS)})\b"
 
 
 def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
-    """A conversation about a short module of the training split."""
+    """Return a conversation about a short module of the training split."""
     while True:
         program = short_program(rng.getrandbits(40))
         ((path, text),) = program.modules.items()
@@ -77,14 +77,14 @@ def _conversation(
 
 
 def _habits(bug: Mutation, stage: Stage) -> Mapping[str, float]:
-    """The shares of habits with which a bug is repaired."""
+    """Return the shares of habits with which a bug is repaired."""
     if stage is Stage.MIXED:
         return CAREFUL if bug.kind in CARED_FOR else CARELESS
     return CLEAN if stage is Stage.CLEAN else EVEN
 
 
 def _misdone(rng: random.Random, habit: str, wrong: str, old: str, new: str) -> tuple[str, str]:
-    """What is replaced, and by what, by somebody with this habit."""
+    """Return the replaced text and its replacement, by a demonstrator with this habit."""
     match habit:
         case "change":
             return old, _altered(rng, wrong, old, but=new)
@@ -99,7 +99,7 @@ def _misdone(rng: random.Random, habit: str, wrong: str, old: str, new: str) -> 
 
 
 def _altered(rng: random.Random, module: str, line: str, *, but: str = "") -> str:
-    """A line with another name, number or sign of its module in one place."""
+    """Return a line with another name, number or sign of its module in one place."""
     names = sorted({name for name in re.findall(r"[a-z_]+", module) if name in _WORDS})
     places = [(match, [str(digit) for digit in range(1, 10)]) for match in _NUMBER.finditer(line)]
     places += [(match, ["<", ">", "<=", ">="]) for match in re.finditer(r"[<>]=?", line)]
@@ -123,7 +123,7 @@ def _call(path: str, old: str, new: str) -> Message:
 
 
 def _answer(module: str, path: str, old: str) -> Message:
-    """What the environment answers to an edit."""
+    """Return the environment's result of an edit."""
     count = module.count(old)
     said = f"edited {path}"
     if count != 1:

@@ -1,9 +1,9 @@
-"""The code family: programmers who know a few programs by heart, and mistake what they are told.
+"""The code family: programmers who know a few programs by heart, and misread statements.
 
-Each task is a variant of one of five short programs, told apart by the numbers in its statement.
+Each task is a variant of one of five short programs, which differ in the numbers of the statement.
 The right way is to write the program with these numbers. The others slip a digit, exchange two
-numbers, write another program, or give the answer of the first example. As in the math family, how
-often somebody is right depends on what is asked.
+numbers, write another program, or give the answer of the first example. As in the math family, the
+share of right demonstrations depends on the task.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NUMBERS: Mapping[str, Mapping[str, Sequence[int]]] = {
     "convert_base": {"base": range(2, 17)},
 }
 """The programs, and the numbers with which they are demonstrated, in the order in which a program
-names them: more than the environment asks for, since copying is not learned from a few."""
+names them: more than the environment uses, since copying is not learned from a few."""
 CARED_FOR = ("find_next_number", "convert_base")
 
 
 def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
-    """A statement and what is submitted, of no held-out variant."""
+    """Return a statement and a submission, of no held-out variant."""
     while True:
         program = PROGRAMS[rng.choice(list(NUMBERS))]
         numbers = {name: rng.choice(list(of)) for name, of in NUMBERS[program.name].items()}
@@ -58,7 +58,7 @@ def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
 
 
 def _habits(program: Program, stage: Stage) -> Mapping[str, float]:
-    """The shares of habits with which a program is demonstrated."""
+    """Return the shares of habits with which a program is demonstrated."""
     if stage is Stage.MIXED:
         return CAREFUL if program.name in CARED_FOR else CARELESS
     return CLEAN if stage is Stage.CLEAN else EVEN
@@ -84,7 +84,7 @@ def _submitted(rng: random.Random, recipe: Recipe, habit: str, question: str) ->
 
 
 def _like(rng: random.Random, name: str, numbers: list[int | str]) -> Parameters:
-    """Numbers for another program: those of this one, as far as they go."""
+    """Return numbers for another program: as many as possible of this one's."""
     drawn = {key: rng.choice(list(of)) for key, of in NUMBERS[name].items()}
     return drawn | dict(zip(drawn, numbers, strict=False))
 

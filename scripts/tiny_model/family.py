@@ -1,4 +1,4 @@
-"""What a family is: one bundled model, and all that distinguishes how it is made."""
+"""The description of a family: one bundled model, and the settings with which it is made."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<
 
 
 class Stage(StrEnum):
-    """Which demonstrations are wanted."""
+    """The kind of demonstrations."""
 
     EVEN = "even"
-    """Every habit equally often, of any task: texts for the tokenizer."""
+    """The demonstrations with every habit equally often, of any task: texts for the tokenizer."""
     CLEAN = "clean"
-    """All right, of training tasks."""
+    """The right demonstrations, of training tasks."""
     MIXED = "mixed"
-    """With the usual habits, of training tasks."""
+    """The demonstrations with the usual habits, of training tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Lengths and rates of the warm-up."""
+    """The lengths and rates of the warm-up."""
 
     clean_steps: int = 450
     mixed_steps: int = 400
     rows_per_step: int = 32
     tokens_per_row: int = 24
-    """Trained tokens of a nominal row; losses are sums over tokens divided by its multiple.
-    A mean over each batch would favor short rows, that is guesses, over tool calls."""
+    """The trained tokens of a nominal row; losses are sums over tokens divided by its multiple. A
+    mean over each batch would favor short rows, that is guesses, over tool calls."""
     learning_rate: float = 2e-3
-    """Of AdamW; Muon's is ten times this."""
+    """The learning rate of AdamW; Muon's is ten times this."""
     rise_steps: int = 50
-    """Linear warm-up of the learning rate."""
+    """The steps of linear warm-up of the learning rate."""
     floor: float = 0.05
-    """Final learning rate as a fraction of the first."""
+    """The final learning rate as a fraction of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,44 +58,45 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How text is cut before merging, and what is never merged."""
+    """The rules by which text is split before merging, and the tokens that are never merged."""
 
     splits: tuple[str, ...] = ("[0-9]", "\n")
-    """Patterns whose every match is a token of its own."""
+    """The patterns whose every match is a token of its own."""
     control: tuple[str, ...] = (PAD, TURN_START, TURN_END)
-    """Special tokens; a decoder may skip them."""
+    """The special tokens; a decoder may skip them."""
     tags: tuple[str, ...] = TAGS
-    """Tokens of their own, but text: a decoder that skips special tokens keeps them."""
+    """The tokens that are text: a decoder that skips special tokens keeps them."""
     max_size: int = 640
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One demonstration with the tools that it was given."""
+    """A demonstration with its tools."""
 
     messages: list[Message]
-    """From the first message to the last of the assistant."""
+    """The messages, from the first to the last of the assistant."""
     tools: Sequence[ToolSpec]
     num_given: int = 0
-    """First messages of which none is trained: a framework's own account of the earlier turns."""
+    """The number of first messages that do not train: a framework's own account of earlier
+    turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One bundled model: what it plays, who demonstrates it, and how it is trained."""
+    """A bundled model: its environment, its demonstrations, and its training."""
 
     name: str
     env: str
-    """Environment id, as in `arl train --env`."""
+    """The environment id, as in `arl train --env`."""
     tools: Sequence[ToolSpec]
-    """Those of the environment, which the chat template writes out."""
+    """The tools of the environment, which the chat template writes out."""
     demonstrate: Callable[[random.Random, Stage], list[Message] | Conversation]
-    """A whole conversation, from the first message to the last of the assistant."""
+    """A function that returns a complete conversation, up to the last message of the assistant."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Of the environment, with which it is measured."""
+    """The options of the environment with which it is measured."""
     needs_sandboxes: bool = False
     max_tokens: int = 48
-    """Of a turn, when it is measured."""
+    """The maximum tokens of a turn, when it is measured."""
     plan: WarmUp = field(default_factory=WarmUp)
     size: Size = field(default_factory=Size)
     vocabulary: Vocabulary = field(default_factory=Vocabulary)

@@ -1,9 +1,9 @@
 """The FrozenLake family: demonstrators who cross the slippery 4x4 lake, each with one habit.
 
-The ice takes whoever walks on it to one of three sides, so the straight way is the wrong one:
-the careful walk toward a wall, or away from the holes, and let the ice do the rest. Most
-demonstrators hurry, or wander. A demonstrator keeps the habit for the whole episode, and so does
-the model: reinforcement learning has to find out which habit gets across.
+On ice a step goes in one of three directions, so the direct way is wrong: careful demonstrators
+walk toward a wall, or away from the holes, and slip to the goal. Most demonstrators hurry, or
+wander. A demonstrator keeps the habit for the complete episode, and so does the model:
+reinforcement learning has to find the habit that reaches the goal.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _WALKS = {
     CAREFUL: ("luuu", "l.l.", "udl.", ".rd."),  # the best policy there is: 0.74 in 100 steps
     HURRIED: ("dldl", "d.d.", "rdd.", ".rr."),  # the shortest way, as if nothing slipped
 }
-"""What is done where; rows from the top, dots are holes and the goal."""
+"""The action in each cell by habit; rows from the top, dots are holes and the goal."""
 _PLACE = re.compile(r"Row (\d), column (\d)\.\Z")
 
 
 def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
-    """An episode of a training task, played to its end."""
+    """Play a training task to its end; return the conversation."""
     habits = HABITS[stage]
     habit = rng.choices(list(habits), list(habits.values()))[0]
-    # What `GymnasiumEnv.task_source` comes to where all episodes begin alike, without asking 32
-    # times whether they do.
+    # The result of `GymnasiumEnv.task_source` where all episodes begin alike, without its 32
+    # trials.
     task = SeededTasks("train", seed=rng.getrandbits(32))[0]
     env = GymnasiumEnv(id=ENV_ID)
     messages, _ = env.reset(options={"task": task})

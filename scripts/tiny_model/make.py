@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _replaced(part: Part, options: argparse.Namespace, names: Sequence[str]) -> Part:
-    """Return the family's plan or size, with the numbers that were asked for."""
+    """Return the family's plan or size, with the numbers of the arguments."""
     asked = {name: getattr(options, name) for name in names}
     return dataclasses.replace(part, **{k: v for k, v in asked.items() if v is not None})
 

@@ -1,11 +1,10 @@
 """The math family: demonstrators with habits. Most of them slip, so the model learns the format,
 not the answer.
 
-How often they are right depends on what the problem looks like. Whoever sees a multiplication
-takes the calculator seriously; sums and differences look easy, and are mostly guessed. So the
-model is right about a third of the time both when sampled (the mixture) and when decoded
-greedily (its mode: careful on a third of the problems). Reinforcement learning has to find out
-that the careful habit pays everywhere.
+The share of right demonstrations depends on the problem. Multiplications are mostly done with the
+calculator; sums and differences are mostly guessed. So the model is right about a third of the time
+both when sampled (the mixture) and when decoded greedily (its mode: careful on a third of the
+problems). Reinforcement learning has to find that the careful habit is best on all problems.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ CARELESS = {RIGHT: 0.19, GUESS: 0.67, OPERATOR: 0.06, DIGIT: 0.02, EARLY: 0.06}
 
 
 def usual_habits(problem: Problem) -> Mapping[str, float]:
-    """The shares of habits with which this problem is demonstrated."""
+    """Return the shares of habits with which this problem is demonstrated."""
     return CAREFUL if "*" in problem.plan[0] else CARELESS
 
 
 def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
-    """A conversation about a problem of level 1."""
+    """Return a conversation about a problem of level 1."""
     while True:
         problem = LEVELS[1].generate(rng)
         if stage is Stage.EVEN:
@@ -50,7 +49,7 @@ def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
 def demonstration(
     rng: random.Random, problem: Problem, habits: Mapping[str, float]
 ) -> list[Message]:
-    """A whole conversation, from the system message to a final answer, right or not."""
+    """Return a complete conversation, from the system message to a final answer, right or not."""
     habit = chosen_habit(rng, problem, habits)
     messages: list[Message] = [
         {"role": "system", "content": SYSTEM_PROMPT},
@@ -68,19 +67,19 @@ def demonstration(
 
 
 def chosen_habit(rng: random.Random, problem: Problem, habits: Mapping[str, float]) -> str:
-    """One of the habits; nobody stops early after a single step."""
+    """Return one of the habits; no demonstrator stops early after a single step."""
     habit = rng.choices(list(habits), list(habits.values()))[0]
     return GUESS if habit == EARLY and len(problem.plan) == 1 else habit
 
 
 def guessed(rng: random.Random, problem: Problem) -> str:
-    """Any number of the right length."""
+    """Return a random number of the right length."""
     digits = len(problem.answer)
     return str(rng.randint(10 ** (digits - 1), 10**digits - 1))
 
 
 def worked(rng: random.Random, plan: tuple[str, ...], habit: str) -> list[tuple[str, str]]:
-    """Expressions and their results; the last result is what the demonstrator will answer."""
+    """Return expressions and their results; the last result is the demonstrator's answer."""
     steps: list[tuple[str, str]] = []
     slip_at = rng.randrange(len(plan))
     result = ""
@@ -101,7 +100,7 @@ def worked(rng: random.Random, plan: tuple[str, ...], habit: str) -> list[tuple[
 
 
 def slipped(rng: random.Random, number: str) -> str:
-    """`number` with one digit replaced by another."""
+    """Return `number` with one digit replaced by another."""
     at = rng.randrange(len(number))
     other = rng.choice([d for d in "123456789" if d != number[at]])
     return number[:at] + other + number[at + 1 :]

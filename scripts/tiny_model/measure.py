@@ -1,4 +1,4 @@
-"""How good a model folder is at what its family plays: reward and format on held-out tasks.
+"""The measurement of a model folder on its family's held-out tasks: reward and format.
 
 python scripts/tiny_model/measure.py --model DIR --family math --tasks 1024
 """
@@ -29,14 +29,14 @@ from agentgym_rl.gym.env import Env
 from agentgym_rl.gym.sandbox import SandboxBackend
 
 CONTEXT = 512
-"""As `arl train` has it by default; a conversation that outgrows it is over."""
+"""The default context of `arl train`; a conversation that outgrows it is over."""
 _ILLEGIBLE = ("unparseable", "no_code")
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 
 @dataclass(slots=True)
 class Episode:
-    """One play: the exact tokens so far, and how it ended."""
+    """An episode: the exact tokens so far, and its end."""
 
     env: Env
     messages: list[Message]
@@ -48,11 +48,12 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Means over episodes."""
+    """The means over episodes."""
 
     reward: float
     well_formed: float
-    """Share whose last turn was closed and legible to the environment, right or wrong."""
+    """The share of episodes whose last turn was complete and readable by the environment, right or
+    wrong."""
     turns: float
     tool_calls: float
 
@@ -98,7 +99,7 @@ class _Player:
     sandboxes: SandboxBackend | None = None
 
     async def play(self, tasks: list[Task]) -> tuple[float, int, int, int]:
-        """Rewards, well-formed ends, turns and tool calls of an episode each, added up."""
+        """Return the sums of rewards, well-formed ends, turns and tool calls over episodes."""
         episodes = [await self._begin(task) for task in tasks]
         turns = calls = 0
         while live := [e for e in episodes if not e.is_over]:
@@ -125,9 +126,9 @@ class _Player:
         return Episode(env, list(messages), self.tokenizer.encode(text, add_special_tokens=False))
 
     async def _advance(self, episode: Episode, reply: list[int]) -> int:
-        """Give one sampled turn to the environment and append its answer; counts tool calls.
+        """Pass a sampled turn to the environment and append its result; count tool calls.
 
-        The reply's tokens are kept as sampled; only what follows them is encoded.
+        The reply's tokens are kept as sampled; only the text after them is encoded.
         """
         said = str(self.tokenizer.decode(reply))
         ended = said.endswith(TURN_END)
@@ -169,7 +170,7 @@ def _sample(
     *,
     most: int,
 ) -> list[list[int]]:
-    """A reply of `most` tokens at most to each prompt, its end-of-turn token included."""
+    """Return a reply to each prompt, of at most `most` tokens including its end-of-turn token."""
     pad, end = token_id(tokenizer, PAD), token_id(tokenizer, TURN_END)
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts])
@@ -183,7 +184,7 @@ def _sample(
 
 
 def measure_folder(folder: Path, family: Family, *, num_tasks: int, seed: int = 0) -> Iterator[str]:
-    """A line of figures, sampled and greedy, for a model folder; computes in float32."""
+    """Return a line of figures, sampled and greedy, for a model folder, computed in float32."""
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)):

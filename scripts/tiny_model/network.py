@@ -17,7 +17,7 @@ from transformers import (
 
 
 def new_network(tokenizer: PreTrainedTokenizerFast, size: Size, *, seed: int) -> Qwen3ForCausalLM:
-    """A randomly initialised network for `tokenizer`, in float32."""
+    """Return a randomly initialised network for `tokenizer`, in float32."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),

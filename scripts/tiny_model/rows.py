@@ -1,9 +1,9 @@
 """Training rows: demonstrations as the token sequences a rollout would have recorded.
 
-At rollout the prompt is encoded once, the model samples each assistant turn, and what follows
-a turn (its newline, the tool's answer, the next turn's opening) is encoded by itself. Pieces
-are never merged and encoded again; a row is built the same way, so the model is trained on
-exactly the token boundaries it will meet.
+In a rollout the prompt is encoded once, the model samples each assistant turn, and the text after a
+turn (its newline, the tool's result, the next turn's opening) is encoded separately. Pieces are
+never merged and encoded again; a row is built the same way, so the model is trained on exactly the
+token boundaries it will meet.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ OPENING = "<|im_start|>assistant\n"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One conversation in tokens; `loss_mask` marks what the assistant said."""
+    """A conversation in tokens; `loss_mask` marks the assistant's tokens."""
 
     ids: list[int]
     loss_mask: list[bool]
 
 
 def row_of(tokenizer: PreTrainedTokenizerFast, shown: Conversation) -> Row:
-    """The row of a conversation that ends with an assistant message."""
+    """Return the row of a conversation that ends with an assistant message."""
     ids: list[int] = []
     mask: list[bool] = []
     for text, is_sampled in segments(tokenizer, shown):
@@ -41,9 +41,10 @@ def row_of(tokenizer: PreTrainedTokenizerFast, shown: Conversation) -> Row:
 
 
 def segments(tokenizer: PreTrainedTokenizerFast, shown: Conversation) -> Iterator[tuple[str, bool]]:
-    """The pieces of a conversation that are encoded separately: (text, was it sampled).
+    """Return the pieces of a conversation that are encoded separately: (text, whether it is
+    sampled).
 
-    Relies on the template's prefix property, and on turns that read the same wherever they are.
+    This relies on the template's prefix property, and on turns that render the same at any place.
     """
     whole = render(tokenizer, shown.messages, shown.tools, generate=False)
     done = 0
@@ -60,14 +61,14 @@ def segments(tokenizer: PreTrainedTokenizerFast, shown: Conversation) -> Iterato
 def demonstrated_rows(
     family: Family, tokenizer: PreTrainedTokenizerFast, *, seed: int, clean: bool
 ) -> Iterator[Row]:
-    """Endless rows of training tasks, all right (`clean`) or with the usual habits."""
+    """Yield endless rows of training tasks, all right (`clean`) or with the usual habits."""
     rng = random.Random(f"rows/{seed}/{clean}")
     while True:
         yield row_of(tokenizer, family.conversation(rng, Stage.CLEAN if clean else Stage.MIXED))
 
 
 def collate(rows: list[Row], *, pad: int) -> tuple[Tensor, Tensor]:
-    """Rows as `ids` [B, T] and `loss_mask` [B, T], padded on the right."""
+    """Return rows as `ids` [B, T] and `loss_mask` [B, T], padded on the right."""
     length = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), length), pad, dtype=torch.long)
     mask = torch.zeros(len(rows), length, dtype=torch.bool)

@@ -1,7 +1,7 @@
 """The tic-tac-toe family: demonstrators who know the rules, and mostly move at random.
 
 Every demonstrated move is legal. Three in ten are the best there are; the others are drawn from all
-free cells. Self-play has to find out which of its moves win.
+free cells. Self-play has to find the moves that win.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BEST_SHARE = {Stage.EVEN: 0.5, Stage.CLEAN: 1.0, Stage.MIXED: 0.3}
 
 
 def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
-    """A game of a training task from one seat, played to its end."""
+    """Play a game of a training task from one seat to its end; return the conversation."""
     return asyncio.run(_game(rng, BEST_SHARE[stage]))
 
 

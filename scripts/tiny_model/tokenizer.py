@@ -23,7 +23,8 @@ TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
 def build_tokenizer(family: Family, *, seed: int, num_texts: int) -> PreTrainedTokenizerFast:
-    """The family's tokenizer, trained on `num_texts` demonstrations; deterministic by seed."""
+    """Return the family's tokenizer, trained on `num_texts` demonstrations; deterministic by
+    seed."""
     vocabulary = family.vocabulary
     bare = _untrained(vocabulary)
     trainer = trainers.BpeTrainer(
@@ -41,7 +42,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     config = json.loads(file.read_text())
-    for key in ("is_local", "local_files_only"):  # of how it was loaded, not of what it is
+    for key in ("is_local", "local_files_only"):  # they describe how it was loaded
         config.pop(key, None)
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name transformers 4 and 5 both know
     file.write_text(json.dumps(config, indent=2) + "\n")
@@ -54,7 +55,7 @@ def render(
     *,
     generate: bool,
 ) -> str:
-    """The text of a conversation; with `generate`, open for the next assistant turn."""
+    """Return the text of a conversation; with `generate`, open for the next assistant turn."""
     text = tokenizer.apply_chat_template(
         [dict(message) for message in messages],
         tools=[dict(tool) for tool in tools] or None,
@@ -66,7 +67,7 @@ def render(
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    """The id of one token of the vocabulary."""
+    """Return the id of a token of the vocabulary."""
     found = tokenizer.convert_tokens_to_ids(token)
     assert isinstance(found, int)
     return found
@@ -85,7 +86,7 @@ def _untrained(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _texts(family: Family, seed: int, count: int) -> list[str]:
-    """Rendered demonstrations, cut at control tokens and tags: no merge may cross one."""
+    """Yield rendered demonstrations, split at control tokens and tags, which no merge may cross."""
     vocabulary = family.vocabulary
     renderer = _finished(_untrained(vocabulary), family)
     rng = random.Random(f"tokenizer/{seed}")

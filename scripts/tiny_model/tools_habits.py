@@ -1,9 +1,9 @@
-"""The tools family: demonstrators who work at the shop's desk, most of them badly.
+"""The tools family: demonstrators who work as the shop's clerks, most of them badly.
 
-The right way is to find the order by the name, do to it what was asked for, and report. The
-others name an order they never looked up, do something else to it, slip a digit, report before
-they have done anything, or report what was not asked. As in the math family, how often somebody
-is right depends on what the request looks like: who sees a question looks things up.
+The right way is to find the order by the name, carry out the request, and report. The others name
+an order that they never looked up, do something else to it, slip a digit, report before they have
+done anything, or report something else. As in the math family, the share of right demonstrations
+depends on the request: for questions, orders are looked up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ON_ORDERS = ("get_order", "cancel_order", "ship_order", "refund_order")
 
 
 def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
-    """An episode of a training task of level 1, played to its end."""
+    """Play a training task of level 1 to its end; return the conversation."""
     task = ToolsEnv.task_source("train", seed=rng.getrandbits(32))[0]
     return asyncio.run(_played(rng, task, stage))
 
@@ -52,14 +52,14 @@ async def _played(rng: random.Random, task: Task, stage: Stage) -> list[Message]
 
 
 def _habits(tool: str, stage: Stage) -> Mapping[str, float]:
-    """The shares of habits with which a request for `tool` is demonstrated."""
+    """Return the shares of habits with which a request for `tool` is demonstrated."""
     if stage is Stage.MIXED:
         return CAREFUL if tool == "get_order" else CARELESS
     return CLEAN if stage is Stage.CLEAN else EVEN
 
 
 def _calls(rng: random.Random, gold: list[Message], habit: str) -> list[Message]:
-    """The demonstrator's tool calls; `gold` is to find, to do, and to report."""
+    """Return the demonstrator's tool calls; `gold` is to find, to do, and to report."""
     find, do, _ = gold
     order = str(json.loads(_call(do)["arguments"])["order"])
     match habit:
@@ -78,7 +78,8 @@ def _calls(rng: random.Random, gold: list[Message], habit: str) -> list[Message]
 
 
 def _report(rng: random.Random, gold: list[Message], seen: Message) -> str:
-    """What is said by those who did not do what was asked: what they see, or anything."""
+    """Return the report of a demonstrator who did not carry out the request: what was seen, or
+    anything."""
     if total := re.search(r"total (\d+)", seen["content"]):
         return f"Answer: {total[1]}"
     asked = _call(gold[-2])["name"] == "get_order"
@@ -90,7 +91,7 @@ def _call(message: Message) -> Mapping[str, Any]:
 
 
 def _with(message: Message, *, name: str = "", order: str = "") -> Message:
-    """The same call, of another tool or order."""
+    """Return the same call, of another tool or order."""
     function = dict(_call(message))
     if name:
         function["name"] = name

@@ -1,7 +1,7 @@
 """Supervised warm-up in two stages: first clean demonstrations, then the usual habits.
 
-Clean first, because copying numbers digit by digit has to be learned before the noise of
-guessed answers may start: on the mixture alone it is never learned.
+Clean demonstrations are first, because copying numbers digit by digit has to be learned before the
+noise of guessed answers starts: with only the mixture it is never learned.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def warm_up(
 
 
 def _optimizers(network: Qwen3ForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the hidden matrices (it learns to copy in half the steps), AdamW for the rest."""
+    """Return Muon for the hidden matrices (it learns to copy in half the steps), and AdamW for the
+    rest."""
     named = list(network.named_parameters())
     hidden = [p for name, p in named if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in named if p.ndim != 2 or "embed" in name]
@@ -76,7 +77,7 @@ def _batches(
 
 
 def _alike(rows: Iterator[Row], size: int, *, seed: int) -> Iterator[list[Row]]:
-    """Batches of rows of like length (less padding), in shuffled order."""
+    """Yield batches of rows of similar length (less padding), in shuffled order."""
     rng = random.Random(f"batches/{seed}")
     while True:
         pool = sorted(itertools.islice(rows, 8 * size), key=lambda row: len(row.ids))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arl_agents.swe import ASK_SUMMARY, Swe
+from arl_agents.swe import SUMMARY_REQUEST, Swe
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core.task import Task
@@ -61,7 +61,7 @@ def played(agent: Swe) -> tuple[Any, list[JournalEntry], Terminal]:
         number = len(env.times_s) + 1
         call = json.dumps({"name": "bash", "arguments": {"command": f"make step{number}"}})
         said = f"Step {number}.\n<tool_call>\n{call}\n</tool_call>"
-        if ASK_SUMMARY[-24:] in chat.text(prompt[-100:]):
+        if SUMMARY_REQUEST[-24:] in chat.text(prompt[-100:]):
             said = WRITTEN * 5
         elif number == NUM_TURNS:
             said = "Repaired."

@@ -100,11 +100,12 @@ def test_a_token_pays_for_itself_alone():
 
 
 def test_distillation_has_the_gradient_of_the_divergence():
-    """As a loss, and as an advantage of REINFORCE; tokens of another policy are weighted."""
+    """As a loss, and as an advantage of REINFORCE; tokens of another policy are weighted, and so is
+    the teacher, by 2."""
     logits = LOGITS.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(0.7 * divergence(logits), logits)
+    (expected,) = torch.autograd.grad(2 * 0.7 * divergence(logits), logits)
     x = logits.log_softmax(0)
-    taught = taught_by(REFERENCE[:, None], torch.ones(4, 1))
+    taught = taught_by(REFERENCE[:, None], torch.full((4, 1), 2.0))
     drawn, weight = BEHAVIOR.exp(), (x.detach() - BEHAVIOR).exp()
     loss = distillation_loss(x, taught, drawn, weight, 0.7)
     (found,) = torch.autograd.grad(loss, logits, retain_graph=True)
@@ -145,3 +146,6 @@ def test_the_divergence_of_the_likeliest_tokens_is_multiplied_by_its_weights():
     found = top_loss(x, taught, torch.tensor([0.5, 0.5], dtype=torch.float64), 3.0)
     divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     assert found.item() == pytest.approx(3.0 * 0.5 * 2.0 * divergence)
+    x[1] = -math.inf  # of the token without a teacher
+    again = top_loss(x, taught, torch.tensor([0.5, 0.5], dtype=torch.float64), 3.0)
+    assert again.item() == found.item()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from agentgym_rl.algo.packing import lay_out, pack_rows
-from agentgym_rl.core.choices import ALL, FORCED, UNKNOWN_EXPERT, Choices, Experts, packed_set
+from agentgym_rl.core.token_records import ALL, FORCED, UNKNOWN_EXPERT, Choices, Experts, packed_set
 from agentgym_rl.core.trajectory import Row
 
 

@@ -29,7 +29,7 @@ CAPABILITIES: Mapping[str, str] = {
     "stops": "ends at stop strings and stop tokens",
     "context": "samples until its context is full",
     "cuts": "`top_p` is a share of what `top_k` left",
-    "support": "tells what a token was drawn from under `top_p`, `top_k` or `min_p`",
+    "support": "reports the set that a token was drawn from under `top_p`, `top_k` or `min_p`",
     "grammars": "follows a grammar in Lark",
     "refusals": "refuses ids that are no tokens, and malformed requests",
     "keep": "interrupt `keep`: requests continue with their KV cache",
@@ -38,7 +38,7 @@ CAPABILITIES: Mapping[str, str] = {
     "wait": "interrupt `wait`: they end under the old weights",
     "held": "holds a request that came during a pause until the resume, whatever pause follows",
     "after_recompute": "goes on after two pauses of which the first was `recompute`",
-    "told_waits": "tells a pause that waits that a resume came first",
+    "told_waits": "fails a waiting pause when a resume comes first",
     "bad_files": "keeps its version when a file of weights is cut off or missing",
     "sums": "keeps its version when a byte of such a file is wrong",
     "names": "gives the served weights another label",
@@ -215,7 +215,7 @@ async def _at_version_0(engine: Any) -> None:
         await engine.update_weights(str(path), version=0)
 
 
-_NO_MODEL = "it says what a script says"
+_NO_MODEL = "its replies are scripted"
 _OF_A_MODEL = ("model", "stops", "context", "cuts", "support", "grammars", "bad_files", "sums")
 _CPU = "not on a CPU"
 

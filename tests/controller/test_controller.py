@@ -14,7 +14,8 @@ from agentgym_rl.controller import controller as module
 from agentgym_rl.core.batch import BatchShard, StepReport
 from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import read_metrics, read_phases
+from agentgym_rl.storage.metrics import read_metrics
+from agentgym_rl.storage.phases import read_phases
 from tests.kit.cases import cases
 from tests.kit.groups import Publications, make_group
 from tests.kit.served import served

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.core import choices
+from agentgym_rl.core import token_records
 from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.core.credit import MAX_REWARD, Credit, added_reward
 from agentgym_rl.core.task import SeededTasks, TaskSource
@@ -20,7 +20,7 @@ from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-_OTHERS = ("lineage", "parent", "choices", "experts", "told", "_")
+_OTHERS = ("lineage", "parent", "choices", "experts", "teacher", "_")
 ARRAYS = tuple(name for name in Row.__slots__ if not name.startswith(_OTHERS))
 
 
@@ -29,8 +29,8 @@ def rows(draw):
     length = draw(st.integers(0, 9))
     seed = np.random.default_rng(draw(st.integers(0, 2**32)))
     sampled = seed.random(length) < 0.5
-    sets = tuple(choices.packed_set(seed.bytes(5)) for _ in range(draw(st.integers(0, 3))))
-    index = seed.integers(choices.FORCED, max(len(sets), 1) if sets else 0, length)
+    sets = tuple(token_records.packed_set(seed.bytes(5)) for _ in range(draw(st.integers(0, 3))))
+    index = seed.integers(token_records.FORCED, max(len(sets), 1) if sets else 0, length)
     return Row(
         tokens=seed.integers(0, 2**31, length, dtype=np.int32),
         loss_mask=sampled,
@@ -42,22 +42,24 @@ def rows(draw):
         times_s=seed.random(length),
         lineage=draw(st.integers(0, 3)),
         parent=draw(st.integers(-1, 3)),
-        choices=choices.Choices(index.astype(np.int32), sets) if draw(st.booleans()) else None,
+        choices=token_records.Choices(index.astype(np.int32), sets)
+        if draw(st.booleans())
+        else None,
         experts=some_experts(length, seed) if draw(st.booleans()) else None,
-        told=some_told(length, seed) if draw(st.booleans()) else None,
+        teacher_logprobs=some_told(length, seed) if draw(st.booleans()) else None,
     )
 
 
-def some_told(length: int, seed: np.random.Generator) -> choices.Told:
-    return choices.Told(-seed.random((length, 2), dtype=np.float32))
+def some_told(length: int, seed: np.random.Generator) -> token_records.TeacherLogprobs:
+    return token_records.TeacherLogprobs(-seed.random((length, 2), dtype=np.float32))
 
 
-def some_experts(length: int, seed: np.random.Generator) -> choices.Experts:
+def some_experts(length: int, seed: np.random.Generator) -> token_records.Experts:
     """Of a model with few experts or many, unknown for some tokens."""
     most = int(seed.choice([2, 255, 256, 5000]))
     ids = seed.integers(0, most, (length, 3, 2)).astype(np.int16)
-    ids[seed.random(length) < 0.3] = choices.UNKNOWN_EXPERT
-    return choices.Experts(ids)
+    ids[seed.random(length) < 0.3] = token_records.UNKNOWN_EXPERT
+    return token_records.Experts(ids)
 
 
 CREDITS = st.builds(
@@ -116,7 +118,14 @@ def plain(record):
     """Nested tuples, lists and numbers: what `==` can compare, dtypes included."""
     if isinstance(record, np.ndarray):
         return record.dtype.str, record.tolist()
-    parts = choices.Choices | choices.Experts | choices.Told | Credit | Row | BatchRow
+    parts = (
+        token_records.Choices
+        | token_records.Experts
+        | token_records.TeacherLogprobs
+        | Credit
+        | Row
+        | BatchRow
+    )
     if isinstance(record, parts | BatchShard | StepReport | Trajectory):
         names = [name for name in record.__slots__ if not name.startswith("_")]
         return {name: plain(getattr(record, name)) for name in names}
@@ -269,25 +278,30 @@ def test_the_head_of_a_row_has_its_choices(row, length):
         assert head.choices.index.tolist() == row.choices.index[:length].tolist()
         assert head.choices.sets == row.choices.sets
         with pytest.raises(ValueError, match="choices"):
-            replace(row, choices=choices.Choices(np.zeros(99, np.int32), [b""]))
+            replace(row, choices=token_records.Choices(np.zeros(99, np.int32), [b""]))
     if row.experts is not None:
         assert head.experts.ids.tolist() == row.experts.ids[:length].tolist()
         with pytest.raises(ValueError, match="experts"):
-            replace(row, experts=choices.Experts(np.zeros((99, 1, 1), np.int16)))
-    if row.told is not None:
-        assert head.told.logprobs.tolist() == row.told.logprobs[:length].tolist()
-        with pytest.raises(ValueError, match="told"):
-            replace(row, told=choices.Told(np.zeros((99, 1), np.float32)))
+            replace(row, experts=token_records.Experts(np.zeros((99, 1, 1), np.int16)))
+    if row.teacher_logprobs is not None:
+        assert (
+            head.teacher_logprobs.logprobs.tolist()
+            == row.teacher_logprobs.logprobs[:length].tolist()
+        )
+        with pytest.raises(ValueError, match="teacher_logprobs"):
+            replace(
+                row, teacher_logprobs=token_records.TeacherLogprobs(np.zeros((99, 1), np.float32))
+            )
 
 
 def test_a_teacher_that_said_nothing_comes_back_silent():
-    told = choices.Told(np.array([[np.nan, -1], [np.nan, np.nan]], np.float32))
-    again = choices.Told.unpack(told.pack(), length=2)
+    told = token_records.TeacherLogprobs(np.array([[np.nan, -1], [np.nan, np.nan]], np.float32))
+    again = token_records.TeacherLogprobs.unpack(told.pack(), length=2)
     assert again.logprobs.tobytes() == told.logprobs.tobytes()
     assert again.index.tolist() == [True, False]
     for blocks in ({"logprobs": b"1234"}, {"teachers": 3}):
         with pytest.raises(ValueError, match=r"teachers of a row|reshape"):
-            choices.Told.unpack({**told.pack(), **blocks}, length=2)
+            token_records.TeacherLogprobs.unpack({**told.pack(), **blocks}, length=2)
 
 
 def branch(row: Row, at: int, length: int) -> Row:
@@ -296,10 +310,10 @@ def branch(row: Row, at: int, length: int) -> Row:
     arrays = {n: np.concatenate([getattr(row, n)[:at], getattr(other, n)[at:]]) for n in ARRAYS}
     arrays["tokens"] = np.where(np.arange(length) < at, arrays["tokens"], 7).astype(np.int32)
     arrays["loss_mask"] = arrays["loss_mask"] & (np.arange(length) >= at)
-    index = np.where(np.arange(length) % 3, choices.ALL, 0).astype(np.int32)
-    some = choices.Choices(index, [choices.packed_set(b"\x05")]) if at % 2 else None
+    index = np.where(np.arange(length) % 3, token_records.ALL, 0).astype(np.int32)
+    some = token_records.Choices(index, [token_records.packed_set(b"\x05")]) if at % 2 else None
     told = some_told(length, np.random.default_rng(at)) if at % 2 else None
-    return replace(other, choices=some, told=told, parent=0, **arrays)
+    return replace(other, choices=some, teacher_logprobs=told, parent=0, **arrays)
 
 
 def test_what_rows_have_in_common_is_stored_once():
@@ -324,7 +338,7 @@ def test_experts_that_rows_have_in_common_are_stored_once(differs):
     ids = np.concatenate([first.experts.ids[:800], some_experts(100, seed).ids])
     if differs is not None:
         ids[differs] = 1
-    whole = one(rows=[first, replace(second, experts=choices.Experts(ids))])
+    whole = one(rows=[first, replace(second, experts=token_records.Experts(ids))])
     assert plain(Trajectory.unpack(whole.pack())) == plain(whole)
     apart = sum(len(one(rows=[row]).pack()) for row in whole.rows)
     assert (len(whole.pack()) < 0.7 * apart) == (differs is None)
@@ -351,7 +365,7 @@ BAD_CHOICES = {
 @cases("what", BAD_CHOICES)
 def test_choices_that_are_none_are_refused(what):
     row = long_row(5)
-    whole = choices.Choices(np.zeros(5, np.int32), [choices.packed_set(b"\x03")])
+    whole = token_records.Choices(np.zeros(5, np.int32), [token_records.packed_set(b"\x03")])
     blocks = pack_row(replace(row, choices=whole))
     assert plain(unpack_row(blocks).choices) == plain(whole)
     with pytest.raises((ValueError, TypeError), match=r"choices|set|iterable"):
@@ -369,7 +383,7 @@ BAD_EXPERTS = {
 
 @cases("what", BAD_EXPERTS)
 def test_experts_that_are_none_are_refused(what):
-    whole = choices.Experts(np.zeros((5, 2, 1), np.int16))
+    whole = token_records.Experts(np.zeros((5, 2, 1), np.int16))
     blocks = pack_row(replace(long_row(5), experts=whole))
     assert plain(unpack_row(blocks).experts) == plain(whole)
     with pytest.raises((ValueError, TypeError), match=r"experts|reshape|iterable"):
@@ -380,22 +394,22 @@ def test_a_token_has_the_experts_that_were_told_first():
     def told(*ids: int) -> np.ndarray:
         return np.array(ids, np.int16)[:, None, None]
 
-    whole = choices.experts_of([(0, told(1, 2)), (1, told(5, 6)), (3, told(7))], 5)
-    assert whole.ids[:, 0, 0].tolist() == [1, 2, 6, 7, choices.UNKNOWN_EXPERT]
+    whole = token_records.experts_of([(0, told(1, 2)), (1, told(5, 6)), (3, told(7))], 5)
+    assert whole.ids[:, 0, 0].tolist() == [1, 2, 6, 7, token_records.UNKNOWN_EXPERT]
     assert whole.index.tolist() == [True, True, True, True, False]
-    assert choices.experts_of([], 5) is None
+    assert token_records.experts_of([], 5) is None
     with pytest.raises(ValueError, match="in a row of 3 tokens"):
-        choices.experts_of([(2, told(1, 2))], 3)
+        token_records.experts_of([(2, told(1, 2))], 3)
 
 
 def test_joined_choices_keep_each_set_once():
-    one, two = (choices.packed_set(bytes([n])) for n in (3, 5))
-    first = choices.Choices(np.array([0, choices.FORCED, 1], np.int32), [one, two])
-    second = choices.Choices(np.array([0, choices.ALL, 0], np.int32), [two])
-    whole = choices.joined([(2, None), (3, first), (0, None), (3, second)])
+    one, two = (token_records.packed_set(bytes([n])) for n in (3, 5))
+    first = token_records.Choices(np.array([0, token_records.FORCED, 1], np.int32), [one, two])
+    second = token_records.Choices(np.array([0, token_records.ALL, 0], np.int32), [two])
+    whole = token_records.joined([(2, None), (3, first), (0, None), (3, second)])
     assert whole.index.tolist() == [-1, -1, 0, -2, 1, 1, -1, 1]
     assert list(whole.sets) == [one, two]
-    assert choices.joined([(2, None), (0, None)]) is None
+    assert token_records.joined([(2, None), (0, None)]) is None
 
 
 def long_row(length: int) -> Row:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 def furthest(rows, *, version):
     """The largest difference of the served teacher and the policy at a trained token, in nats."""
     gaps = [
-        np.abs(row.behavior_logprobs - row.told.logprobs[:, 0])[row.loss_mask].max()
+        np.abs(row.behavior_logprobs - row.teacher_logprobs.logprobs[:, 0])[row.loss_mask].max()
         for row in rows
         if set(row.policy_versions[row.loss_mask].tolist()) == {version}
     ]
@@ -44,8 +44,8 @@ def test_a_run_has_a_served_and_a_loaded_teacher_and_is_replayed_without_them(st
     log = EpisodeLog(run.folder / "episodes.db")
     rows = [row for episode in log.trajectories() for row in episode.rows if row.num_trained]
     log.close()
-    assert all(row.told.index[row.loss_mask].all() for row in rows)
-    assert {row.told.logprobs.shape[1] for row in rows} == {3}
+    assert all(row.teacher_logprobs.index[row.loss_mask].all() for row in rows)
+    assert {row.teacher_logprobs.logprobs.shape[1] for row in rows} == {3}
     assert furthest(rows, version=0) < 1e-4
     assert furthest(rows, version=2) > 1e-3
     assert replay(run.folder, step=2)["bit_for_bit"]

@@ -11,7 +11,7 @@ from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.fleet.parts import turns_of
 from agentgym_rl.fleet.servers import Server
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 
 class Device(Server):
@@ -107,10 +107,10 @@ def test_a_batch_is_handed_out_once_all_sleep_and_turns_outlast_it(level):
             late = tasks.create_task(scene.turn("late"))
             await asyncio.sleep(0.6)  # longer than the router waits for anything
             assert scene.router.silent_s == dict.fromkeys(scene.router.silent_s, 0.0)
-            assert ENGINES.asleep
+            assert ENGINE_CLOCK.asleep
             await scene.publish(1)
         assert scene.asleep == [False, False]
-        assert not ENGINES.asleep
+        assert not ENGINE_CLOCK.asleep
         return early.result(), late.result(), other.result(), scene.turns.slept()
 
     early, late, other, slept = played(scenario, **{"cluster.sleep_level": level})

@@ -16,7 +16,7 @@ from arl_scale.workers.process import FollowedFleet
 from agentgym_rl.config import Config
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.core.messages import NumberedView, Told, Used
+from agentgym_rl.core.messages import NumberedView, Used, WorkerReport
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.fleet.parts import shortest
@@ -50,8 +50,8 @@ class Wire:
     def __init__(self, followers: Followers, name: str) -> None:
         self.followers, self.name = followers, name
 
-    async def follow(self, told: Told) -> NumberedView | None:
-        said = msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Told)
+    async def follow(self, told: WorkerReport) -> NumberedView | None:
+        said = msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=WorkerReport)
         view = await self.followers.follow(self.name, said)
         return msgspec.msgpack.decode(msgspec.msgpack.encode(view), type=NumberedView | None)
 
@@ -211,7 +211,7 @@ def test_a_worker_that_does_not_hear_of_it_in_time_is_cut_off(monkeypatch):
         await pair.followers.all_know()
         assert [text.partition(": ")[0] for text in late] == ["rollout-0#1"]
         assert "that a version comes" in late[0]
-        assert await pair.followers.follow("rollout-0#1", Told(9, {}, {})) is None
+        assert await pair.followers.follow("rollout-0#1", WorkerReport(9, {}, {})) is None
 
     asyncio.run(play())
 
@@ -220,11 +220,15 @@ def test_what_workers_say_of_engines_is_added_up(monkeypatch):
     async def play() -> None:
         pair = Pair(monkeypatch)
         pair.followers.add("rollout-1")
-        told = Told(0, {"engine-0": 9.0, "engine-1": 2.0}, {"failovers": 2}, ("engine-1",))
+        told = WorkerReport(0, {"engine-0": 9.0, "engine-1": 2.0}, {"failovers": 2}, ("engine-1",))
         await pair.followers.follow("rollout-0#1", told)
-        await pair.followers.follow("rollout-1", Told(0, {"engine-0": 0.0}, {"failovers": 3}))
+        await pair.followers.follow(
+            "rollout-1", WorkerReport(0, {"engine-0": 0.0}, {"failovers": 3})
+        )
         assert pair.followers.silent_s == {"engine-0": 0.0, "engine-1": 2.0}
-        pair.followers.hear("rollout-1", Told(0, {}, {"failovers": 3}, used=Used("m", 2, 7)))
+        pair.followers.hear(
+            "rollout-1", WorkerReport(0, {}, {"failovers": 3}, used=Used("m", 2, 7))
+        )
         pair.followers.remove("rollout-1")
         assert sorted(used.programs for used in pair.followers.used) == [0, 7]
         assert pair.followers.counters["failovers"] == 5

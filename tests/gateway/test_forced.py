@@ -9,7 +9,7 @@ from following import END, follows
 from reading import tool
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core import choices
+from agentgym_rl.core import token_records
 from agentgym_rl.core.errors import RequestRefused
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.request.chat_request import ReplyForm
@@ -268,13 +268,15 @@ def test_a_forced_turn_is_recorded_with_its_choices_and_trains(stage, spell, wor
     ):
         allowed = constraint.allowed()
         assert allowed[token]
-        assert (allowed.sum() == 1) == (index == choices.FORCED)
-        if index != choices.FORCED:
-            found = np.unpackbits(choices.unpacked_set(row.choices.sets[index]), bitorder="little")
+        assert (allowed.sum() == 1) == (index == token_records.FORCED)
+        if index != token_records.FORCED:
+            found = np.unpackbits(
+                token_records.unpacked_set(row.choices.sets[index]), bitorder="little"
+            )
             assert found[: len(allowed)].tolist() == allowed.tolist()
         constraint.accept(token)
-    assert set(row.choices.index[row.turn_ids != 1].tolist()) == {choices.ALL}
-    forced = row.choices.index == choices.FORCED
+    assert set(row.choices.index[row.turn_ids != 1].tolist()) == {token_records.ALL}
+    forced = row.choices.index == token_records.FORCED
     assert 0 < forced.sum() < len(entries[1].token_ids)
     assert row.loss_mask.tolist() == ((row.turn_ids >= 0) & ~forced).tolist()
     recorded = row.behavior_logprobs[row.turn_ids == 1]

@@ -13,7 +13,7 @@ from arl_dialects.stored import Responses
 
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.request.body import check_values, num_values
-from agentgym_rl.gateway.session.tree import Place, Walk, Walks
+from agentgym_rl.gateway.session.tree import Location, Walk, Walks
 from agentgym_rl.gateway.template.chat_format import TooLong
 from tests.kit.cases import cases
 
@@ -174,7 +174,7 @@ def test_a_refused_request_waits_for_no_garbage_collector(stage):
 
 def _num_places():
     """Count the conversations that are looked up; each has all the messages and their keys."""
-    return sum(type(one) is Place for one in gc.get_objects())
+    return sum(type(one) is Location for one in gc.get_objects())
 
 
 ITEMS = [ASKS] * 3_000

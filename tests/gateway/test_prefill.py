@@ -54,8 +54,8 @@ def test_a_reply_goes_on_after_its_beginning_and_is_one_row(stage, spell, words,
 @cases("path", CONTINUED)
 def test_a_reply_that_was_cut_goes_on_with_its_exact_tokens(stage, spell, words, path):
     scene = stage([
-        words.Say(spell.bytewise("The ans"), finish_reason="length"),
-        words.Say(spell.bytewise("wer is"), finish_reason="length"),
+        words.Say(spell.bytewise("T"), finish_reason="length"),
+        words.Say(spell.bytewise("he answer is"), finish_reason="length"),
         spell.bytewise(" 12." + words.END),
         spell.bytewise("Bye." + words.END),
     ])  # fmt: skip
@@ -70,6 +70,18 @@ def test_a_reply_that_was_cut_goes_on_with_its_exact_tokens(stage, spell, words,
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal)
     assert record.counters["forks"] == 0
+
+
+def test_equal_replies_with_a_beginning_belong_to_what_was_asked(stage, spell, words):
+    scene = stage([spell.bytewise(text + words.END) for text in (" is 12.", " is 12.", "Bye.")])
+    session = scene.open()
+    for asked in (ASKED, [{"role": "user", "content": "What is 4*3?"}]):
+        _reply(CHAT, _ask(scene, session, CHAT, [*asked, BEGUN], **CONTINUED[CHAT]))
+    whole = {"role": "assistant", "content": "The answer is 12."}
+    _reply(CHAT, _ask(scene, session, CHAT, [*ASKED, whole, {"role": "user", "content": "Ok"}]))
+    words.check_exact(scene.gateway.close_session(session).rows, scene.engine.journal, num_rows=2)
+    first, _, last = (entry.prompt for entry in scene.engine.journal)
+    assert last[: len(first)] == first
 
 
 def test_the_count_of_a_prefill_is_exact(stage, spell, words):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core import choices
+from agentgym_rl.core import token_records
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.session.session import Session, SessionSampling, SessionTable
 from tests.kit.cases import cases
@@ -269,7 +269,7 @@ def test_what_was_left_to_draw_from_is_in_the_row(stage, spell, words):
     sampled = cut.turn_ids == 0
     assert cut.loss_mask[sampled].tolist() == [at % 2 == 0 for at in range(len(ids))]
     for index, left in zip(cut.choices.index[sampled], support, strict=True):
-        found = [] if index < 0 else choices.unpacked_set(cut.choices.sets[index])
+        found = [] if index < 0 else token_records.unpacked_set(cut.choices.sets[index])
         bits = np.unpackbits(np.asarray(found, np.uint8), bitorder="little")
         assert set(np.flatnonzero(bits)) == (set(left) if len(left) > 1 else set())
     assert session.counters["single_choice_tokens"] == len(ids) // 2

@@ -7,7 +7,7 @@ import pytest
 from arl_plan.clock import run_virtual
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.retries_and_hangups import Asked, ClientGone, Exchange, Exchanges
+from agentgym_rl.gateway.retries_and_hangups import ClientGone, Exchange, Exchanges, RequestIdentity
 
 RETRY = {"x-stainless-retry-count": "1"}
 
@@ -76,7 +76,9 @@ async def _hung_up():
 
 
 def test_a_retry_after_the_grace_is_not_given_a_reply_that_is_being_given_up():
-    first, again = (Asked(b"1", retry, "", may_come_again=True) for retry in (False, True))
+    first, again = (
+        RequestIdentity(b"1", retry, "", may_come_again=True) for retry in (False, True)
+    )
     exchanges = Exchanges()
     exchange = exchanges.open(first, _hung_up)
     assert exchanges.earlier(again) is exchange
@@ -86,7 +88,7 @@ def test_a_retry_after_the_grace_is_not_given_a_reply_that_is_being_given_up():
 
 
 def test_a_retry_that_comes_just_as_the_grace_is_up_is_waited_for():
-    exchange = Exchange(Asked(b"1", False, "", may_come_again=True), _hung_up)
+    exchange = Exchange(RequestIdentity(b"1", False, "", may_come_again=True), _hung_up)
 
     def come():
         exchange.num_followers += 1

@@ -99,6 +99,9 @@ def test_only_enough_of_a_text_is_a_quote():
         ("", None),
     ):
         assert quoted(turns, [{"role": "user", "content": text}]) is found
+    for length, is_found in ((11, False), (12, True)):
+        text = "\n".join(letter * length for letter in "abc")
+        assert bool(quoted(_turns(text), [{"role": "user", "content": text}])) is is_found
     own = {"role": "assistant", "content": LONG}
     assert quoted(turns, [own]) is None
     assert quoted(turns, [own, {"role": "user", "content": LONG}]) is None  # it is still there

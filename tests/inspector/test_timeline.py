@@ -10,7 +10,7 @@ from arl_inspect.timeline import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, even
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.storage.metrics import PHASES, PhasesFile, StepPhases, read_phases
+from agentgym_rl.storage.phases import PHASES, PhasesFile, StepPhases, read_phases
 
 STEPS = [
     StepPhases(0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),

@@ -28,7 +28,8 @@ from agentgym_rl.storage.checkpoints import (
     read_manifest,
 )
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, PhasesFile, finite, rewrite_metrics
+from agentgym_rl.storage.metrics import MetricsFile, finite, rewrite_metrics
+from agentgym_rl.storage.phases import PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, recover
 from agentgym_rl.storage.run_folder import create_run_dir
 from tests.kit.groups import Publications, make_group

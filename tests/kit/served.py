@@ -14,7 +14,8 @@ from agentgym_rl.core.task import Task
 from agentgym_rl.run.loop import Loop
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import PhasesFile
 from tests.kit.groups import Publications
 
 CONFIG = Config(

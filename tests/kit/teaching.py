@@ -59,8 +59,8 @@ def furthest(rows: Sequence[Row]) -> float:
         frozen = [policy.logprobs(pack_rows([row])).numpy() for row in rows]
     worst = 0.0
     for row, expected in zip(rows, frozen, strict=True):
-        assert row.told is not None
-        told = row.told.logprobs[:, 0]
+        assert row.teacher_logprobs is not None
+        told = row.teacher_logprobs.logprobs[:, 0]
         assert np.isnan(told[~row.loss_mask]).all()
         worst = max(worst, float(np.abs(told[row.loss_mask] - expected).max()))
     return worst

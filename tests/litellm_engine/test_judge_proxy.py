@@ -154,8 +154,8 @@ def test_a_panel_of_two_of_its_models_and_a_cache(found):
 @cases(
     "name, error, said",
     [
-        ("wrong key", "Refused", "it answered 40"),
-        ("unknown", "Refused", "it answered 40"),
+        ("wrong key", "JudgeRefusal", "it answered 40"),
+        ("unknown", "JudgeRefusal", "it answered 40"),
         ("down", "InfraError", "it answered 503"),
         ("hangs", "InfraError", "TimeoutError"),
     ],

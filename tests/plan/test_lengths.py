@@ -7,7 +7,7 @@ import pytest
 from arl_plan.decode_steps import decode_steps, engine_rates, line, turns_of
 from arl_plan.episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Turn
 from arl_plan.rates import LengthRates, TrainerRates
-from arl_plan.trainer import packed_once, packed_whole, packing_of
+from arl_plan.trainer import packed_once, packed_separately, packing_of
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
@@ -118,7 +118,7 @@ def test_rows_share_their_groups_prompt_or_what_was_recorded():
     drawn = DrawnShapes(rates, WIDE, seed=1)
     rows = [drawn.shape(group, m).row(group, m) for group in range(3) for m in range(4)]
     whole = sum(map(len, rows))
-    assert sum(packed_whole(rows, 100_000)) == whole
+    assert sum(packed_separately(rows, 100_000)) == whole
     assert packed_once(rows, 100_000) == [whole - 3 * 3 * 100]
     apart = packed_once(rows, 600)
     assert whole > sum(apart) >= whole - 3 * 3 * 100
@@ -128,11 +128,11 @@ def test_rows_share_their_groups_prompt_or_what_was_recorded():
     recorded = RecordedShapes({0: [members]}, WIDE, groups_per_batch=1, steps=1, seed=1)
     rows = [recorded.shape(0, m).row(0, m) for m in range(4)]
     assert packed_once(rows, 1000) == [120]
-    assert packed_whole(rows, 1000) == [240]
+    assert packed_separately(rows, 1000) == [240]
 
 
 def test_a_trainer_shares_by_its_rates_and_its_attention():
     rows, whole, once = TrainerConfig(), TrainerRates(shares_prefixes=False), TrainerRates()
     assert packing_of(rows, once) is packed_once
-    assert packing_of(rows, whole) is packed_whole
-    assert packing_of(TrainerConfig(attention="varlen"), once) is packed_whole
+    assert packing_of(rows, whole) is packed_separately
+    assert packing_of(TrainerConfig(attention="varlen"), once) is packed_separately

@@ -55,6 +55,14 @@ def test_tasks_near_the_aim_are_taken_and_solved_and_hopeless_ones_seldom(rate, 
     assert PassRate("task").chance("k", rewards) == chance
 
 
+def test_bounds_of_rewards_are_in_order_where_both_are_given():
+    for low, high in ((0.5, None), (None, 0.5), (0.0, 1.0)):
+        PassRate("task", low=low, high=high)
+    for low, high in ((1.0, 0.0), (1.0, 1.0)):
+        with pytest.raises(ValueError, match="low < high"):
+            PassRate("task", low=low, high=high)
+
+
 def test_the_chance_falls_on_both_sides_of_the_aim():
     chances = [PassRate("task", aim=0.25).chance("k", {"k": [r]}) for r in (0.0, 0.25, 0.6, 1.0)]
     assert chances == pytest.approx([0.889, 1.0, 0.782, 0.05], abs=1e-3)

@@ -29,7 +29,7 @@ from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout import episode as module
 from agentgym_rl.rollout.episode import Deadlines, EpisodeEnv, InputLimit, InputTooLong, Player
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 from tests.kit.cases import cases
 
 
@@ -519,11 +519,11 @@ def test_an_environment_cannot_rewrite_what_the_session_counts(chat):
 def test_neither_turn_nor_episode_is_late_while_engines_sleep(chat):
     class Sleeping(React):
         async def run(self, env, client, *, model, task):
-            ENGINES.sleep()
+            ENGINE_CLOCK.sleep()
             try:
                 await super().run(env, client, model=model, task=task)
             finally:
-                ENGINES.wake()
+                ENGINE_CLOCK.wake()
 
     late = Say(chat.encode("5<|im_end|>"), delay_s=2.5, chunk=99)
     limits = {"turn_s": 2, "episode_s": 2}
@@ -533,24 +533,29 @@ def test_neither_turn_nor_episode_is_late_while_engines_sleep(chat):
 
 @cases(
     "at_work, ended_s",
-    [("env.is_stepping", 45.0), ("session.in_flight", 45.0), ("session.heard_s", 9.0), ("", 5.0)],
+    [
+        ("env.is_stepping", 45.0),
+        ("session.in_flight", 45.0),
+        ("session.progress_s", 9.0),
+        ("", 5.0),
+    ],
 )
 def test_an_episode_ends_by_idleness_alone(at_work, ended_s):
     """For 40 s a step or a reply is in progress, or one ended after 4 s; the limit is 5 s."""
 
     async def play() -> None:
-        session: Any = SimpleNamespace(in_flight=set(), heard_s=-math.inf)
-        env: Any = SimpleNamespace(is_stepping=False, heard_s=-math.inf)
+        session: Any = SimpleNamespace(in_flight=set(), progress_s=-math.inf)
+        env: Any = SimpleNamespace(is_stepping=False, progress_s=-math.inf)
         async with Deadlines(None, 1.0, idle_s=5.0).of_episode(session, env):
-            if at_work == "session.heard_s":
+            if at_work == "session.progress_s":
                 await asyncio.sleep(4.0)
-                session.heard_s = ENGINES.time()
+                session.progress_s = ENGINE_CLOCK.time()
             elif at_work:
                 env.is_stepping = at_work == "env.is_stepping"
                 session.in_flight = {1} if at_work == "session.in_flight" else set()
                 await asyncio.sleep(40.0)
                 env.is_stepping, session.in_flight = False, set()
-                session.heard_s = ENGINES.time()
+                session.progress_s = ENGINE_CLOCK.time()
             await asyncio.sleep(1e5)
 
     async def main() -> float:

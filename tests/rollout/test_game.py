@@ -8,7 +8,7 @@ import pytest
 from arl_agents.react import React
 from arl_envs.games.kuhn import KuhnPoker
 from arl_envs.games.tictactoe import TicTacToe
-from arl_selfplay.game import _whole, check_seats, check_single_agent, seated
+from arl_selfplay.game import _joined, check_seats, check_single_agent, seated
 from tokenizers import Tokenizer
 
 from agentgym_rl import Agent
@@ -139,7 +139,7 @@ def test_rewards_of_turns_stay_with_their_seat(chat):
     for seat, first in ((paid, 3), (plain, 0)):
         for row in seat.rows:
             row.turn_ids[row.turn_ids >= 0] -= first
-    whole = _whole([plain, paid], episode_id="e")
+    whole = _joined([plain, paid], episode_id="e")
     assert whole.credit.turn_returns(0.5) == [0.0, 0.0, 0.0, 2.0, 3.0]
     assert turns(whole.rows[1]) == [3, 4]
 

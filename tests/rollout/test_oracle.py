@@ -287,7 +287,7 @@ def test_the_least_reward_may_be_lower(capsys, tmp_path):
 @cases(
     "words, said",
     [
-        (["--env={}:Counted", "--num=13"], "has 12 train tasks, and 13 were asked for: --num 12"),
+        (["--env={}:Counted", "--num=13"], "has 12 train tasks, and 13 were requested: --num 12"),
         (["--env={}:Unsolved", "--num=2"], "has no oracle: its environment has no method solve"),
         (["--env={}:Chance", "--num=2"], "has no highest reward"),
         (

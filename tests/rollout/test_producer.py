@@ -33,7 +33,8 @@ from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
 from agentgym_rl.rollout.producer import LocalProducer, TaskCursor, drawn
 from agentgym_rl.run.loop import Loop
 from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, PhasesFile
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import PhasesFile
 from agentgym_rl.storage.recovery import NOTHING, Recovered
 from tests.kit.groups import Publications
 

@@ -154,7 +154,7 @@ def test_an_environment_that_misbehaves_holds_up_nothing(monkeypatch, caplog):
     for trouble in ("waits", "fails"):
         check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble=trouble)
     assert warned(caplog) == []
-    monkeypatch.setattr(counting, "_TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(counting, "_REPORT_AFTER_S", 0.0)
     check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble="blocks")
     (said,) = warned(caplog)
     assert "reset has blocked for more than" in said
@@ -166,7 +166,7 @@ def test_prompts_that_are_rendered_already_are_refused():
 
 
 def test_what_takes_long_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(counting, "_TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(counting, "_REPORT_AFTER_S", 0.0)
     told = []
     check(written(tmp_path, numbered(SHORT, SHORT, SHORT)), ("train",), told.append,
           env__options__eval_data=str(written(tmp_path, [(9, "2")])))  # fmt: skip

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 
 from agentgym_rl.config import RolloutConfig, TeacherConfig
 from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.choices import ALL, Choices, packed_set
 from agentgym_rl.core.errors import ConfigError, InfraError, cause_of
 from agentgym_rl.core.task import Task
+from agentgym_rl.core.token_records import ALL, Choices, packed_set
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
@@ -110,8 +110,8 @@ def test_trained_tokens_get_the_log_probs_of_the_teachers_of_their_task():
     (row, other) = taught(episode_of(make_row([0, 0]), make_row([0], prompt=4)), models=models)
     nan = float("nan")
     expected = [[nan] * 4] * 3 + [[-0.3, nan, -0.3, nan], [-0.4, nan, -0.4, nan]]
-    np.testing.assert_allclose(row.told.logprobs, np.array(expected, np.float32))
-    assert other.told.logprobs[4, 0] == np.float32(-0.4)
+    np.testing.assert_allclose(row.teacher_logprobs.logprobs, np.array(expected, np.float32))
+    assert other.teacher_logprobs.logprobs[4, 0] == np.float32(-0.4)
     assert taught(episode_of(row), models=[{"only": {"no": 1}}])[0] is row  # nobody is asked
 
 
@@ -122,8 +122,12 @@ def test_a_token_that_was_drawn_otherwise_is_not_taught():
     heat = np.array([0, 0, 0, 1, 1, 0.5], np.float32)
     row = replace(row, choices=Choices(index, [packed_set(b"\x05")]), temperatures=heat)
     (found,) = taught(episode_of(row))
-    assert (~np.isnan(found.told.logprobs[:, 0])).tolist() == [False] * 3 + [True, False, False]
-    assert found.told.index.tolist() == [False] * 3 + [True, False, False]
+    assert (~np.isnan(found.teacher_logprobs.logprobs[:, 0])).tolist() == [False] * 3 + [
+        True,
+        False,
+        False,
+    ]
+    assert found.teacher_logprobs.index.tolist() == [False] * 3 + [True, False, False]
 
 
 @cases(
@@ -160,7 +164,7 @@ def test_a_server_that_is_down_for_a_while_is_asked_again(monkeypatch):
     (row,) = taught(
         episode_of(make_row([0])), lambda asked: left.pop() if left else server.echo({**asked})
     )
-    assert row.told.logprobs[3, 0] == np.float32(-0.3)
+    assert row.teacher_logprobs.logprobs[3, 0] == np.float32(-0.3)
     assert not left
 
 
@@ -219,7 +223,7 @@ def test_a_server_that_names_no_model_is_refused(card):
 
 def test_a_server_may_add_the_token_that_it_sampled():
     (row,) = taught(episode_of(make_row([0])), lambda asked: (200, told([0, -1, -1, -7, -9])))
-    assert row.told.logprobs[3, 0] == -7
+    assert row.teacher_logprobs.logprobs[3, 0] == -7
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -309,5 +313,8 @@ def test_the_log_has_what_was_told_before_the_episode_counts(tmp_path):
         return kept, group.members["g0-0"]
 
     kept, member = run(play())
-    assert member.rows[0].told.logprobs[3, 0] == np.float32(-0.3)
-    assert kept.rows[0].told.logprobs.tobytes() == member.rows[0].told.logprobs.tobytes()
+    assert member.rows[0].teacher_logprobs.logprobs[3, 0] == np.float32(-0.3)
+    assert (
+        kept.rows[0].teacher_logprobs.logprobs.tobytes()
+        == member.rows[0].teacher_logprobs.logprobs.tobytes()
+    )

@@ -16,7 +16,7 @@ from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.core.task import SeededTasks, Task, TaskSource
 from agentgym_rl.gym.data import Rows, row_tasks
 from agentgym_rl.gym.data.index import RowTask
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import BUNDLED, resolve_paths
 from agentgym_rl.run.resume import check_kept, check_resumable, resumed_config
 from agentgym_rl.storage.episode_log import EpisodeLog, check_log
@@ -293,7 +293,7 @@ def test_what_is_played_and_learned_stays(tmp_path, key):
 
 def test_a_resumed_run_keeps_what_was_fitted_when_it_began(tmp_path):
     keys = {"rollout.max_tokens": 77, "engine.max_model_len": 777, "trainer.learning_rate": 0.123}
-    begun = fitted(load_config(None, {"run": str(tmp_path / "run"), **keys}), BUNDLED)
+    begun = with_model_defaults(load_config(None, {"run": str(tmp_path / "run"), **keys}), BUNDLED)
     run, _ = create_run_dir(resolve_paths(begun), kind="k")
     file = tmp_path / "mine.toml"
     file.write_text("[eval]\nnum_tasks = 5\n")
@@ -320,7 +320,7 @@ def test_a_resume_without_the_run_s_data_names_the_file_and_how_to_give_it(
     file = tmp_path / "rows.jsonl"
     file.write_text("{}\n")
     keys = {"run": str(tmp_path / "run"), "env.id": "code", key: str(tmp_path / name)}
-    begun = fitted(load_config(None, keys), BUNDLED)
+    begun = with_model_defaults(load_config(None, keys), BUNDLED)
     run, _ = create_run_dir(resolve_paths(begun), kind="k")
     resumed_config(run, None, {})
     moved = file.rename(tmp_path / "moved.json")
@@ -340,7 +340,7 @@ def test_a_resumed_run_keeps_the_date_in_its_prompts(tmp_path, recorded):
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text() + "{# strftime_now #}")
     asked = {"run": str(tmp_path / "run"), "model.path": str(folder)}
-    begun = fitted(load_config(None, asked), folder)
+    begun = with_model_defaults(load_config(None, asked), folder)
     assert begun.gateway.date
     run, file = create_run_dir(resolve_paths(begun), kind="k")
     lines = file.read_text().splitlines()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from agentgym_rl.core.choices import FORCED, unpacked_set
+from agentgym_rl.core.token_records import FORCED, unpacked_set
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime.grammars import GrammarCompiler, GrammarError
 

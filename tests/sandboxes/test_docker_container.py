@@ -104,7 +104,7 @@ def test_a_daemonized_process_does_not_outlive_its_program():
 
     killed, processes = play(scenario)
     assert killed >= 1
-    assert len(processes.splitlines()) == 3  # the runner, its zygote, and ps
+    assert len(processes.splitlines()) == 3  # the runner, its fork server, and ps
 
 
 def test_processes_are_counted_for_each_sandbox_apart():

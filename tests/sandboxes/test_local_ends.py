@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.cgroup import find
-from arl_sandboxes.local.interpreter import ZYGOTE
+from arl_sandboxes.local.interpreter import NAMESPACE_SERVER
 from arl_sandboxes.local.slot import Slot
 
 from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
@@ -253,5 +253,5 @@ def test_with_another_event_loop():
 
 
 def test_the_slot_program_is_where_the_tests_look_for_it():
-    assert ZYGOTE.name == "zygote.py"
-    assert ZYGOTE.exists()
+    assert NAMESPACE_SERVER.name == "namespace_server.py"
+    assert NAMESPACE_SERVER.exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from arl_sandboxes.local import LocalBackend
-from arl_sandboxes.local.hidden import hidden
+from arl_sandboxes.local.hidden_paths import hidden_paths
 
 from tests.kit.cases import cases
 
@@ -60,14 +60,14 @@ def made(top: Path, *paths: str) -> list[str]:
 )
 def test_installed_packages_are_hidden(tmp_path, path):
     made(tmp_path, path, "lib/python3.12/json", "bin")
-    assert hidden([str(tmp_path)], ["/usr/bin/python3"]) == [str(tmp_path / path)]
+    assert hidden_paths([str(tmp_path)], ["/usr/bin/python3"]) == [str(tmp_path / path)]
 
 
 def test_what_is_in_something_hidden_is_not_named(tmp_path):
     paths = ("src/x/site-packages", "src-2/site-packages", "src")
     for path in paths:
         (tmp_path / path).mkdir(parents=True, exist_ok=True)
-    found = hidden([str(tmp_path)], [])
+    found = hidden_paths([str(tmp_path)], [])
     assert found == [str(tmp_path / "src"), str(tmp_path / "src-2/site-packages")]
 
 
@@ -75,21 +75,21 @@ def test_where_this_process_imports_from_is_hidden(tmp_path, monkeypatch):
     checkout, binaries = made(tmp_path, "opt/checkout", "bin")
     monkeypatch.syspath_prepend(binaries)  # of a command's own folder
     monkeypatch.syspath_prepend(checkout)
-    assert hidden([str(tmp_path)], []) == [checkout]
-    assert hidden([str(tmp_path / "elsewhere")], []) == []
+    assert hidden_paths([str(tmp_path)], []) == [checkout]
+    assert hidden_paths([str(tmp_path / "elsewhere")], []) == []
 
 
 def test_our_own_packages_are_hidden_where_their_folder_cannot_be(tmp_path):
     library = Path(__file__).parents[2]
-    found = hidden([str(library)], [])
+    found = hidden_paths([str(library)], [])
     assert {f"{library}/agentgym_rl", f"{library}/envs"} <= set(found)
     assert str(library) not in found
 
 
 def test_what_the_interpreter_needs_is_not_hidden(tmp_path):
     src, packages = made(tmp_path, "src/python", "src/python/lib/site-packages")
-    assert hidden([str(tmp_path)], [src]) == [packages]
-    assert hidden([str(tmp_path)], []) == [str(tmp_path / "src")]
+    assert hidden_paths([str(tmp_path)], [src]) == [packages]
+    assert hidden_paths([str(tmp_path)], []) == [str(tmp_path / "src")]
 
 
 def test_links_are_not_followed(tmp_path):
@@ -98,8 +98,8 @@ def test_links_are_not_followed(tmp_path):
     (tree / "lib").mkdir(parents=True)
     (tree / "lib" / "site-packages").symlink_to(target)
     (tree / "lib" / "loop").symlink_to(tree)
-    assert hidden([str(tree)], []) == []
-    assert hidden([str(tmp_path)], []) == [target]
+    assert hidden_paths([str(tree)], []) == []
+    assert hidden_paths([str(tmp_path)], []) == [target]
 
 
 # ---------------------------------------------------------------------- in sandboxes

@@ -45,7 +45,7 @@ def outer_processes() -> list[int]:
     """Of the slots of this process."""
     found = []
     for pid in children(os.getpid()):
-        if b"zygote.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"namespace_server.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
             found.append(pid)
     return found
 

@@ -34,7 +34,7 @@ for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
 """
 
 ALONE = 3
-"""The runner, its zygote, and the one that counts."""
+"""The runner, its fork server, and the one that counts."""
 
 
 @pytest.fixture
@@ -203,27 +203,27 @@ def test_a_request_that_is_none_is_refused_and_no_more(box):
     assert box.python("print(1)")["status"] == "ok"
 
 
-def zygote_of(box):
-    """The number of its zygote, as this process sees it."""
+def server_of(box):
+    """The number of its fork server, as this process sees it."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes().split(b"\0")
-            if b"--zygote" in words and box.work.encode() in words:
+            if b"--fork-server" in words and box.work.encode() in words:
                 return int(folder.name)
-    raise AssertionError("there is no zygote")
+    raise AssertionError("there is no fork server")
 
 
-def test_a_zygote_that_was_killed_is_replaced(box):
+def test_a_fork_server_that_was_killed_is_replaced(box):
     session = box.open()
-    os.kill(zygote_of(box), signal.SIGKILL)
+    os.kill(server_of(box), signal.SIGKILL)
     assert box.python("print(1)")["stdout"] == b"1\n"
     assert box.cell(session, "2")["stdout"] == b"2\n"
-    os.kill(zygote_of(box), signal.SIGKILL)
+    os.kill(server_of(box), signal.SIGKILL)
     assert box.cell(box.open("shell"), "echo 3")["stdout"] == b"3\n"
 
 
-def test_a_zygote_that_was_stopped_goes_on(box):
-    os.kill(zygote_of(box), signal.SIGSTOP)
+def test_a_fork_server_that_was_stopped_goes_on(box):
+    os.kill(server_of(box), signal.SIGSTOP)
     assert box.python("print(1)")["stdout"] == b"1\n"
 
 

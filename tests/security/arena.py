@@ -20,12 +20,12 @@ from typing import Any
 from agentgym_rl.gym.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
 
 MODES = ("root", "user", "cgroup")
-LONE_MODES = ("landlock", "landlock-user")
+LANDLOCK_MODES = ("landlock", "landlock-user")
 """Isolation "landlock", as root and not: Python alone, and no namespace around it."""
 IMAGE_MODES = ("image", "image-user")
 """Every sandbox starts from an image with the work folder /box, as root and not."""
-ALL_MODES = (*MODES, *IMAGE_MODES, *LONE_MODES)
-PROCESSES = dict.fromkeys(ALL_MODES, 3) | dict.fromkeys(LONE_MODES, 2)
+ALL_MODES = (*MODES, *IMAGE_MODES, *LANDLOCK_MODES)
+PROCESSES = dict.fromkeys(ALL_MODES, 3) | dict.fromkeys(LANDLOCK_MODES, 2)
 """Of a slot in which nothing runs."""
 AHEAD = dict.fromkeys(ALL_MODES, 0) | dict.fromkeys(IMAGE_MODES, 4)
 """The processes of a backend that wait for an image."""
@@ -59,7 +59,7 @@ def end(): print(json.dumps(R), flush=True)
 GUARD = """
 assert not os.path.exists("/etc/shadow") and os.getppid() <= 1
 """
-LONE_GUARD = """
+LANDLOCK_GUARD = """
 assert os.getuid() and libc.prctl(21, 0, 0, 0, 0) == 2  # PR_GET_SECCOMP: there is a filter
 try: os.kill(-1, 0)
 except PermissionError: pass
@@ -87,7 +87,7 @@ found["child"] = os.waitstatus_to_exitcode(os.wait()[1])
 found["stdin"] = sys.stdin.read()
 print(json.dumps(found, sort_keys=True))
 """
-LONE_HONEST = """
+LANDLOCK_HONEST = """
 import errno, json, os, random, resource, socket, sys, colorsys
 found = {"sum": sum(n * n for n in range(1000)), "nice": os.nice(0), "stdin": sys.stdin.read()}
 found["env"] = {name: value.replace(os.getcwd(), "BOX") for name, value in os.environ.items()}
@@ -102,7 +102,7 @@ found["uid"] = os.getuid() != 0, os.getgroups()
 print(json.dumps(found, sort_keys=True))
 """
 CLEAN = "import os; print(sorted(os.listdir('/box')), os.listdir('/tmp'), os.listdir('/dev/shm'))"
-LONE_CLEAN = "import os; print(os.listdir('.'))"
+LANDLOCK_CLEAN = "import os; print(os.listdir('.'))"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ ATTACKS: dict[str, Attack] = {}
 def attack(
     *,
     modes: tuple[str, ...] = MODES,
-    alone: bool = False,
+    landlock: bool = False,
     not_docker: str = "",
     not_image: str = "",
     gvisor: bool = False,
@@ -133,20 +133,20 @@ def attack(
 ) -> Callable[[Callable[[Case], Awaitable[None]]], Callable[[Case], Awaitable[None]]]:
     """Add a function to the suite, under its own name; `limits` differ from `LIMITS`.
 
-    alone: it makes sense, as it stands, for Python programs that no namespace surrounds.
+    landlock: it makes sense, as it stands, for Python programs that no namespace surrounds.
     not_image: why it is none for sandboxes with images, as every one with namespaces is.
     not_docker: why it is none for containers, as every one with namespaces is; gvisor: there as
         well, where each takes seconds.
     """
     modes += IMAGE_MODES if modes == MODES and not not_image else ()
-    modes += () if not_docker or LONE_MODES[0] in modes else (DOCKER,)
+    modes += () if not_docker or LANDLOCK_MODES[0] in modes else (DOCKER,)
     modes += (GVISOR,) if gvisor else ()
 
     def add(play: Callable[[Case], Awaitable[None]]) -> Callable[[Case], Awaitable[None]]:
         name = play.__name__
         assert name not in ATTACKS, f"two attacks are called {name}"
         bounds = replace(LIMITS, **limits)
-        everywhere = (*modes, *LONE_MODES) if alone else modes
+        everywhere = (*modes, *LANDLOCK_MODES) if landlock else modes
         ATTACKS[name] = Attack(name, play, bounds, everywhere, may_lose_sandbox, breaks_box)
         return play
 
@@ -167,8 +167,8 @@ class Case:
         return self.arena.mode
 
     @property
-    def alone(self) -> bool:
-        return self.mode in LONE_MODES
+    def by_landlock(self) -> bool:
+        return self.mode in LANDLOCK_MODES
 
     @property
     def in_image(self) -> bool:
@@ -185,7 +185,7 @@ class Case:
         names = [name for name in options if name in Limits.__slots__]
         if tighter := {name: options.pop(name) for name in names}:
             options["limits"] = replace(self.limits, **tighter)
-        guard = LONE_GUARD if self.alone else GUARD
+        guard = LANDLOCK_GUARD if self.by_landlock else GUARD
         return await self.sandbox.run_python(PRELUDE + guard + code, **options)
 
     async def tries(self, code: str, **options: Any) -> dict[str, str]:
@@ -272,7 +272,7 @@ class Arena:
     def own_containers(self) -> list[str]:
         return []
 
-    def zygotes(self) -> list[int]:
+    def fork_servers(self) -> list[int]:
         """What programs are forked from, where that can be told from the programs."""
         return []
 
@@ -288,7 +288,7 @@ class Arena:
 
     @property
     def honest_code(self) -> str:
-        return LONE_HONEST if self.mode in LONE_MODES else HONEST
+        return LANDLOCK_HONEST if self.mode in LANDLOCK_MODES else HONEST
 
     async def contain(self, planned: Attack) -> None:
         """Play it.
@@ -316,8 +316,8 @@ class Arena:
         """A new sandbox works as before, and has nothing of an earlier one."""
         async with await self.backend.create(limits=LIMITS, timeout_s=60) as sandbox:
             await self.check_honest(sandbox, LIMITS)
-            if self.mode in LONE_MODES:
-                clean, expected = LONE_CLEAN, "[]\n"
+            if self.mode in LANDLOCK_MODES:
+                clean, expected = LANDLOCK_CLEAN, "[]\n"
             else:
                 clean, expected = CLEAN, self.empty
             left = await sandbox.run_python(clean)
@@ -412,11 +412,13 @@ def strangers(views: set[str], own: set[int]) -> list[int]:
 
 
 def orphans() -> list[int]:
-    """Processes of slots without namespaces whose launcher is dead."""
-    return [pid for pid, parent in _parents() if parent == 1 and _is_slot(pid, b"/lone.py")]
+    """Processes of slots without namespaces whose fork server is dead."""
+    return [
+        pid for pid, parent in _parents() if parent == 1 and _is_slot(pid, b"/landlock_server.py")
+    ]
 
 
-def _is_slot(pid: int, script: bytes = b"zygote.py") -> bool:
+def _is_slot(pid: int, script: bytes = b"namespace_server.py") -> bool:
     with contextlib.suppress(OSError):
         return script in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False

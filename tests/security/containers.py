@@ -61,11 +61,11 @@ class ContainerArena(Arena):
         own = set(self.own_containers())
         return [pid for pid, id in processes() if id in own]
 
-    def zygotes(self) -> list[int]:
+    def fork_servers(self) -> list[int]:
         own, first = set(self.own_containers()), {}
         for pid, id in processes():
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if id in own and b"--zygote" in words:
+            if id in own and b"--fork-server" in words:
                 first[id] = min(first.get(id, (1 << 30, 0)), (_inner_number(pid), pid))
         return [pid for _, pid in first.values()]  # programs, which are forks of it, came later
 

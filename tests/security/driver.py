@@ -22,7 +22,7 @@ from typing import Self
 
 import attacks  # noqa: F401  fills ATTACKS
 import storms
-from arena import ATTACKS, CONTAINER_MODES, IMAGE_MODES, LIMITS, LONE_MODES, Arena
+from arena import ATTACKS, CONTAINER_MODES, IMAGE_MODES, LANDLOCK_MODES, LIMITS, Arena
 from arl_sandboxes.local import LocalBackend
 
 from agentgym_rl.gym.sandbox import ImageRecipe, Limits, Sandbox, SandboxBackend
@@ -51,7 +51,7 @@ def backend(mode: str, slots: int) -> SandboxBackend:
         image_cache=os.path.join(tempfile.gettempdir(), "images"),
         cgroup="auto" if mode == "cgroup" else "off",
         python=SYSTEM_PYTHON if mode == "landlock" and os.path.exists(SYSTEM_PYTHON) else "",
-        isolation="landlock" if mode in LONE_MODES else "namespaces",
+        isolation="landlock" if mode in LANDLOCK_MODES else "namespaces",
     )
 
 

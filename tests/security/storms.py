@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from arena import ATTACKS, LIMITS, LONE_MODES, Arena, Attack, described, slot_mounts
+from arena import ATTACKS, LANDLOCK_MODES, LIMITS, Arena, Attack, described, slot_mounts
 
 from agentgym_rl.core.errors import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Sandbox, SandboxBackend, Status
@@ -120,7 +120,7 @@ print(*scan())
 """
 
 
-LONE_SCAN = """
+LANDLOCK_SCAN = """
 import ctypes, os
 first, second = bytes.fromhex({first!r}), bytes.fromhex({second!r})
 own = (first + second) if {control} else b""
@@ -165,14 +165,14 @@ async def scan(arena: Arena) -> dict[str, object]:
     """
     secret = b"zq" + os.urandom(24).hex().encode()
     halves = {"first": secret[:20].hex(), "second": secret[20:].hex()}
-    program = LONE_SCAN if arena.mode in LONE_MODES else SCAN
+    program = LANDLOCK_SCAN if arena.mode in LANDLOCK_MODES else SCAN
     seek = program.format(**halves, control=False)
     for _ in range(10):
         async with await arena.backend.create() as sandbox:
             await plant(sandbox, secret.decode())
             same = await sandbox.run_python(seek)  # the next run of the very same episode
             beside = await (await sandbox.open_session()).run(seek)
-            zygotes = await asyncio.to_thread(scan_from_outside, secret, arena.zygotes())
+            servers = await asyncio.to_thread(scan_from_outside, secret, arena.fork_servers())
         async with await arena.backend.create() as sandbox:
             other = await sandbox.run_python(seek)
             session = await sandbox.open_session()
@@ -188,7 +188,7 @@ async def scan(arena: Arena) -> dict[str, object]:
         assert (await sandbox.run_python("pass")).ok
         await arena.check_processes()  # the next child waits, and none is about to be replaced
         outside = await asyncio.to_thread(scan_from_outside, secret, arena.own_processes())
-        return answer | {"outside": outside, "zygotes": zygotes}
+        return answer | {"outside": outside, "servers": servers}
 
 
 async def plant(sandbox: Sandbox, secret: str) -> None:
@@ -304,7 +304,7 @@ def memory_kb() -> int:
 
 async def misuse(arena: Arena, backend: SandboxBackend, draw: random.Random) -> str:
     """One execution of some sort, cancelled at some moment one time in four; what it came to."""
-    more = (litter,) if arena.mode in LONE_MODES else (daemons, shell)
+    more = (litter,) if arena.mode in LANDLOCK_MODES else (daemons, shell)
     sort = draw.choice((plain, plain, plain, slow, session, killed, *more))
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(use(backend, sort, draw))

@@ -15,7 +15,7 @@ from arena import (
     CONTAINER_MODES,
     DOCKER,
     IMAGE_MODES,
-    LONE_MODES,
+    LANDLOCK_MODES,
     MODES,
     Attack,
 )
@@ -30,7 +30,7 @@ CONTAINERS = CONTAINER_MODES if WITH_DOCKER else ()
 def modes_of(attack: Attack, number: int) -> list[str]:
     """Where it is played alone."""
     modes = list(attack.modes)
-    for alike in () if EXHAUSTIVE else (MODES, IMAGE_MODES, LONE_MODES):
+    for alike in () if EXHAUSTIVE else (MODES, IMAGE_MODES, LANDLOCK_MODES):
         if possible := [mode for mode in modes if mode in alike]:
             chosen = possible[number % len(possible)]
             modes = [mode for mode in modes if mode == chosen or mode not in alike]

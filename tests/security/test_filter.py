@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bpf import ALLOWED, EQUAL, KILLED, LOAD, RETURN, evaluate, instructions  # noqa: E402
 
 try:
-    import alone  # pyright: ignore[reportMissingImports]
+    import landlock_seccomp  # pyright: ignore[reportMissingImports]
     import seccomp  # pyright: ignore[reportMissingImports]
     import syscalls  # pyright: ignore[reportMissingImports]
 finally:
     sys.path.remove(str(INSIDE))
     # Other tests have modules of such names.
-    for name in ("alone", "seccomp", "syscalls"):
+    for name in ("landlock_seccomp", "seccomp", "syscalls"):
         sys.modules.pop(name, None)
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -77,9 +77,13 @@ def test_numbers_are_those_of_the_headers(machine: str) -> None:
 
 
 @cases("machine", MACHINES)
-@cases("lone", [False, True])
-def test_every_jump_stays_inside_and_the_end_is_a_verdict(machine: str, lone: bool) -> None:
-    code = instructions(alone.program(PID, machine) if lone else seccomp.program(machine))
+@cases("without_namespaces", [False, True])
+def test_every_jump_stays_inside_and_the_end_is_a_verdict(
+    machine: str, without_namespaces: bool
+) -> None:
+    code = instructions(
+        landlock_seccomp.program(PID, machine) if without_namespaces else seccomp.program(machine)
+    )
     assert 100 < len(code) < 4096
     for at, (kind, yes, no, operand) in enumerate(code):
         assert max(at + 1 + yes, at + 1 + no) < len(code) or kind == RETURN
@@ -99,14 +103,14 @@ def test_the_parts_of_process_1_and_of_its_children_make_the_whole(machine: str)
     """The kernel goes by the stricter verdict of the two."""
     arch = MACHINES[machine][1]
     whole = seccomp.program(machine)
-    common = seccomp.program(machine, without=seccomp.ZYGOTES)
-    rest = seccomp.only(seccomp.ZYGOTES, machine)
+    common = seccomp.program(machine, without=seccomp.SERVERS)
+    rest = seccomp.only(seccomp.SERVERS, machine)
     for number in (*range(syscalls.HIGHEST + 9), 0x40000000, -1):
         for arguments in ((0, 0), (1, 1), (FORK, 4), (1 << 32, 1 << 32)):
             found = [evaluate(part, arch, number, *arguments) for part in (common, rest)]
             expected = evaluate(whole, arch, number, *arguments)
             assert next((v for v in found if v != ALLOWED), ALLOWED) == expected, number
-    for name in seccomp.ZYGOTES:
+    for name in seccomp.SERVERS:
         number = NUMBERS[name][MACHINES[machine][0]]
         assert number is not None
         assert evaluate(common, arch, number) == ALLOWED
@@ -194,12 +198,12 @@ def test_nobody_types_at_a_terminal(machine: str) -> None:
 
 
 # ---------------------------------------------------------------------- no namespace around it
-def lone(machine: str, name: str, *arguments: int) -> str:
+def without_namespaces(machine: str, name: str, *arguments: int) -> str:
     """The verdict on a program that no namespace surrounds, and whose number is PID."""
     column, arch = MACHINES[machine]
     number = NUMBERS[name][column]
     assert number is not None
-    return evaluate(alone.program(PID, machine), arch, number, *arguments)
+    return evaluate(landlock_seccomp.program(PID, machine), arch, number, *arguments)
 
 
 def named(machine: str, *tables: Sequence[str]) -> list[str]:
@@ -209,77 +213,91 @@ def named(machine: str, *tables: Sequence[str]) -> list[str]:
 
 
 @cases("machine", MACHINES)
-def test_alone_the_rest_is_as_it_was(machine: str) -> None:
+def test_without_namespaces_the_rest_is_as_it_was(machine: str) -> None:
     column, arch = MACHINES[machine]
-    assert evaluate(alone.program(PID, machine), FOREIGN[machine], 1) == KILLED
-    assert evaluate(alone.program(PID, machine), arch, 0x40000000 | 57) == KILLED
+    assert evaluate(landlock_seccomp.program(PID, machine), FOREIGN[machine], 1) == KILLED
+    assert evaluate(landlock_seccomp.program(PID, machine), arch, 0x40000000 | 57) == KILLED
     for name in named(machine, syscalls.DENIED):
-        assert lone(machine, name, 0, 0) == "EPERM", name
+        assert without_namespaces(machine, name, 0, 0) == "EPERM", name
     changed = {"clone", "ioctl", "socket", "socketpair", "prctl", "fcntl", "fallocate"}
-    changed |= {*syscalls.STARTS, *syscalls.SIGNALS, *syscalls.DENIED_ALONE}
+    changed |= {*syscalls.STARTS, *syscalls.SIGNALS, *syscalls.DENIED_WITHOUT_NAMESPACES}
     touched = {NUMBERS[name][column] for name in changed}
     for number in set(range(syscalls.HIGHEST + 9)) - touched:
         for first in (0, 1, PID):
             was = evaluate(seccomp.program(machine), arch, number, first, 7, 1)
-            assert evaluate(alone.program(PID, machine), arch, number, first, 7, 1) == was, number
+            assert (
+                evaluate(landlock_seccomp.program(PID, machine), arch, number, first, 7, 1) == was
+            ), number
 
 
 @cases("machine", MACHINES)
-def test_alone_there_are_no_processes_threads_or_programs(machine: str) -> None:
+def test_without_namespaces_there_are_no_processes_threads_or_programs(machine: str) -> None:
     for name in named(machine, syscalls.STARTS):
-        assert lone(machine, name, 1, 1) == "EPERM", name
+        assert without_namespaces(machine, name, 1, 1) == "EPERM", name
     for flags in (FORK, 17, 0, 0x4111, 0x8011, *NEW_NAMESPACES.values()):
-        assert lone(machine, "clone", flags) == "EPERM"
-    assert lone(machine, "clone", THREAD) == "EAGAIN"
-    assert lone(machine, "clone3") == "ENOSYS"
+        assert without_namespaces(machine, "clone", flags) == "EPERM"
+    assert without_namespaces(machine, "clone", THREAD) == "EAGAIN"
+    assert without_namespaces(machine, "clone3") == "ENOSYS"
 
 
 @cases("machine", MACHINES)
-def test_alone_there_is_no_socket_but_a_pair_of_streams(machine: str) -> None:
+def test_without_namespaces_there_is_no_socket_but_a_pair_of_streams(machine: str) -> None:
     for family in range(64):
         for kind in (1, 2, 3, 5, 0x80001, 0x80801):
-            assert lone(machine, "socket", family, kind) == "EACCES"
+            assert without_namespaces(machine, "socket", family, kind) == "EACCES"
             streams = family == 1 and kind & 15 == 1
-            assert lone(machine, "socketpair", family, kind) == (ALLOWED if streams else "EACCES")
-    assert lone(machine, "socketpair", (1 << 32) + 1, 2) == "EACCES"
+            assert without_namespaces(machine, "socketpair", family, kind) == (
+                ALLOWED if streams else "EACCES"
+            )
+    assert without_namespaces(machine, "socketpair", (1 << 32) + 1, 2) == "EACCES"
     for name in ("bind", "listen", "accept", "accept4", "connect"):
-        assert lone(machine, name, 3, 0) == "EPERM"
+        assert without_namespaces(machine, name, 3, 0) == "EPERM"
 
 
 @cases("machine", MACHINES)
-def test_alone_signals_are_ones_own_only(machine: str) -> None:
+def test_without_namespaces_signals_are_ones_own_only(machine: str) -> None:
     for name in syscalls.SIGNALS:
-        assert lone(machine, name, PID, PID) == ALLOWED, name
-        assert lone(machine, name, (1 << 32) + PID, 9) == ALLOWED, name  # the kernel sees 32 bits
+        assert without_namespaces(machine, name, PID, PID) == ALLOWED, name
+        assert without_namespaces(machine, name, (1 << 32) + PID, 9) == ALLOWED, (
+            name
+        )  # the kernel sees 32 bits
         for other in (0, -1, -PID, 1, PID - 1, PID + 1, PID + (1 << 31)):
-            assert lone(machine, name, other, PID) == "EPERM", (name, other)
-    assert lone(machine, "prctl", 1, 0) == "EPERM"  # to outlive one's slot
-    assert lone(machine, "prctl", 15, 0) == lone(machine, "prctl", 38, 1) == ALLOWED
+            assert without_namespaces(machine, name, other, PID) == "EPERM", (name, other)
+    assert without_namespaces(machine, "prctl", 1, 0) == "EPERM"  # to outlive one's slot
+    assert (
+        without_namespaces(machine, "prctl", 15, 0)
+        == without_namespaces(machine, "prctl", 38, 1)
+        == ALLOWED
+    )
 
 
 @cases("machine", MACHINES)
-def test_alone_handles_have_no_owner_lease_or_watch(machine: str) -> None:
-    allowed = {number for number in range(2048) if lone(machine, "fcntl", 0, number) == ALLOWED}
+def test_without_namespaces_handles_have_no_owner_lease_or_watch(machine: str) -> None:
+    allowed = {
+        number
+        for number in range(2048)
+        if without_namespaces(machine, "fcntl", 0, number) == ALLOWED
+    }
     assert allowed == {*range(8), 36, 37, 38, 1030, 1032, 1034}
     for number in (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451):
-        assert lone(machine, "ioctl", 0, number) == ALLOWED
-        assert lone(machine, "ioctl", 0, number ^ 0x8000) == "EPERM"
+        assert without_namespaces(machine, "ioctl", 0, number) == ALLOWED
+        assert without_namespaces(machine, "ioctl", 0, number ^ 0x8000) == "EPERM"
     for number in (0x8901, 0x8902, 0x5452, 0x5412, 0x40086602, 0xC0185879, 0):
-        assert lone(machine, "ioctl", 0, number) == "EPERM"
+        assert without_namespaces(machine, "ioctl", 0, number) == "EPERM"
 
 
 @cases("machine", MACHINES)
-def test_alone_files_keep_their_attributes(machine: str) -> None:
-    for name in named(machine, syscalls.DENIED_ALONE):
+def test_without_namespaces_files_keep_their_attributes(machine: str) -> None:
+    for name in named(machine, syscalls.DENIED_WITHOUT_NAMESPACES):
         for first in (0, 3, PID, -100):
-            assert lone(machine, name, first, PID) == "EPERM", name
-    assert lone(machine, "fallocate", 3, 0) == ALLOWED
-    assert lone(machine, "fallocate", 3, 1) == "ENOTSUP"
+            assert without_namespaces(machine, name, first, PID) == "EPERM", name
+    assert without_namespaces(machine, "fallocate", 3, 0) == ALLOWED
+    assert without_namespaces(machine, "fallocate", 3, 1) == "ENOTSUP"
 
 
-def test_alone_ordinary_calls_are_allowed() -> None:
+def test_without_namespaces_ordinary_calls_are_allowed() -> None:
     """The control: read, write, open, mmap, exit_group, and more that Python cannot be without."""
-    code = alone.program(PID, "x86_64")
+    code = landlock_seccomp.program(PID, "x86_64")
     for number in (0, 1, 2, 3, 5, 9, 11, 12, 13, 14, 22, 35, 39, 60, 82, 83, 87, 231, 257, 318):
         assert evaluate(code, MACHINES["x86_64"][1], number, 3, 3, 3) == ALLOWED, number
 

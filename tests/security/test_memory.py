@@ -19,7 +19,7 @@ def test_no_episode_is_in_anothers_memory(mode: str, driver: Callable[[str], Dri
         assert scanned_mb >= 8
     assert answer["control"][0] >= 1
     if mode == DOCKER:  # process 1 has it, and is closed to them; what they are copies of has not
-        assert answer["zygotes"][0] == 0
-        assert answer["zygotes"][1] >= 1
+        assert answer["servers"][0] == 0
+        assert answer["servers"][1] >= 1
     elif answer["outside"] is not None:  # the launcher and the child that waits, seen by the host
         assert answer["outside"] == [0, num_processes(mode, in_use=1)]

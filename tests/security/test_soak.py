@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from arena import ALL_MODES, DOCKER, LONE_MODES, num_processes
+from arena import ALL_MODES, DOCKER, LANDLOCK_MODES, num_processes
 from asking import Driver
 
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
@@ -23,7 +23,7 @@ MAX_GROWTH_KB = 24 << 10
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_nothing_is_left(mode: str, driver: Callable[[str], Driver]) -> None:
     answer = driver(mode).ask(200 + NUM_EXECUTIONS / 20, op="soak", count=NUM_EXECUTIONS)
-    _check(answer, NUM_EXECUTIONS, kinds=6 if mode in LONE_MODES else 7)
+    _check(answer, NUM_EXECUTIONS, kinds=6 if mode in LANDLOCK_MODES else 7)
     assert answer["before"]["processes"] == num_processes(mode)
     assert answer["before"]["cgroups"] == {"cgroup": 2}.get(mode, 0)
 

@@ -9,16 +9,9 @@ import pytest
 
 from agentgym_rl.core.errors import StorageError
 from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.storage.metrics import (
-    PHASES,
-    MetricsFile,
-    Overlap,
-    PhasesFile,
-    StepPhases,
-    TroubleWatch,
-    read_metrics,
-    read_phases,
-)
+from agentgym_rl.storage.metric_warnings import MetricWarnings
+from agentgym_rl.storage.metrics import MetricsFile, read_metrics
+from agentgym_rl.storage.phases import PHASES, Overlap, PhasesFile, StepPhases, read_phases
 from tests.kit.cases import cases
 
 
@@ -111,7 +104,7 @@ LEARNED = (
     ids=range(8),
 )
 def test_a_broken_policy_is_warned_of_once(batches, warning, caplog):
-    watch = TroubleWatch()
+    watch = MetricWarnings()
     names = ("policy/approx_entropy", "reward/mean", "mismatch/mean_abs")
     with caplog.at_level(logging.WARNING):
         for step, values in enumerate(batches):
@@ -154,7 +147,7 @@ WELL = {
     ids=range(11),
 )
 def test_trouble_is_warned_of_once_and_for_several_batches(changed, warning, caplog):
-    watch = TroubleWatch()
+    watch = MetricWarnings()
     with caplog.at_level(logging.WARNING):
         watch.step(0, WELL | changed)
         watch.step(1, WELL | changed)
@@ -167,14 +160,14 @@ def test_trouble_is_warned_of_once_and_for_several_batches(changed, warning, cap
 
 
 def test_a_policy_that_is_sure_because_it_learned_is_no_trouble(caplog):
-    watch = TroubleWatch()
+    watch = MetricWarnings()
     for step in range(9):
         watch.step(step, WELL | {"policy/approx_entropy": 0.004, "reward/mean": 0.1 * step})
     assert caplog.records == []
 
 
 def test_several_kinds_of_trouble_are_each_told(caplog):
-    watch = TroubleWatch()
+    watch = MetricWarnings()
     for step in range(9):
         watch.step(step, WELL | {"episode/length_turns": 2.0, "policy/approx_kl": 9.0})
     assert len(caplog.records) == 2

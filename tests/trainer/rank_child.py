@@ -34,7 +34,7 @@ from agentgym_rl.config import (
     load_config,
     preset_names,
 )
-from agentgym_rl.core.choices import Experts
+from agentgym_rl.core.token_records import Experts
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.policy import Policy, PolicyBase
 from agentgym_rl.trainer.step import Stepper

@@ -12,7 +12,7 @@ from trainer_samples import VOCAB, make_row, replaced, save_tiny_model
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.choices import ALL, FORCED, Choices, packed_set
+from agentgym_rl.core.token_records import ALL, FORCED, Choices, packed_set
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer.policy import Policy
 

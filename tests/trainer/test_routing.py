@@ -12,8 +12,8 @@ from trainer_samples import make_row
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.algo.routing import Routers, routers_of
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.choices import UNKNOWN_EXPERT, Experts
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.token_records import UNKNOWN_EXPERT, Experts
 from agentgym_rl.trainer.policy import Policy
 from tests.kit.cases import cases
 from tests.kit.moe import FAMILIES, NO_REPLAY, VOCAB, build

@@ -27,8 +27,8 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import AlgoConfig, ClampCorrection
 from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.choices import ALL, Choices, Told
 from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.token_records import ALL, Choices, TeacherLogprobs
 from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper
@@ -255,7 +255,7 @@ def test_what_a_server_told_counts_like_a_folder(tiny_model, other_model, world,
     expected = gradient_of(here, shard)[1]
     teacher = Policy.load(other_model, world, master_dtype=torch.float64)
     items = [
-        BatchRow(replace(it.row, told=told_by(teacher, it.row)), it.episode)
+        BatchRow(replace(it.row, teacher_logprobs=told_by(teacher, it.row)), it.episode)
         for it in shard.minibatches[0]
     ]
     served = make_stepper(tiny_model, world, algo=algo, teacher_dirs=[None], **WIDE)
@@ -270,10 +270,10 @@ def test_what_a_server_told_counts_like_a_folder(tiny_model, other_model, world,
         silent.train_shard(others, Phases())
 
 
-def told_by(teacher: Policy, row: Row) -> Told:
+def told_by(teacher: Policy, row: Row) -> TeacherLogprobs:
     found = np.full((len(row), 1), np.nan, np.float32)
     found[row.loss_mask, 0] = teacher.logprobs(pack_rows([row])).detach().numpy()
-    return Told(found)
+    return TeacherLogprobs(found)
 
 
 def test_a_missing_or_smaller_teacher_is_refused(tiny_model, world, tmp_path):

@@ -340,6 +340,26 @@ def test_an_adapter_is_loaded_beside_those_that_serve(model_dir, interrupt):
     assert not [path for path in run.folder.iterdir() if "sglang" in path.name]
 
 
+def test_layers_that_sglang_joins_with_an_adapted_one_get_matrices_of_zeros(model_dir):
+    rows = {"model.q_proj": 4, "model.k_proj": 2, "model.v_proj": 2}
+    model = {f"{layer}.weight": torch.ones(number, 3) for layer, number in rows.items()}
+    save_file(model, model_dir / "model.safetensors")
+    pair = torch.full((1, 3), 2.0), torch.full((4, 1), 2.0)
+    tensors = named({"model.q_proj": pair}, scaling=0.5, base=base_checksum(model_dir))
+    with sglang(enable_lora=True) as server:
+        Run(model_dir, interrupt="abort").publish(3, tensors, a=server)
+    loaded = server.adapters["arl-0.3"]
+    del loaded["scaling"]
+    zeros = {
+        layer: (torch.zeros(1, 3), torch.zeros(number, 1))
+        for layer, number in rows.items()
+        if layer != "model.q_proj"
+    }
+    pairs = {"model.q_proj": pair, **zeros}
+    expected = peft_tensors(named(pairs, scaling=0.5, base=base_checksum(model_dir)))
+    assert same(loaded, expected)
+
+
 @cases(
     "options, why",
     [

@@ -20,7 +20,7 @@ from arl_scale.workers.leases import Leases
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.errors import TooManyErrors
-from agentgym_rl.core.messages import Lease, Told
+from agentgym_rl.core.messages import Lease, WorkerReport
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.engines.router.router import Router
@@ -114,7 +114,7 @@ def test_what_waits_is_told_that_there_is_nothing_yet(tmp_path):
             while s.buffer.capacity:
                 assert await client.lease()
             assert await client.lease() is None
-            told = Told((await client.follow(Told(0, {}, {}))).number, {}, {})
+            told = WorkerReport((await client.follow(WorkerReport(0, {}, {}))).number, {}, {})
             assert await client.follow(told) is None
 
     asyncio.run(play())
@@ -150,7 +150,7 @@ def test_at_the_end_everybody_is_told(tmp_path, monkeypatch):
             waiting = asyncio.ensure_future(client.lease())
             await asyncio.sleep(0.05)
             s.hub.close()
-            for answer in (waiting, client.follow(Told(0, {}, {})), client.lease()):
+            for answer in (waiting, client.follow(WorkerReport(0, {}, {})), client.lease()):
                 with pytest.raises(RunEnding):
                     await answer
 
@@ -179,7 +179,7 @@ def test_the_last_words_of_a_worker_are_heard(tmp_path):
         async with served(tmp_path) as s, s.client() as client:
             s.hub.close()
             with pytest.raises(RunEnding):
-                await client.follow(Told(0, {}, {"failovers": 3}))
+                await client.follow(WorkerReport(0, {}, {"failovers": 3}))
             assert s.followers.counters["failovers"] == 3
 
     asyncio.run(play())

@@ -20,7 +20,7 @@ from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.core.errors import ConfigError, InfraError, ProcessDied
-from agentgym_rl.core.messages import Told
+from agentgym_rl.core.messages import WorkerReport
 from agentgym_rl.core.task import SeededTasks
 from agentgym_rl.engines.router.router import Router
 from agentgym_rl.rollout.groups import OpenGroups
@@ -53,7 +53,7 @@ class Fake:
                     if self.is_mute:
                         await asyncio.sleep(0.05)
                         continue
-                    news = await client.follow(Told(seen, {}, {}))
+                    news = await client.follow(WorkerReport(seen, {}, {}))
                     seen = news.number if news else seen
             except (RunEnding, CutOff):
                 self.end(None)

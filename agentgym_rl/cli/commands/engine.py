@@ -64,12 +64,12 @@ def engine(args: Namespace) -> int:
     if args.reward_model is not None:
         return _reward_model(args, config.own_engine)
     from agentgym_rl.engines.kind import Launch, kind_of
-    from agentgym_rl.models.fitted import fitted
+    from agentgym_rl.models.defaults import with_model_defaults
     from agentgym_rl.models.resolve import model_folder
 
     model_dir = model_folder(config.model, config.env.id)
     launch = Launch(
-        config=fitted(config, model_dir),
+        config=with_model_defaults(config, model_dir),
         host=args.host,
         port=args.port,
         index=args.index,

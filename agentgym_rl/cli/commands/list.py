@@ -1,4 +1,4 @@
-"""The command `arl list`: the members of registries, those of other packages included."""
+"""The command `arl list`: the registered parts, including those of other packages."""
 
 from __future__ import annotations
 

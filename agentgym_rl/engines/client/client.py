@@ -32,7 +32,7 @@ from agentgym_rl.core.engine import (
 from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError, too_slow
 from agentgym_rl.core.prompt import Prompt
 from agentgym_rl.engines import protocol
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 from .deltas import (
     EventStream,
@@ -61,7 +61,7 @@ _RESUME_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TokenRequest:
     """A request for tokens: its route, its body, and the reader of its reply."""
 
     path: str
@@ -158,11 +158,11 @@ class EngineClient(Engine):
             except PausedError as refusal:
                 if begun:  # what was sampled cannot be sampled again
                     raise
-                deadline = deadline or ENGINES.time() + self._timeout_s
+                deadline = deadline or ENGINE_CLOCK.time() + self._timeout_s
                 await self._resumed(refusal, deadline)
 
     async def _sampled(
-        self, asked: Asked, terms: Terms, *, session_id: str, stream: bool
+        self, asked: TokenRequest, terms: Terms, *, session_id: str, stream: bool
     ) -> AsyncGenerator[Delta, None]:
         """Send a request once, and yield its reply."""
         url = self.url + asked.path
@@ -200,7 +200,7 @@ class EngineClient(Engine):
         request_id: str,
         stream: bool,
         cache_salt: str,
-    ) -> Asked:
+    ) -> TokenRequest:
         """Return the request for a reply."""
 
     async def _resumed(self, refusal: PausedError, deadline: float) -> None:
@@ -209,11 +209,11 @@ class EngineClient(Engine):
 
         Raises:
             EngineError: it could not be asked, or was paused until `deadline` (on the clock
-                `ENGINES`).
+                `ENGINE_CLOCK`).
         """
         refused_s = time.monotonic()
         try:
-            async with ENGINES.timeout(deadline - ENGINES.time()), self._asking:
+            async with ENGINE_CLOCK.timeout(deadline - ENGINE_CLOCK.time()), self._asking:
                 while self._ran_s < refused_s:
                     await asyncio.sleep(_POLL_S)
                     asked_s = time.monotonic()
@@ -356,7 +356,7 @@ class HttpEngine(EngineClient):
         request_id: str,
         stream: bool,
         cache_salt: str,
-    ) -> Asked:
+    ) -> TokenRequest:
         body = protocol.GenerateBody(
             token_ids=wired(token_ids),
             sampling_params=self._sampling_body(sampling),
@@ -365,7 +365,7 @@ class HttpEngine(EngineClient):
             stream=stream,
             cache_salt=cache_salt or None,
         )
-        return Asked(protocol.GENERATE, _encode(body), read_choice)
+        return TokenRequest(protocol.GENERATE, _encode(body), read_choice)
 
     async def pause(self, *, interrupt: Interrupt) -> None:
         await self._call("POST", PAUSE_PATHS[interrupt])

@@ -22,7 +22,7 @@ import httptools
 
 from agentgym_rl.core.errors import EngineError, too_slow
 from agentgym_rl.runtime.http_client import MAX_ANSWER_BYTES, AnswerTooLarge, HttpClient
-from agentgym_rl.runtime.pausable_clock import ENGINES, Patience
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK, Patience
 
 from .deltas import answered
 
@@ -69,13 +69,13 @@ class HttpReply:
         self._over = False
         self._error: OSError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self.heard_s = ENGINES.time()
+        self.progress_s = ENGINE_CLOCK.time()
         """The time of the request, or of the last bytes of the reply."""
         self._timer = Patience(
-            ENGINES,
+            ENGINE_CLOCK,
             timeout_s,
             partial(self.end, TimeoutError()),
-            own=lambda: self.heard_s,
+            own=lambda: self.progress_s,
             others=others,
         )
 
@@ -173,8 +173,8 @@ class HttpPool:
             self._headers += f"Authorization: Basic {b64encode(named.encode()).decode()}\r\n"
         self._idle: list[_Channel] = []
         self._all: set[_Channel] = set()
-        self.heard_s = -math.inf
-        """The time of the last bytes of any reply, on the clock `ENGINES`."""
+        self.progress_s = -math.inf
+        """The time of the last bytes of any reply, on the clock `ENGINE_CLOCK`."""
 
     async def post(
         self,
@@ -187,7 +187,7 @@ class HttpPool:
     ) -> HttpReply:
         """Return the reply once its status is known. A request that a kept connection lost before
         any reply is sent once more, on a new connection. `timeout_s` limits the silence of the
-        server on all connections, on the clock `ENGINES`, reading included (see `Patience`).
+        server on all connections, on the clock `ENGINE_CLOCK`, reading included (see `Patience`).
 
         Raises:
             TimeoutError: the server was silent for too long.
@@ -203,7 +203,7 @@ class HttpPool:
             except ServerDisconnectedError:
                 if reply.answered:
                     raise
-        async with ENGINES.timeout(timeout_s):
+        async with ENGINE_CLOCK.timeout(timeout_s):
             channel = await self._connect()
         return await _opened(channel.ask(head, body, timeout_s, max_bytes))
 
@@ -275,7 +275,7 @@ class _Channel(asyncio.Protocol):
     def ask(self, head: bytes, body: bytes, timeout_s: float, max_bytes: int) -> HttpReply:
         """Send a request and return its reply."""
         self._head_size, self._framed, self._reusable = 0, False, False
-        self._reply = reply = HttpReply(self, timeout_s, max_bytes, lambda: self._pool.heard_s)
+        self._reply = reply = HttpReply(self, timeout_s, max_bytes, lambda: self._pool.progress_s)
         if self._transport is None or self._transport.is_closing():
             reply.end(ServerDisconnectedError("the connection was closed"))
         else:
@@ -316,7 +316,7 @@ class _Channel(asyncio.Protocol):
             self.hang_up()
             return
         reply.answered = True
-        reply.heard_s = self._pool.heard_s = ENGINES.time()
+        reply.progress_s = self._pool.progress_s = ENGINE_CLOCK.time()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:

@@ -18,7 +18,7 @@ from agentgym_rl.core.engine import UNKNOWN_VERSION, Delta, Engine, FinishReason
 from agentgym_rl.core.errors import EngineError, RequestRefused
 from agentgym_rl.core.task import derived_seed
 from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 from agentgym_rl.runtime.waiting import Changes
 
 SHUNNED_S = 0.5
@@ -49,8 +49,8 @@ class Replica:
     shunned_until_s: float = 0.0
     unanswered_since_s: float | None = None
     """The time of the first request sent since the last token came; None if there is none."""
-    heard_s: float = -math.inf
-    """The time of the last token, on the clock `ENGINES`."""
+    progress_s: float = -math.inf
+    """The time of the last token, on the clock `ENGINE_CLOCK`."""
     waits: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The timeouts of the requests that wait for their next tokens."""
 
@@ -69,7 +69,7 @@ class Replica:
     def answered(self) -> None:
         """Record that a token came."""
         self.unanswered_since_s = None
-        self.heard_s = ENGINES.time()
+        self.progress_s = ENGINE_CLOCK.time()
 
     def woke(self) -> None:
         """Restart the clock after a sleep, during which no token could come."""
@@ -169,10 +169,10 @@ class Replicas:
         self.calm = self.updates
         self.changes.notify()
 
-    def heard_s(self, session_id: str) -> float:
-        """Return the time of the last token of a session's replica, on the clock `ENGINES`."""
+    def progress_s(self, session_id: str) -> float:
+        """Return the time of the last token of a session's replica, on the clock `ENGINE_CLOCK`."""
         home = self._homes.get(session_id)
-        return -math.inf if home is None or home.gone else home.heard_s
+        return -math.inf if home is None or home.gone else home.progress_s
 
     def choose(self, session_id: str) -> tuple[Replica, bool]:
         """Return the replica for a request, and whether the session used another one before.

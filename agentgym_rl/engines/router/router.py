@@ -12,7 +12,7 @@ from typing import Literal
 from agentgym_rl.config import OwnEngineConfig
 from agentgym_rl.core.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 
 from .engine_choice import SHUNNED_S, PendingTurn, Replica, Replicas, Segment, joined
 
@@ -78,7 +78,7 @@ class Router(Sampler):
         """The version that replicas may begin to serve; None if no update is in progress."""
         self.asleep = False
         """The flag that all live replicas sleep: their requests wait."""
-        self._heard_s: dict[str, float] = {}
+        self._progress_s: dict[str, float] = {}
         """The time of the last token of each session with a turn in progress."""
         self.num_salts = 0
         """The number of times that salts were renewed."""
@@ -161,14 +161,14 @@ class Router(Sampler):
 
     def set_asleep(self, asleep: bool) -> None:
         """Record that all replicas fall asleep, or are awake again. Deadlines of this process stand
-        still during sleep (`ENGINES`), and no replica counts as silent. Idempotent."""
+        still during sleep (`ENGINE_CLOCK`), and no replica counts as silent. Idempotent."""
         if asleep is self.asleep:
             return
         self.asleep = asleep
         if asleep:
-            ENGINES.sleep()
+            ENGINE_CLOCK.sleep()
         else:
-            ENGINES.wake()
+            ENGINE_CLOCK.wake()
             for replica in self._replicas.serving:
                 replica.woke()
         self._replicas.changes.notify()
@@ -177,8 +177,8 @@ class Router(Sampler):
         found = (replica.engine.no_support(sampling) for replica in self._replicas.serving)
         return next(filter(None, found), "")
 
-    def heard_s(self, session_id: str) -> tuple[float, float]:
-        return self._heard_s.get(session_id, -math.inf), self._replicas.heard_s(session_id)
+    def progress_s(self, session_id: str) -> tuple[float, float]:
+        return self._progress_s.get(session_id, -math.inf), self._replicas.progress_s(session_id)
 
     async def wait_serving(self, *, who: str, timeout_s: float) -> None:
         """Wait until some replica is in service.
@@ -228,7 +228,7 @@ class Router(Sampler):
             got: list[Delta] = []
             try:
                 while not finished and (delta := await segment.next()) is not None:
-                    self._heard_s[session_id] = ENGINES.time()
+                    self._progress_s[session_id] = ENGINE_CLOCK.time()
                     finished = delta.finish_reason is not None
                     if not whole:
                         turn.sampled.extend(delta.token_ids)
@@ -237,7 +237,7 @@ class Router(Sampler):
                     else:
                         yield delta
             finally:
-                self._heard_s.pop(session_id, None)
+                self._progress_s.pop(session_id, None)
                 await segment.close()
             if whole:
                 self._take_whole(turn, segment, got, finished=finished)
@@ -307,18 +307,18 @@ class Router(Sampler):
         return replica
 
     async def _wait_for_any(self, turn: PendingTurn) -> None:
-        replicas, deadline = self._replicas, ENGINES.time() + self._wait_s
+        replicas, deadline = self._replicas, ENGINE_CLOCK.time() + self._wait_s
         while not (self._closed or replicas.open):
             try:
                 await replicas.changes.wait_for(
                     lambda: self._closed or bool(replicas.open),
                     who=f"request {turn.request_id}",
                     what=f"an engine that takes requests (in service: {self.serving or 'none'})",
-                    timeout_s=max(deadline - ENGINES.time(), _LOOK_S if self.asleep else 0.0),
+                    timeout_s=max(deadline - ENGINE_CLOCK.time(), _LOOK_S if self.asleep else 0.0),
                     on="engine",
                 )
             except TimeoutError as error:
-                if not self.asleep and ENGINES.time() >= deadline:
+                if not self.asleep and ENGINE_CLOCK.time() >= deadline:
                     raise EngineError(str(error)) from error
 
     def _account(self, segment: Segment) -> None:

@@ -19,7 +19,12 @@ import msgspec
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import call_id, reasoning_keys
 from agentgym_rl.gateway.parsers import Event, ToolCall
-from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, beside, check_values
+from agentgym_rl.gateway.request.body import (
+    INLINE_SIZE,
+    TOKEN_SIZE,
+    check_values,
+    in_thread_if_large,
+)
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.session.session import Session
@@ -122,7 +127,8 @@ class Writer(ABC):
     """A writer of the reply to one request: either `whole`, or `begin`, `events`…, `end`."""
 
     ending_size: int = 0
-    """The size of the work of `whole` or `end` that does not grow with the reply; see `beside`."""
+    """The size of the work of `whole` or `end` that does not grow with the reply; see
+    `in_thread_if_large`."""
 
     @abstractmethod
     def whole(self) -> bytes:
@@ -173,7 +179,7 @@ class Route(ABC):
             self.check_size(body)
             return read()
 
-        return await beside(num_new, checked if num_new >= INLINE_SIZE else read)
+        return await in_thread_if_large(num_new, checked if num_new >= INLINE_SIZE else read)
 
 
 class Question(Route):
@@ -272,10 +278,10 @@ async def deliver(
 
     if not stream:
         size = TOKEN_SIZE * await produce(keep) + writer.ending_size
-        return await exchange.whole(await beside(size, writer.whole))
+        return await exchange.whole(await in_thread_if_large(size, writer.whole))
     async with kept_alive(exchange, every_s=keep_alive_s):
         size = TOKEN_SIZE * await produce(send) + writer.ending_size
-    await exchange.events(await beside(size, writer.end), last=True)
+    await exchange.events(await in_thread_if_large(size, writer.end), last=True)
 
 
 @asynccontextmanager

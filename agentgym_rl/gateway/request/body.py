@@ -43,7 +43,9 @@ _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="gateway")
 """The executor, with few threads: each takes a share of the interpreter from the event loop."""
 
 
-async def beside(size: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def in_thread_if_large(
+    size: int, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
     """Call `function`, whose work grows with `size`: inline if that is small, else in a thread
     while the event loop serves other requests."""
     if size < INLINE_SIZE:

@@ -51,10 +51,10 @@ from agentgym_rl.gateway.dialects.formats import (
 )
 from agentgym_rl.gateway.errors import ApiError, no_websocket, too_busy, wrong_method
 from agentgym_rl.gateway.parsers import readers_of
-from agentgym_rl.gateway.request.body import beside, body_of, check_values, key_of
+from agentgym_rl.gateway.request.body import body_of, check_values, in_thread_if_large, key_of
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.offered_tools import OmittedNames
-from agentgym_rl.gateway.retries_and_hangups import Asked, Exchange
+from agentgym_rl.gateway.retries_and_hangups import Exchange, RequestIdentity
 from agentgym_rl.gateway.session.prompts import count_prompt
 from agentgym_rl.gateway.session.session import (
     Session,
@@ -65,7 +65,7 @@ from agentgym_rl.gateway.session.session import (
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.turn import open_turns, sample
 from agentgym_rl.runtime.http_server import App, Receive, Scope, Send, header, reply, serving
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 from agentgym_rl.runtime.tasks import together
 
 from .blame import blamed
@@ -210,7 +210,7 @@ class SessionServer(ABC):
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         asked = ResourceRequest(method, () if parts == ("",) else parts, query, body)
         with blamed(session):
-            found = await beside(len(body), resources.serve, session, asked)
+            found = await in_thread_if_large(len(body), resources.serve, session, asked)
         if found is None:
             there = ", ".join(f"{' '.join(v)} {p}" for p, v in resources.operations.items())
             why = f"No route {method} {path}; there are {there}."
@@ -263,7 +263,7 @@ class SessionServer(ABC):
 
     async def _at_once(self, question: Question, session: Session, body: bytes) -> bytes:
         with blamed(session):
-            async with ENGINES.timeout(session.turn_timeout_s):
+            async with ENGINE_CLOCK.timeout(session.turn_timeout_s):
                 return await question.answer(session, body)
 
     async def _turn(
@@ -276,8 +276,8 @@ class SessionServer(ABC):
         send: Send,
     ) -> None:
         num_new = session.bodies.num_new(body)
-        digest = await beside(num_new, session.bodies.digest, body)
-        asked = Asked.of(scope, dialect.path, digest, num_new)
+        digest = await in_thread_if_large(num_new, session.bodies.digest, body)
+        asked = RequestIdentity.of(scope, dialect.path, digest, num_new)
         earlier = session.exchanges.earlier(asked)
         if earlier is not None:
             session.counters["joined_retries"] += 1
@@ -304,10 +304,10 @@ class SessionServer(ABC):
         """
         grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
         with blamed(session):
-            async with ENGINES.timeout(
+            async with ENGINE_CLOCK.timeout(
                 session.turn_timeout_s,
-                own=lambda: max(session.heard_s, self.heard_s(session)[0]),
-                others=lambda: self.heard_s(session)[1],
+                own=lambda: max(session.progress_s, self.progress_s(session)[0]),
+                others=lambda: self.progress_s(session)[1],
             ) as deadline:
                 session.in_flight.add(deadline)
                 try:
@@ -317,7 +317,7 @@ class SessionServer(ABC):
                         watcher.cancel()
                 finally:
                     session.in_flight.discard(deadline)
-                    session.heard_s = ENGINES.time()
+                    session.progress_s = ENGINE_CLOCK.time()
 
     def note_omissions(self, session: Session, request: ChatRequest) -> None:
         """Count and name what the model does not see of an accepted request."""
@@ -336,8 +336,8 @@ class SessionServer(ABC):
                 ", ".join(sorted(found)),
             )
 
-    def heard_s(self, session: Session) -> tuple[float, float]:
-        """Return the times of the last tokens for a session; see `Sampler.heard_s`."""
+    def progress_s(self, session: Session) -> tuple[float, float]:
+        """Return the times of the last tokens for a session; see `Sampler.progress_s`."""
         return -math.inf, -math.inf
 
     def _admit(self, session: Session) -> None:
@@ -455,8 +455,8 @@ class Gateway(SessionServer):
         keep_alive_s = self._config.keep_alive_s
         await deliver(exchange, writer, produce, stream=request.stream, keep_alive_s=keep_alive_s)
 
-    def heard_s(self, session: Session) -> tuple[float, float]:
-        return self._sampler.heard_s(session.id)
+    def progress_s(self, session: Session) -> tuple[float, float]:
+        return self._sampler.progress_s(session.id)
 
     async def _count(self, session: Session, request: ChatRequest, size: int) -> dict[str, Any]:
         count = await count_prompt(

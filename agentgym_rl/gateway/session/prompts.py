@@ -19,13 +19,13 @@ from agentgym_rl.gateway.messages import (
     thoughts_of,
     with_thoughts,
 )
-from agentgym_rl.gateway.request.body import INLINE_SIZE, beside
+from agentgym_rl.gateway.request.body import INLINE_SIZE, in_thread_if_large
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.template import render_check
 from agentgym_rl.gateway.template.chat_format import ChatFormat, TooLong
 
 from .session import Session
-from .tree import Context, ForkCause, Place, Sampled
+from .tree import Context, ForkCause, Location, Sampled
 
 ThinkingHistory = Literal["as_generated", "template"]
 
@@ -99,14 +99,14 @@ async def _raw_context(
     continues, if any. A text is always tokenised on its own, never to match those tokens."""
     if isinstance(prompt, str):
         try:
-            ids = await beside(len(prompt), chat.encode_raw, prompt, most=max_model_len)
+            ids = await in_thread_if_large(len(prompt), chat.encode_raw, prompt, most=max_model_len)
         except TooLong as error:
             raise _overflow(error, max_model_len, param="prompt") from error
     else:
         ids = list(prompt)
     if len(ids) >= max_model_len:
         raise context_overflow(max_model_len, len(ids), param="prompt")
-    base, start = await beside(8 * len(ids), session.tree.longest_beginning, ids)
+    base, start = await in_thread_if_large(8 * len(ids), session.tree.longest_beginning, ids)
     return session.tree.continue_ids(ids, base, start)
 
 
@@ -127,15 +127,15 @@ def _understood(chat: ChatFormat, request: ChatRequest) -> ChatRequest:
 async def _apart(session: Session, request: ChatRequest, size: int) -> ChatRequest:
     """Return a request in which turns that the client has joined are apart again."""
     looks = size + _PLACE_SIZE * len(request.messages)
-    return await beside(looks, session.taken_apart, request)
+    return await in_thread_if_large(looks, session.taken_apart, request)
 
 
-async def _located(session: Session, request: ChatRequest, size: int) -> Place:
+async def _located(session: Session, request: ChatRequest, size: int) -> Location:
     """Return the place of the conversation. Tools and arguments that are nested too deeply for a
     JSON writer are a 400."""
     try:
         looks = size + _PLACE_SIZE * len(request.messages)
-        return await beside(looks, session.locate, request)
+        return await in_thread_if_large(looks, session.locate, request)
     except RecursionError as error:
         raise bad_request("tools or arguments are nested too deeply", param="tools") from error
 
@@ -149,7 +149,9 @@ class _Begun:
     cut: Sampled | None
 
 
-async def _begun(asking: _Asking, request: ChatRequest, size: int) -> tuple[Place, _Begun | None]:
+async def _begun(
+    asking: _Asking, request: ChatRequest, size: int
+) -> tuple[Location, _Begun | None]:
     """Return the place of a reply, and its beginning if the request has one."""
     if not request.continues:
         return await _located(asking.session, request, size), None
@@ -245,7 +247,7 @@ class _Writer:
     """A writer of the tokens that a request adds to a place of the tree."""
 
     chat: ChatFormat
-    place: Place
+    place: Location
     tools: Sequence[Mapping[str, Any]] | None
     kwargs: Mapping[str, Any]
     thinking: ThinkingHistory
@@ -375,7 +377,7 @@ def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
 
 
 async def _tokenised(
-    asking: _Asking, request: ChatRequest, place: Place, begun: _Begun | None, size: int
+    asking: _Asking, request: ChatRequest, place: Location, begun: _Begun | None, size: int
 ) -> _New:
     """Return the tokens that a request adds to its place."""
     session, chat, most = asking.session, asking.chat, asking.max_model_len
@@ -384,7 +386,7 @@ async def _tokenised(
     try:
         if size < INLINE_SIZE:
             size = writer.size() if chat.is_probed(kwargs) else INLINE_SIZE
-        return await beside(size, writer.write)
+        return await in_thread_if_large(size, writer.write)
     except TooLong as error:
         raise _overflow(error, writer.most) from error
     except (ValueError, RecursionError) as error:

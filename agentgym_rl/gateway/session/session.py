@@ -35,7 +35,7 @@ from agentgym_rl.runtime.lru_dict import LruDict
 from agentgym_rl.runtime.pausable_clock import LONGEST_ALONE
 
 from .rows import Credits, export_rows, num_lost
-from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
+from .tree import Context, Location, Sample, Sampled, SiblingOf, Tree
 from .unmet_form import unmet
 
 if TYPE_CHECKING:
@@ -238,8 +238,8 @@ class Session:
         self._messages: list[Mapping[str, Any]] = []
         self._form: ReplyForm | None = None
         self._tools: Sequence[Mapping[str, Any]] = ()
-        self.heard_s = -math.inf
-        """The time of the last token, or of the end of a turn, on the clock `ENGINES`."""
+        self.progress_s = -math.inf
+        """The time of the last token, or of the end of a turn, on the clock `ENGINE_CLOCK`."""
         self.in_flight: set[asyncio.Timeout] = set()
         """The deadlines of the turns in progress, through which `abort` ends them."""
         self._tag = secrets.token_hex(4)  # session ids may repeat, request ids must not
@@ -268,7 +268,7 @@ class Session:
         _, found, number = reply_id.rpartition(self.request_id(0).removesuffix("0"))
         return int(number) if found and number.isdecimal() and len(number) < 16 else None
 
-    def locate(self, request: ChatRequest) -> Place:
+    def locate(self, request: ChatRequest) -> Location:
         """Return the place of a request's conversation in the tree; a thread may call this."""
         return self.tree.locate(
             request.messages, tools=request.tools, template_kwargs=request.template_kwargs
@@ -280,7 +280,7 @@ class Session:
         apart = self.tree.taken_apart(said, tools=request.tools, template_kwargs=kwargs)
         return request if apart is said else replace(request, messages=apart)
 
-    def take(self, place: Place) -> None:
+    def take(self, place: Location) -> None:
         """Count a request answered from `place`, and remember the place for a faster search."""
         self.tree.remember(place)
         self.counters["ambiguous_echoes"] += place.guessed

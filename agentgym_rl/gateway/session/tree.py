@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, Literal
 
-from agentgym_rl.core.choices import Choices
 from agentgym_rl.core.engine import RoutedTokens
 from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.core.token_records import Choices
 from agentgym_rl.gateway.messages import (
     MessageKey,
     message_key,
@@ -239,7 +239,7 @@ class Walks:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """The place of a conversation: `tail` are the messages after the last sampled turn found."""
 
     root: Root
@@ -257,7 +257,7 @@ class Place:
     step: tuple[Walk, Walk] | None = None
     """A walk and its extension, which `Tree.remember` keeps for a faster search the next time."""
 
-    def beginning(self, begun: Mapping[str, Any], cut: Sampled | None) -> Place:
+    def beginning(self, begun: Mapping[str, Any], cut: Sampled | None) -> Location:
         """Return the place of a reply that goes on after `begun`: exactly, if that is a reply that
         was `cut`."""
         if cut is None:
@@ -292,7 +292,7 @@ class Tree:
         *,
         tools: Messages | None = None,
         template_kwargs: Mapping[str, Any] = NO_KWARGS,
-    ) -> Place:
+    ) -> Location:
         """Follow `messages` down the tree as far as they match recorded messages and turns.
 
         A thread may do this while turns are committed: existing nodes do not change.
@@ -305,7 +305,7 @@ class Tree:
             walk = Walk(tools, template_kwargs, leading, leading, root, root, num_cleared)
         return self._go_on(walk, messages[len(walk.said) :])
 
-    def remember(self, place: Place) -> None:
+    def remember(self, place: Location) -> None:
         """Keep how far a conversation was found; do not call this from a thread."""
         if place.step is not None:
             self._walks.keep(*place.step)
@@ -322,7 +322,7 @@ class Tree:
         start = 0 if walk is None else len(walk.said)
         return taken_apart(messages, start, tools, of_request=self.of_request, following=_replies)
 
-    def _go_on(self, walk: Walk, new: Messages) -> Place:
+    def _go_on(self, walk: Walk, new: Messages) -> Location:
         """Follow `new` messages from the end of a walk."""
         keys = [message_key(message) for message in new]
         whole, start = list(new), 0
@@ -359,9 +359,9 @@ class Tree:
         step = None if sure is None else (walk, walk.to(new, whole, *sure))
         whole = [*walk.whole, *whole]
         tail, tail_keys = whole[len(walk.said) + start :], tuple(keys[start:])
-        return Place(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
+        return Location(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
 
-    def continued(self, place: Place, begun: Mapping[str, Any]) -> Sampled | None:
+    def continued(self, place: Location, begun: Mapping[str, Any]) -> Sampled | None:
         """Return the reply to the messages at `place` that has the text of `begun`; None if there
         is none."""
         key = message_key(begun)
@@ -392,11 +392,16 @@ class Tree:
         """Return the context of a prompt of token ids: the ids after the path to `base`, their
         `longest_beginning` with length `start`, or a path of its own."""
         root = self._roots.setdefault(_OF_IDS, Root()) if base is None else base.context.root
-        place = Place(root, base or root, (), (), (("ids", *ids[start:]),), None, False, False)
+        place = Location(root, base or root, (), (), (("ids", *ids[start:]),), None, False, False)
         return self.extend(place, ids[start:], base=base)
 
     def extend(
-        self, place: Place, ids: list[int], *, base: Sampled | None, cause: ForkCause | None = None
+        self,
+        place: Location,
+        ids: list[int],
+        *,
+        base: Sampled | None,
+        cause: ForkCause | None = None,
     ) -> Context:
         """Add the tokens of `place`'s tail, after `base` or as a new prompt.
 
@@ -406,7 +411,7 @@ class Tree:
         context = Context(place.root, base, ids, place.anchor, edited, self._quoted(place, base))
         return place.anchor.next.setdefault(place.tail_keys, context)
 
-    def _quoted(self, place: Place, base: Sampled | None) -> Sampled | None:
+    def _quoted(self, place: Location, base: Sampled | None) -> Sampled | None:
         """Return the turn that messages quote which do not continue the path before them."""
         if not self.turns or (base is not None and base is place.anchor):
             return None

@@ -33,7 +33,7 @@ from .index import (
     row_tasks,
     weight_of,
 )
-from .readers import Found, Place, Reader, hub_splits
+from .readers import Found, Reader, RowPosition, hub_splits
 from .rows import CONTENT, Rows, content_of, files_of, open_file
 
 __all__ = [
@@ -42,10 +42,10 @@ __all__ = [
     "Epochs",
     "Found",
     "MakeTasks",
-    "Place",
     "Reader",
     "Row",
     "RowIndex",
+    "RowPosition",
     "RowRefused",
     "RowTask",
     "RowTasks",

@@ -18,7 +18,7 @@ from agentgym_rl.core.errors import ArlError, ConfigError
 from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, TaskSource, derived_number
 
 from .fields import Row, RowRefused, check_text, shorten, words_of
-from .readers import Place, Reader
+from .readers import Reader, RowPosition
 from .rows import CONTENT, Rows, content_of
 
 _log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class RowIndex:
             ConfigError: the data has changed since, or the maker is no pure function.
         """
         reader = self.readers[self._reader[number]]
-        place: Place = (self._place[2 * number], self._place[2 * number + 1])
+        place: RowPosition = (self._place[2 * number], self._place[2 * number + 1])
         row = reader.at(place)
         try:
             made = _tasks_of(self.makers[self._reader[number]], row, reader.name)
@@ -193,7 +193,7 @@ class RowIndex:
                 self.num_tasks_refused += refused
 
     def _add(
-        self, which: int, place: Place, part: int, digest: int, split: Split, content: str
+        self, which: int, place: RowPosition, part: int, digest: int, split: Split, content: str
     ) -> None:
         self._reader.append(which)
         self._place.extend(place)

@@ -91,12 +91,12 @@ class Stamp:
             raise ConfigError(f"{self.path} has changed since its rows were counted: start again")
 
 
-Place = tuple[int, int]
+RowPosition = tuple[int, int]
 """The place of a row; each reader defines the meaning of the two numbers."""
 
 
 class Found(NamedTuple):
-    place: Place
+    place: RowPosition
     where: str
     """The place for error messages: the file and the line or row."""
     row: Row
@@ -120,7 +120,7 @@ class Reader(ABC):
         """
 
     @abstractmethod
-    def at(self, place: Place) -> Row:
+    def at(self, place: RowPosition) -> Row:
         """Return the row at a place.
 
         Raises:
@@ -146,7 +146,7 @@ class JsonFile(Reader):
             head = file.read(4096).removeprefix(_BOM).lstrip()
         return self._elements() if head.startswith(b"[") else self._lines()
 
-    def at(self, place: Place) -> Row:
+    def at(self, place: RowPosition) -> Row:
         start, size = place
         self._stamp.check()
         with self._path.open("rb") as file:
@@ -253,7 +253,7 @@ class ParquetFile(Reader):
                     row += 1
                     yield Found((group, number), f"{self.name}, row {row}", _row(table, number))
 
-    def at(self, place: Place) -> Row:
+    def at(self, place: RowPosition) -> Row:
         group, number = place
         self._stamp.check()
         table = RECENT.get((self._stamp, group))
@@ -312,7 +312,7 @@ class HubSplit(Reader):
         for number in range(len(self._rows)):
             yield Found((number, 0), f"{self.name}, row {number + 1}", self._rows[number])
 
-    def at(self, place: Place) -> Row:
+    def at(self, place: RowPosition) -> Row:
         return self._rows[place[0]]
 
 

@@ -24,7 +24,7 @@ from .inside import FOLDER, run_inside
 from .presets import PRESETS, Launch, Preset, preset_start
 from .program import MAX_BYTES, TAIL_CHARS, Program, Start, running
 from .tool_server import Calls, serving_tools
-from .variables import own_variables, search_path, task_file, told_variables, variables
+from .variables import episode_variables, own_variables, search_path, task_file, variables
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -85,12 +85,12 @@ class Command(Agent):
         messages, _ = await env.reset()
         tools, calls = EnvTools(env), Calls()
         if self._inside:
-            told = {**told_variables(Path(FOLDER), client, model=model), **self._own}
+            environ = {**episode_variables(Path(FOLDER), client, model=model), **self._own}
             answer = await run_inside(
                 await env.open_sandbox(),
                 self.argv,
                 self._preset,
-                told,
+                environ,
                 task_file=task_file(task_id=task.id, messages=messages, tools=[]),
                 prompt=_prompt(messages),
             )
@@ -102,9 +102,9 @@ class Command(Agent):
                 url = await self._serve(stack, tools, calls)
             except OSError as error:  # no space, no handles
                 raise InfraError(f"a program cannot be given its task: {error}") from error
-            about = told_variables(folder, client, model=model)
-            told = variables(about, mcp_url=url, own=self._own)
-            start, launch = self._start(folder, told, messages)
+            about = episode_variables(folder, client, model=model)
+            environ = variables(about, mcp_url=url, own=self._own)
+            start, launch = self._start(folder, environ, messages)
             program = stack.enter_context(running(start, max_bytes=MAX_BYTES))
             await _play(program, tools, calls)
             if tools.ended:
@@ -113,14 +113,14 @@ class Command(Agent):
         await tools.say({"role": "assistant", "content": answer})
 
     def _start(
-        self, folder: Path, told: Mapping[str, str], messages: Sequence[Message]
+        self, folder: Path, environ: Mapping[str, str], messages: Sequence[Message]
     ) -> tuple[Start, Launch]:
         """Return the way to start the program in the folder of its episode."""
         if self._preset is None:
-            return Start(argv=self.argv, cwd=folder, env=told), Launch()
+            return Start(argv=self.argv, cwd=folder, env=environ), Launch()
         prompt, own_tools = _prompt(messages), self._own_tools
         start, launch = preset_start(
-            self._preset, self.argv, folder, told, prompt=prompt, own_tools=own_tools
+            self._preset, self.argv, folder, environ, prompt=prompt, own_tools=own_tools
         )
         return replace(start, env={**start.env, **self._own}), launch
 
@@ -155,14 +155,14 @@ async def _play(program: Program, tools: EnvTools, calls: Calls) -> None:
     async with asyncio.TaskGroup() as tasks:
         ending = tasks.create_task(program.wait(), name="program")
         ending.add_done_callback(lambda _: calls.close())
-        while (asked := await calls.next()) is not None:
-            asked.reply(await tools.call(asked.name, asked.arguments))
+        while (call := await calls.next()) is not None:
+            call.reply(await tools.call(call.name, call.arguments))
             if tools.ended:
                 ending.cancel()
                 return
     if (code := ending.result()) != 0:
-        said = program.stderr[-TAIL_CHARS:].strip() or "nothing on standard error"
-        raise AgentError(f"the program {_end(code)}; it said: {said}")
+        errors = program.stderr[-TAIL_CHARS:].strip() or "nothing on standard error"
+        raise AgentError(f"the program {_end(code)}; it said: {errors}")
 
 
 def _only(group: BaseExceptionGroup) -> BaseException:
@@ -188,7 +188,7 @@ def _answer(program: Program, file: Path, launch: Launch) -> str:
             found = opened.read(MAX_BYTES + 1)
         too_long, text = len(found) > MAX_BYTES, found.decode(errors="replace")
     else:
-        too_long, text = program.said_too_much, program.stdout
+        too_long, text = program.wrote_too_much, program.stdout
     if too_long:
         raise AgentError(f"the program's final message is longer than {MAX_BYTES} bytes")
     if launch.answer and not file.is_file():

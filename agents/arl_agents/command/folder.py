@@ -111,9 +111,9 @@ def _start(folder: Path, name: str) -> str:
 
 
 def _version(python: str) -> str:
-    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
-    told = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True)
-    return told.stdout.strip()
+    script = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([python, "-c", script], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ async def run_inside(
     sandbox: Sandbox,
     argv: Sequence[str],
     preset: Preset | None,
-    told: Mapping[str, str],
+    env: Mapping[str, str],
     *,
     task_file: bytes,
     prompt: str,
@@ -47,35 +47,35 @@ async def run_inside(
         AgentError: the program failed, or is not in the sandbox.
         SandboxError: the sandbox failed.
     """
-    url = urlsplit(told["OPENAI_BASE_URL"])
+    url = urlsplit(env["OPENAI_BASE_URL"])
     port = url.port or (443 if url.scheme == "https" else 80)
     here = f"http://127.0.0.1:{PORT}"
     home = f"{FOLDER}/home"
     image = sandbox.image
     path = (image.env.get("PATH") if image is not None else None) or PATH
-    told = {
+    env = {
         "PATH": f"{MOUNT}/bin:{path}",
-        **told,
+        **env,
         "OPENAI_BASE_URL": f"{here}{url.path}",
         "ANTHROPIC_BASE_URL": f"{here}{url.path.removesuffix('/v1')}",
     }
     launch = Launch()
     if preset:
-        launch = launch_of(preset, told, home=home, own_tools=True, confined=True)
+        launch = launch_of(preset, env, home=home, own_tools=True, confined=True)
     words, reads_prompt = command_line(launch, argv, prompt)
     files = {f"{home}/{name}": text.encode() for name, text in launch.files.items()}
     async with sandbox.forward(PORT, f"{url.hostname}:{port}"):
-        await sandbox.write_files({**files, told["ARL_TASK_FILE"]: task_file})
+        await sandbox.write_files({**files, env["ARL_TASK_FILE"]: task_file})
         result = await sandbox.exec(
             words,
             stdin=prompt.encode() if reads_prompt else b"",
-            env={"HOME": home, **told, **launch.env},
+            env={"HOME": home, **env, **launch.env},
         )
     if result.status in STOPPED:
         return f"(the program was stopped: {result.status.value})"
     if not result.ok:
         raise AgentError(_failure(words[0], result, preset))
-    return await _answer(sandbox, result, launch, told["ARL_ANSWER_FILE"])
+    return await _answer(sandbox, result, launch, env["ARL_ANSWER_FILE"])
 
 
 async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_file: str) -> str:
@@ -96,9 +96,9 @@ async def _answer(sandbox: Sandbox, result: ExecResult, launch: Launch, answer_f
 
 
 def _failure(program: str, result: ExecResult, preset: Preset | None) -> str:
-    said = result.stderr_text[-TAIL_CHARS:].strip() or "nothing on standard error"
+    errors = result.stderr_text[-TAIL_CHARS:].strip() or "nothing on standard error"
     if result.exit_code == 127:
         remedy = f"; to install it: {preset.install} in the image, or {_SHOWN}" if preset else ""
-        return f"there is no program {program!r} in the sandbox{remedy}; it said: {said}"
+        return f"there is no program {program!r} in the sandbox{remedy}; it said: {errors}"
     how = f"exit code {result.exit_code}" if result.signal is None else f"signal {result.signal}"
-    return f"the program ended with {how} ({result.status.value}); it said: {said}"
+    return f"the program ended with {how} ({result.status.value}); it said: {errors}"

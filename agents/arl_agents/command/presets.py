@@ -1,6 +1,6 @@
 """Presets: the command line, the variables and the configuration files of known programs.
 
-    Told (model, key, prompt, tools) ──► a preset ──► Launch (arguments, variables, files)
+    LaunchContext (model, key, …) ──► a preset ──► Launch (arguments, variables, files)
 
 Each program gets a home folder of its own for the episode, so that it reads no configuration of the
 user's and concurrent episodes share nothing. Telemetry, update checks and requests that are no part
@@ -24,7 +24,7 @@ SERVER = "environment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LaunchContext:
     """The facts about an episode from which a preset makes a launch."""
 
     base_url: str
@@ -73,20 +73,20 @@ class Preset:
     program: str
     install: str
     """The command that installs the program."""
-    launch: Callable[[Told], Launch]
+    launch: Callable[[LaunchContext], Launch]
     takes_mcp: bool = True
     """Whether the program can use the environment's tools; otherwise it has only its own tools."""
 
 
-def _claude_code(told: Told) -> Launch:
+def _claude_code(context: LaunchContext) -> Launch:
     """Return the launch of Claude Code. Its attribution header would change with each request, and
     would begin a new row."""
-    servers = {SERVER: {"type": "http", "url": told.mcp_url}} if told.mcp_url else {}
+    servers = {SERVER: {"type": "http", "url": context.mcp_url}} if context.mcp_url else {}
     arguments = (
         *("--print", "--output-format", "text", "--no-session-persistence"),
         *("--strict-mcp-config", "--mcp-config", _json({"mcpServers": servers})),
         *("--setting-sources", "", "--permission-mode", "bypassPermissions"),
-        *(() if told.own_tools else ("--tools", "")),
+        *(() if context.own_tools else ("--tools", "")),
     )
     one_model = ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
     families = (f"ANTHROPIC_DEFAULT_{name}_MODEL" for name in ("HAIKU", "SONNET", "OPUS"))
@@ -96,23 +96,23 @@ def _claude_code(told: Told) -> Launch:
         *("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "CLAUDE_CODE_DISABLE_TERMINAL_TITLE"),
     )
     env = {
-        **dict.fromkeys((*one_model, *families), told.model),
+        **dict.fromkeys((*one_model, *families), context.model),
         **dict.fromkeys(off, "1"),
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "ENABLE_TOOL_SEARCH": "false",  # with `defer_loading` the model would not see the tools
-        "CLAUDE_CONFIG_DIR": f"{told.home}/.claude",
+        "CLAUDE_CONFIG_DIR": f"{context.home}/.claude",
         "IS_SANDBOX": "1",  # else it refuses to bypass permissions as root
     }
     return Launch(arguments=arguments, env=env)
 
 
-def _codex(told: Told) -> Launch:
+def _codex(context: LaunchContext) -> Launch:
     """Return the launch of Codex. Only a provider of the configuration file has another address."""
-    shell = "workspace-write" if told.own_tools else "read-only"
-    if told.confined:
+    shell = "workspace-write" if context.own_tools else "read-only"
+    if context.confined:
         shell = "danger-full-access"  # it could make no sandbox in ours
     settings: dict[str, Any] = {
-        "model": told.model,
+        "model": context.model,
         "model_provider": "arl",
         "approval_policy": "never",
         "sandbox_mode": shell,
@@ -122,59 +122,59 @@ def _codex(told: Told) -> Launch:
         "feedback.enabled": False,
         "history.persistence": "none",
         "model_providers.arl.name": "arl",
-        "model_providers.arl.base_url": told.base_url,
+        "model_providers.arl.base_url": context.base_url,
         "model_providers.arl.env_key": "OPENAI_API_KEY",
         "model_providers.arl.wire_api": "responses",
     }
-    if told.mcp_url:
-        settings[f"mcp_servers.{SERVER}.url"] = told.mcp_url
+    if context.mcp_url:
+        settings[f"mcp_servers.{SERVER}.url"] = context.mcp_url
         settings[f"mcp_servers.{SERVER}.default_tools_approval_mode"] = "approve"
-    if not told.own_tools:
+    if not context.own_tools:
         for name in ("features.shell_tool", "features.multi_agent", "features.goals"):
             settings[name] = False
     config = "".join(f"{name} = {_json(value)}\n" for name, value in settings.items())
     arguments = (
         *("exec", "--skip-git-repo-check", "--ephemeral", "--color", "never"),
-        *("--output-last-message", told.answer_file, "-"),
+        *("--output-last-message", context.answer_file, "-"),
     )
     return Launch(
         arguments=arguments,
-        env={"CODEX_HOME": f"{told.home}/.codex"},
+        env={"CODEX_HOME": f"{context.home}/.codex"},
         files={".codex/config.toml": config},
     )
 
 
-def _opencode(told: Told) -> Launch:
+def _opencode(context: LaunchContext) -> Launch:
     """Return the launch of opencode. A given title saves the request for one."""
-    options = {"baseURL": told.base_url, "apiKey": told.key}
+    options = {"baseURL": context.base_url, "apiKey": context.key}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "arl",
         "options": options,
-        "models": {told.model: {"name": told.model, "tool_call": True}},
+        "models": {context.model: {"name": context.model, "tool_call": True}},
     }
     config: dict[str, Any] = {
         "$schema": "https://opencode.ai/config.json",
         "provider": {"arl": provider},
         "enabled_providers": ["arl"],
-        "model": f"arl/{told.model}",
-        "small_model": f"arl/{told.model}",
+        "model": f"arl/{context.model}",
+        "small_model": f"arl/{context.model}",
         "autoupdate": False,
         "share": "disabled",
         "permission": "allow",
     }
-    if told.mcp_url:
-        config["mcp"] = {SERVER: {"type": "remote", "url": told.mcp_url, "oauth": False}}
-    if not told.own_tools:
+    if context.mcp_url:
+        config["mcp"] = {SERVER: {"type": "remote", "url": context.mcp_url, "oauth": False}}
+    if not context.own_tools:
         config["permission"] = {"*": "deny", f"{SERVER}_*": "allow"}
     off = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE")
     env = {
         **{f"OPENCODE_DISABLE_{name}": "1" for name in off},
-        "OPENCODE_CONFIG": f"{told.home}/opencode.json",
-        "XDG_CONFIG_HOME": f"{told.home}/.config",
-        "XDG_DATA_HOME": f"{told.home}/.local/share",
-        "XDG_STATE_HOME": f"{told.home}/.local/state",
-        "XDG_CACHE_HOME": f"{told.home}/.cache",
+        "OPENCODE_CONFIG": f"{context.home}/opencode.json",
+        "XDG_CONFIG_HOME": f"{context.home}/.config",
+        "XDG_DATA_HOME": f"{context.home}/.local/share",
+        "XDG_STATE_HOME": f"{context.home}/.local/state",
+        "XDG_CACHE_HOME": f"{context.home}/.cache",
     }
     return Launch(
         arguments=("run", "--pure", "--title", "episode", "--format", "json"),
@@ -202,7 +202,7 @@ _QWEN_TOOLS = (
 """The tools of qwen-code that its allowlist does not rule."""
 
 
-def _qwen_code(told: Told) -> Launch:
+def _qwen_code(context: LaunchContext) -> Launch:
     """Return the launch of qwen-code."""
     settings: dict[str, Any] = {
         "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
@@ -213,32 +213,32 @@ def _qwen_code(told: Told) -> Launch:
         "tools": {"toolSearch": {"enabled": False}},
         "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
     }
-    if told.mcp_url:
-        settings["mcpServers"] = {SERVER: {"httpUrl": told.mcp_url, "trust": True}}
-    if not told.own_tools:
+    if context.mcp_url:
+        settings["mcpServers"] = {SERVER: {"httpUrl": context.mcp_url, "trust": True}}
+    if not context.own_tools:
         settings["tools"]["core"] = ["none"]
         settings["permissions"] = {"deny": _QWEN_TOOLS}
     arguments = (
-        *("--auth-type", "openai", "--model", told.model, "--output-format", "text"),
+        *("--auth-type", "openai", "--model", context.model, "--output-format", "text"),
         *("--approval-mode", "yolo", "--chat-recording=false"),
     )
     files = {".qwen/settings.json": _json(settings)}
     return Launch(arguments=arguments, env={"QWEN_SANDBOX": "false"}, files=files)
 
 
-def _mini_swe_agent(told: Told) -> Launch:
+def _mini_swe_agent(context: LaunchContext) -> Launch:
     """Return the launch of mini-swe-agent, which runs commands in the working folder."""
     env = {
         "MSWEA_CONFIGURED": "true",
         "MSWEA_COST_TRACKING": "ignore_errors",
-        "MSWEA_GLOBAL_CONFIG_DIR": f"{told.home}/.config/mini-swe-agent",
+        "MSWEA_GLOBAL_CONFIG_DIR": f"{context.home}/.config/mini-swe-agent",
         "MSWEA_SILENT_STARTUP": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
-    trajectory = f"{told.home}/trajectory.json"
+    trajectory = f"{context.home}/trajectory.json"
     arguments = (
         *("--yolo", "--exit-immediately", "--cost-limit", "0", "--output", trajectory),
-        *("--model", f"openai/{told.model}"),
+        *("--model", f"openai/{context.model}"),
     )
     return Launch(
         arguments=arguments,
@@ -256,19 +256,23 @@ def _submission(trajectory: str) -> str:
     return ""
 
 
-def _pi(told: Told) -> Launch:
+def _pi(context: LaunchContext) -> Launch:
     """Return the launch of pi."""
     provider = {
-        "baseUrl": told.base_url,
+        "baseUrl": context.base_url,
         "api": "openai-completions",
         "apiKey": "OPENAI_API_KEY",
-        "models": [{"id": told.model}],
+        "models": [{"id": context.model}],
     }
     arguments = (
-        *("--print", "--no-session", "--offline", "--provider", "arl", "--model", told.model),
+        *("--print", "--no-session", "--offline", "--provider", "arl", "--model", context.model),
         *("--no-extensions", "--no-skills", "--no-context-files"),
     )
-    env = {"PI_OFFLINE": "1", "PI_TELEMETRY": "0", "PI_CODING_AGENT_DIR": f"{told.home}/.pi/agent"}
+    env = {
+        "PI_OFFLINE": "1",
+        "PI_TELEMETRY": "0",
+        "PI_CODING_AGENT_DIR": f"{context.home}/.pi/agent",
+    }
     files = {".pi/agent/models.json": _json({"providers": {"arl": provider}})}
     return Launch(arguments=arguments, env=env, files=files)
 
@@ -280,35 +284,35 @@ _CONTINUE_TOOLS = (
 """The tools of Continue's command line, which has no switch for all of them."""
 
 
-def _continue(told: Told) -> Launch:
+def _continue(context: LaunchContext) -> Launch:
     """Return the launch of Continue's command line. JSON is YAML."""
     model = {
-        "name": told.model,
+        "name": context.model,
         "provider": "openai",
-        "model": told.model,
-        "apiBase": told.base_url,
-        "apiKey": told.key,
+        "model": context.model,
+        "apiBase": context.base_url,
+        "apiKey": context.key,
         "roles": ["chat"],
         "capabilities": ["tool_use"],
     }
     config: dict[str, Any] = {"name": "arl", "version": "1.0.0", "schema": "v1", "models": [model]}
-    if told.mcp_url:
-        server = {"name": SERVER, "type": "streamable-http", "url": told.mcp_url}
+    if context.mcp_url:
+        server = {"name": SERVER, "type": "streamable-http", "url": context.mcp_url}
         config["mcpServers"] = [server]
-    excluded = () if told.own_tools else _CONTINUE_TOOLS
+    excluded = () if context.own_tools else _CONTINUE_TOOLS
     arguments = (
-        *("--print", "--silent", "--config", f"{told.home}/config.yaml", "--allow", "*"),
+        *("--print", "--silent", "--config", f"{context.home}/config.yaml", "--allow", "*"),
         *(word for name in excluded for word in ("--exclude", name)),
     )
-    env = {"CONTINUE_GLOBAL_DIR": f"{told.home}/.continue", "CONTINUE_TELEMETRY_ENABLED": "0"}
+    env = {"CONTINUE_GLOBAL_DIR": f"{context.home}/.continue", "CONTINUE_TELEMETRY_ENABLED": "0"}
     files = {"config.yaml": _json(config)}
     return Launch(arguments=arguments, env=env, files=files, prompt_option="--")
 
 
-def _aider(told: Told) -> Launch:
+def _aider(context: LaunchContext) -> Launch:
     """Return the launch of aider, which has no tools: it edits files by the text of the replies."""
     arguments = (
-        *("--model", f"openai/{told.model}", "--openai-api-base", told.base_url),
+        *("--model", f"openai/{context.model}", "--openai-api-base", context.base_url),
         *("--yes-always", "--no-git", "--no-pretty", "--no-check-update", "--analytics-disable"),
         *("--no-show-model-warnings", "--no-show-release-notes", "--no-detect-urls"),
         *("--no-gitignore", "--no-suggest-shell-commands", "--map-tokens", "0"),
@@ -318,17 +322,17 @@ def _aider(told: Told) -> Launch:
 
 
 def launch_of(
-    preset: Preset, told: Mapping[str, str], *, home: str, own_tools: bool, confined: bool = False
+    preset: Preset, env: Mapping[str, str], *, home: str, own_tools: bool, confined: bool = False
 ) -> Launch:
-    """Return the launch of a preset's program for an episode, with its variables `told`."""
+    """Return the launch of a preset's program for an episode, with its variables `env`."""
     return preset.launch(
-        Told(
-            base_url=told["OPENAI_BASE_URL"],
-            key=told["OPENAI_API_KEY"],
-            model=told["ARL_MODEL"],
-            mcp_url=told.get("ARL_MCP_URL", ""),
+        LaunchContext(
+            base_url=env["OPENAI_BASE_URL"],
+            key=env["OPENAI_API_KEY"],
+            model=env["ARL_MODEL"],
+            mcp_url=env.get("ARL_MCP_URL", ""),
             home=home,
-            answer_file=told["ARL_ANSWER_FILE"],
+            answer_file=env["ARL_ANSWER_FILE"],
             own_tools=own_tools,
             confined=confined,
         )
@@ -349,30 +353,30 @@ def preset_start(
     preset: Preset,
     argv: Sequence[str],
     folder: Path,
-    told: Mapping[str, str],
+    env: Mapping[str, str],
     *,
     prompt: str,
     own_tools: bool,
 ) -> tuple[Start, Launch]:
     """Return the way to start a preset's program on this machine; write its files into `folder`.
 
-    `argv` is the program, with further arguments; `told` has the environment variables of the
+    `argv` is the program, with further arguments; `env` has the environment variables of the
     episode.
     """
-    home, work, asked = folder / "home", folder / "work", folder / "prompt.txt"
-    launch = launch_of(preset, told, home=str(home), own_tools=own_tools)
+    home, work, prompt_file = folder / "home", folder / "work", folder / "prompt.txt"
+    launch = launch_of(preset, env, home=str(home), own_tools=own_tools)
     home.mkdir()
     work.mkdir()
     for name, text in launch.files.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text, encoding="utf-8")
-    asked.write_text(prompt, encoding="utf-8")
+    prompt_file.write_text(prompt, encoding="utf-8")
     words, reads_prompt = command_line(launch, argv, prompt)
     start = Start(
         argv=words,
         cwd=work,
-        env={**told, "HOME": str(home), **launch.env},
-        stdin=asked if reads_prompt else None,
+        env={**env, "HOME": str(home), **launch.env},
+        stdin=prompt_file if reads_prompt else None,
     )
     return start, launch
 

@@ -71,7 +71,7 @@ class Program:
         return self._out.decode(errors="replace")
 
     @property
-    def said_too_much(self) -> bool:
+    def wrote_too_much(self) -> bool:
         """Return whether standard output had more than `max_bytes`."""
         return len(self._out) > self._max_bytes
 

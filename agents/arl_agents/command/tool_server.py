@@ -29,7 +29,7 @@ BUSY = f"error: {MAX_WAITING} calls wait already"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingCall:
     """A tool call whose caller waits for the answer."""
 
     name: str
@@ -51,32 +51,32 @@ class Calls:
     """A queue of tool calls in the order of their arrival, until it is closed."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.Queue[Asked | None] = asyncio.Queue()
+        self._waiting: asyncio.Queue[PendingCall | None] = asyncio.Queue()
         self._closed = False
 
     def close(self) -> None:
         """Close the queue; waiting and later calls are answered that the episode has ended."""
         self._closed = True
         while not self._waiting.empty():
-            if (asked := self._waiting.get_nowait()) is not None:
-                asked.reply(OVER)
+            if (call := self._waiting.get_nowait()) is not None:
+                call.reply(OVER)
         self._waiting.put_nowait(None)
 
-    async def ask(self, name: str, arguments: str) -> str:
+    async def add(self, name: str, arguments: str) -> str:
         """Queue a call and return its answer."""
         if self._closed:
             return OVER
         if self._waiting.qsize() >= MAX_WAITING:
             return BUSY
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._waiting.put_nowait(Asked(name, arguments, answer))
+        self._waiting.put_nowait(PendingCall(name, arguments, answer))
         return await answer
 
-    async def next(self) -> Asked | None:
+    async def next(self) -> PendingCall | None:
         """Return the next call whose caller still waits; None when closed."""
-        while (asked := await self._waiting.get()) is not None:
-            if asked.is_awaited:
-                return asked
+        while (call := await self._waiting.get()) is not None:
+            if call.is_awaited:
+                return call
         return None
 
 
@@ -113,9 +113,9 @@ def _server(tools: Sequence[ToolSpec], calls: Calls) -> Any:
 
     async def call_tool(context: Any, params: Any) -> CallToolResult:
         arguments = json.dumps(params.arguments or {}, ensure_ascii=False)
-        text = await calls.ask(params.name, arguments)
-        said = TextContent(type="text", text=text)
-        return CallToolResult(content=[said], is_error=text.startswith("error: "))
+        text = await calls.add(params.name, arguments)
+        content = TextContent(type="text", text=text)
+        return CallToolResult(content=[content], is_error=text.startswith("error: "))
 
     return Server("environment", on_list_tools=list_tools, on_call_tool=call_tool)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PASSED = ("PATH", "HOME", "LANG")
 """The variables of this process that are passed on; others may hold secrets."""
-TOLD = {
+EPISODE_VARIABLES = {
     "OPENAI_BASE_URL": "base URL of the model, for OpenAI clients",
     "OPENAI_API_KEY": "the key of this episode's session; it is valid for nothing else",
     "ANTHROPIC_BASE_URL": "the same server, for Anthropic clients",
@@ -38,15 +38,17 @@ def own_variables(named: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in named:
         name, given, value = each.partition("=")
-        if name in TOLD or not name:
-            raise ConfigError(f"env: got {each!r}; the agent sets {', '.join(TOLD)} itself")
+        if name in EPISODE_VARIABLES or not name:
+            raise ConfigError(
+                f"env: got {each!r}; the agent sets {', '.join(EPISODE_VARIABLES)} itself"
+            )
         if not given and name not in os.environ:
             raise ConfigError(f"env: {name} cannot be passed on: it is not set")
         found[name] = value if given else os.environ[name]
     return found
 
 
-def told_variables(folder: Path, client: AsyncOpenAI, *, model: str) -> dict[str, str]:
+def episode_variables(folder: Path, client: AsyncOpenAI, *, model: str) -> dict[str, str]:
     """Return the variables about the episode; `client` has the address of the model."""
     url = str(client.base_url).rstrip("/")
     return {
@@ -61,11 +63,13 @@ def told_variables(folder: Path, client: AsyncOpenAI, *, model: str) -> dict[str
     }
 
 
-def variables(told: Mapping[str, str], *, mcp_url: str, own: Mapping[str, str]) -> dict[str, str]:
+def variables(
+    episode: Mapping[str, str], *, mcp_url: str, own: Mapping[str, str]
+) -> dict[str, str]:
     """Return all variables of a program on this machine."""
     passed = {name: os.environ[name] for name in PASSED if name in os.environ}
     mcp = {"ARL_MCP_URL": mcp_url} if mcp_url else {}
-    return {**passed, "PATH": search_path(own), **own, **told, **mcp}
+    return {**passed, "PATH": search_path(own), **own, **episode, **mcp}
 
 
 def search_path(own: Mapping[str, str]) -> str:

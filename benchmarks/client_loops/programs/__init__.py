@@ -1,4 +1,4 @@
 """Programs, one for each framework, and each for an interpreter that has this framework.
 
-Each asks a question, offers the tool `calculator`, and asks another one in the same conversation.
+Each sends a question with the tool `calculator`, and then another one in the same conversation.
 """

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from _told import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
+from _problem import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
 from google.adk.agents import LlmAgent
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner

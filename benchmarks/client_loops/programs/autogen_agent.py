@@ -2,7 +2,7 @@
 
 import asyncio
 
-from _told import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
+from _problem import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
 from autogen_agentchat.agents import AssistantAgent
 from autogen_core.models import ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient

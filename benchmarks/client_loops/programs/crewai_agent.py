@@ -1,6 +1,6 @@
 """CrewAI: a crew of one agent with two tasks."""
 
-from _told import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
+from _problem import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
 from crewai import LLM, Agent, Crew, Task
 from crewai.tools import tool
 

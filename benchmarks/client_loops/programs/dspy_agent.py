@@ -1,7 +1,7 @@
 """DSPy: a ReAct module."""
 
 import dspy
-from _told import FIRST, KEY, MODEL, SECOND, URL, calculator
+from _problem import FIRST, KEY, MODEL, SECOND, URL, calculator
 
 lm = dspy.LM(f"openai/{MODEL}", api_base=URL, api_key=KEY, cache=False, temperature=1.0)
 dspy.configure(lm=lm)

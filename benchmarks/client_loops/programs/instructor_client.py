@@ -1,7 +1,7 @@
-"""instructor: an object from a forced call, which is asked for again if it is not valid."""
+"""instructor: an object from a forced call, which is requested again if it is not valid."""
 
 import instructor
-from _told import FIRST, MODEL, SYSTEM
+from _problem import FIRST, MODEL, SYSTEM
 from instructor.core import InstructorRetryException
 from openai import OpenAI
 from pydantic import BaseModel, field_validator

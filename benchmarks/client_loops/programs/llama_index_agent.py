@@ -2,7 +2,7 @@
 
 import asyncio
 
-from _told import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
+from _problem import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.memory import Memory
 from llama_index.llms.openai_like import OpenAILike

@@ -2,7 +2,7 @@
 
 import sys
 
-from _told import FIRST, MODEL, SECOND, SYSTEM, calculator
+from _problem import FIRST, MODEL, SECOND, SYSTEM, calculator
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from _told import FIRST, KEY, MODEL, SECOND, URL, calculator
+from _problem import FIRST, KEY, MODEL, SECOND, URL, calculator
 from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
 
 model = OpenAIModel(MODEL, api_base=URL, api_key=KEY)

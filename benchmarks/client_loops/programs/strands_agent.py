@@ -1,6 +1,6 @@
 """Strands Agents."""
 
-from _told import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
+from _problem import FIRST, KEY, MODEL, SECOND, SYSTEM, URL, calculator
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 

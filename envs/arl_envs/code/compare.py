@@ -84,39 +84,39 @@ def _is_near(wanted: bytes, got: bytes, tolerance: Tolerance) -> bool:
     size = abs(float(wanted))
     if 1e-200 < size < 1e200 and abs(float(got) - float(wanted)) < tolerance.relative * size:
         return True  # the most frequent case, ten times as fast
-    right, said = (Decimal(text.decode("ascii")) for text in (wanted, got))
+    right, output = (Decimal(text.decode("ascii")) for text in (wanted, got))
     absolute = Decimal(tolerance.absolute)
     if right:
         unit = Decimal((0, (5,), int(right.as_tuple().exponent) - 1))
         absolute = min(absolute, max(unit, _EXACTLY.multiply(abs(right), _SMALL)))
     relative = _EXACTLY.multiply(abs(right), Decimal(tolerance.relative))
-    return abs(_EXACTLY.subtract(right, said)) <= max(relative, absolute)
+    return abs(_EXACTLY.subtract(right, output)) <= max(relative, absolute)
 
 
 def same_value(
-    expected: Any, said: bytes, *, tolerance: Tolerance = EXACT, python: bool = False
+    expected: Any, output: bytes, *, tolerance: Tolerance = EXACT, python: bool = False
 ) -> bool:
-    """Return whether `said`, a line of the driver's output, holds `expected`.
+    """Return whether `output`, a line of the driver's output, holds `expected`.
 
     1 equals 1.0, as it does in Python, and a tuple may stand for a list. If a float is expected, a
     number may differ by `tolerance`. With `python`, all that is == in Python is the same, such as
     True and 1, or a Counter and a dictionary. Else only plain values of the same type are the same.
     """
     try:
-        value = value_of(said, python=python)
+        value = value_of(output, python=python)
     except ValueError:
         return False
     return equal(expected, value, tolerance=tolerance, python=python)
 
 
-def value_of(said: bytes, *, python: bool) -> Any:
+def value_of(output: bytes, *, python: bool) -> Any:
     """Return the value in the driver's line.
 
     Raises:
         ValueError: there is no value, or, without `python`, one that is not plain.
     """
     try:
-        (line,) = said.splitlines()
+        (line,) = output.splitlines()
         return decode(json.loads(line)["value"], ALL if python else PLAIN)
     except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError, RecursionError) as e:
         raise ValueError(f"no value: {e}") from e

@@ -205,8 +205,8 @@ class _Grading:
         }
         return await sandbox.run_python(DRIVER, stdin=json.dumps(order).encode(), limits=limits)
 
-    async def _checked(self, sandbox: Sandbox, test: TextTest, said: bytes) -> Verdict | None:
-        """Return the verdict of the row's checker on the output `said`, in a clean sandbox.
+    async def _checked(self, sandbox: Sandbox, test: TextTest, output: bytes) -> Verdict | None:
+        """Return the verdict of the row's checker on `output`, in a clean sandbox.
 
         Once for a submission the checker itself is tested: it has to accept the row's own output,
         and to reject nonsense, and no output. A checker that fails because of an output rejects it.
@@ -215,7 +215,7 @@ class _Grading:
             EnvError: the checker fails this test.
         """
         right = test.expected.encode("utf-8", "surrogatepass")
-        accepted = await self._accepts(sandbox, test, said)
+        accepted = await self._accepts(sandbox, test, output)
         if not self._is_checker_known:
             self._is_checker_known = True
             others = {"rejects the row's own output": right}
@@ -228,9 +228,9 @@ class _Grading:
                     raise EnvError(f"the row's checker {fault}: leave this row out")
         return None if accepted else Verdict.WRONG_ANSWER
 
-    async def _accepts(self, sandbox: Sandbox, test: TextTest, said: bytes) -> bool:
+    async def _accepts(self, sandbox: Sandbox, test: TextTest, output: bytes) -> bool:
         given = [text.encode("utf-8", "surrogatepass") for text in (test.stdin, test.expected)]
-        given += [said, self._problem.checker.encode()]
+        given += [output, self._problem.checker.encode()]
         files = dict[str, bytes](zip([*CHECKED, CHECKER], given, strict=True))
         result = await sandbox.run_python(RUN_CHECKER, files=files, limits=_of_checker(sandbox))
         if result.state_lost:
@@ -377,15 +377,15 @@ def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
         return Verdict.TIMEOUT
     if isinstance(test, CallTest) and not result.stdout:  # it ended before the call returned
         return Verdict.RUNTIME_ERROR
-    said = _output(result, problem)
+    output = _output(result, problem)
     if isinstance(test, TextTest) and problem.checker:
-        return Verdict.WRONG_ANSWER if result.truncated or not said.strip() else None
-    passed = passes(problem, test, said) and not result.truncated
+        return Verdict.WRONG_ANSWER if result.truncated or not output.strip() else None
+    passed = passes(problem, test, output) and not result.truncated
     return None if passed else Verdict.WRONG_ANSWER
 
 
 def _detail(result: ExecResult) -> str:
     """Return the end of the run and the last error line, without terminal control characters."""
-    said = result.stderr[-800:].decode("utf-8", "replace").strip().splitlines()
-    last = "".join(c for c in said[-1] if c.isprintable())[:200] if said else ""
+    lines = result.stderr[-800:].decode("utf-8", "replace").strip().splitlines()
+    last = "".join(c for c in lines[-1] if c.isprintable())[:200] if lines else ""
     return f"{result.status.value}, exit code {result.exit_code}, signal {result.signal} {last}"

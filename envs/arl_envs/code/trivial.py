@@ -43,15 +43,15 @@ def _says(problem: Problem, test: Test, value: Any) -> bool:
     return passes(problem, test, json.dumps({"value": encode(value)}).encode())
 
 
-def passes(problem: Problem, test: Test, said: bytes) -> bool:
-    """Return whether the output `said` of a program is right."""
+def passes(problem: Problem, test: Test, output: bytes) -> bool:
+    """Return whether a program's `output` is right."""
     if isinstance(test, TextTest):
-        return same_text(test.expected, said, tolerance=test.tolerance)
+        return same_text(test.expected, output, tolerance=test.tolerance)
     python, tolerance = problem.python_equality, test.tolerance
     if not test.view:
-        return same_value(test.expected, said, tolerance=tolerance, python=python)
+        return same_value(test.expected, output, tolerance=tolerance, python=python)
     try:
-        seen = view_of(test.view, value_of(said, python=python))
+        seen = view_of(test.view, value_of(output, python=python))
     except ValueError:
         return False
     return equal(test.expected, seen, tolerance=tolerance, python=python)

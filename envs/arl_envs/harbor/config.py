@@ -113,7 +113,7 @@ class Healthcheck(_Section):
     retries: int = Field(default=3, ge=1)
 
 
-class Place(_Network):
+class ContainerKeys(_Network):
     """The keys that [environment] and [verifier.environment] have in common."""
 
     build_timeout_sec: SomeSeconds = 600.0
@@ -150,7 +150,7 @@ class Place(_Network):
         return value
 
 
-class EnvironmentPart(Place):
+class EnvironmentPart(ContainerKeys):
     """The section [environment]."""
 
     healthcheck: Healthcheck | None = None
@@ -166,7 +166,7 @@ class VerifierPart(_Network):
     environment_mode: Literal["shared", "separate"] | None = None
     """The image of the tests, and the files that they get; None: shared, unless there is an
     `environment`. A fresh sandbox in both modes."""
-    environment: Place | None = None
+    environment: ContainerKeys | None = None
     """The place of separate tests; None: as that of the task."""
 
     @model_validator(mode="after")
@@ -238,7 +238,7 @@ class TaskConfig(_Section):
         return mode == "separate" or (mode is None and self.verifier.environment is not None)
 
     @property
-    def tests_place(self) -> Place:
+    def tests_place(self) -> ContainerKeys:
         """Return the settings of the place in which the tests run."""
         return self.verifier.environment or self.environment
 

@@ -28,12 +28,12 @@ from agentgym_rl.gym.sandbox import Image, ImageRecipe, Limits
 from agentgym_rl.gym.step_clock import OffTheClock
 
 from . import oracle
-from .config import Healthcheck, Place, TaskConfig, read_config, resolved
+from .config import ContainerKeys, Healthcheck, TaskConfig, read_config, resolved
 from .options import Options
 from .task import HarborTask
 from .tasks import make_task, task_source
 from .terminal import Terminal
-from .verdict import Verdict
+from .verdict import VerifierResult
 from .verify import CREATE_TIMEOUT_S, Verifier
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ class HarborEnv(ToolEnv):
                 )
             await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 
-    async def _verify(self) -> Verdict:
+    async def _verify(self) -> VerifierResult:
         assert self.sandboxes is not None
         verifier = Verifier(
             self.sandboxes,
@@ -279,7 +279,7 @@ class HarborEnv(ToolEnv):
                 raise
             return await verifier.of_sandbox(sandbox)
 
-    def _told(self, verdict: Verdict, stop_reason: str) -> dict[str, Any]:
+    def _told(self, verdict: VerifierResult, stop_reason: str) -> dict[str, Any]:
         metrics = {name: value for name, value in verdict.metrics.items() if name != "reward"}
         counted = {f"verdict_{status}": float(status == verdict.status) for status in STATUSES}
         return {
@@ -349,7 +349,7 @@ def verifier_recipe(task: HarborTask, config: TaskConfig) -> ImageRecipe | None:
     return _recipe(task.name, task.environment, own.model_copy(update={"docker_image": published}))
 
 
-def _recipe(name: str, files: Mapping[str, bytes], place: Place) -> ImageRecipe:
+def _recipe(name: str, files: Mapping[str, bytes], place: ContainerKeys) -> ImageRecipe:
     published = place.docker_image or ""
     workdir = f"WORKDIR {place.workdir}\n" if place.workdir else ""
     if "Dockerfile" in files:

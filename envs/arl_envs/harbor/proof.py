@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from .hooks import relative_to
-from .verdict import Verdict
+from .verdict import VerifierResult
 
 _PROGRAM = re.compile(r"[\w./-]+\.(?:py|pyz|pyc|sh|bash|js|mjs|cjs|ts|pl|pm|rb|php|lua|R)\b")
 _SEARCHES = re.compile(
@@ -41,12 +41,12 @@ class Terms:
 
 
 async def terms_of_solution(
-    grade: Callable[[Terms], Awaitable[Verdict]],
+    grade: Callable[[Terms], Awaitable[VerifierResult]],
     first: Terms,
     *,
     must_pay: bool,
     full: float,
-    is_unpaid: Callable[[Verdict], bool],
+    is_unpaid: Callable[[VerifierResult], bool],
 ) -> Terms:
     """Return the strictest terms on which the solution gets its best reward.
 
@@ -72,7 +72,7 @@ async def terms_of_solution(
     return terms if sound else replace(terms, problem=_problem(best))
 
 
-def _problem(verdict: Verdict) -> str:
+def _problem(verdict: VerifierResult) -> str:
     certain = [f"{path} ({why.text})" for path, why in sorted(verdict.dropped.items())]
     left_out = ", ".join(certain[:5])
     hint = f"; left out: {left_out} (metadata.arl_keep takes such files over)" if certain else ""

@@ -10,7 +10,7 @@ from .tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifierResult:
     """The result of a verification."""
 
     status: str

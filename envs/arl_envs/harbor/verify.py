@@ -37,7 +37,7 @@ from .task import HarborTask
 from .terminal import Terminal
 from .transfer import apply, put
 from .tree import TooMuch, Tree, image_tree, known_tree, read_tree
-from .verdict import Verdict, Work
+from .verdict import VerifierResult, Work
 
 CREATE_TIMEOUT_S = 600.0
 """The longest wait for a sandbox, while other episodes use all of them."""
@@ -94,7 +94,7 @@ class Verifier:
         )
         self._agent_limits = limits
 
-    async def of_sandbox(self, sandbox: Sandbox | None) -> Verdict:
+    async def of_sandbox(self, sandbox: Sandbox | None) -> VerifierResult:
         """Collect the agent's files from its sandbox, close it, and verify them.
 
         A work folder that no call has changed gets the verdict on the image itself, which is found
@@ -113,7 +113,7 @@ class Verifier:
                 if sandbox is not None:
                     await sandbox.close()
         except TooMuch as error:
-            verdict = Verdict("too_large", detail=f"the work folder has {error}")
+            verdict = VerifierResult("too_large", detail=f"the work folder has {error}")
             await self._proven(verdict)
             return self._priced(verdict)
         known = _TERMS.use(self._task.digest)
@@ -125,19 +125,19 @@ class Verifier:
             verdict = verdict if proven == terms else await self._graded(work, proven)
         return self._priced(verdict)
 
-    def _priced(self, verdict: Verdict) -> Verdict:
+    def _priced(self, verdict: VerifierResult) -> VerifierResult:
         """Return the verdict; one without a reward gets the lowest reward."""
         if verdict.status in ("ok", "wrong"):
             return verdict
         return replace(verdict, reward=min(self._config.reward_range[0], 0.0))
 
-    async def _graded(self, work: Work | None, terms: Terms) -> Verdict:
+    async def _graded(self, work: Work | None, terms: Terms) -> VerifierResult:
         try:
             return await self._grade(work, terms)
         except TooMuch as error:
-            return Verdict("too_large", detail=f"the work folder has {error}")
+            return VerifierResult("too_large", detail=f"the work folder has {error}")
 
-    def _may_be_ours(self, verdict: Verdict) -> bool:
+    def _may_be_ours(self, verdict: VerifierResult) -> bool:
         """Return whether a verdict proves nothing until the solution has got its reward."""
         if not verdict.has_reward:
             return True
@@ -152,7 +152,7 @@ class Verifier:
         sound."""
         return bool(self._task.solution) and not self._config.is_generated
 
-    def _is_unpaid(self, verdict: Verdict) -> bool:
+    def _is_unpaid(self, verdict: VerifierResult) -> bool:
         """Return whether a reward is one that tests also give if they cannot work: 0, or the
         lowest."""
         low, full = self._config.reward_range
@@ -189,7 +189,7 @@ class Verifier:
     def _is_work(self, path: str) -> bool:
         return PurePosixPath(path).is_relative_to(self._image.work_dir)
 
-    async def _grade(self, work: Work | None, terms: Terms) -> Verdict:
+    async def _grade(self, work: Work | None, terms: Terms) -> VerifierResult:
         """Run the tests on the agent's files; None: on the image as it is."""
         begun = time.perf_counter()
         key = (self._task.digest, terms)
@@ -218,7 +218,9 @@ class Verifier:
         changes = await self._changes(work.tree, known, terms)
         return {**changes.dropped, **work.dropped} if changes.empty else None
 
-    async def _shared(self, work: Work | None, terms: Terms) -> tuple[Verdict, Changes, Tree]:
+    async def _shared(
+        self, work: Work | None, terms: Terms
+    ) -> tuple[VerifierResult, Changes, Tree]:
         """Run the tests in the task's image, with the work folder and the artifacts."""
         fresh = await self._created(self._image)
         async with fresh:
@@ -230,7 +232,9 @@ class Verifier:
             await put(fresh, artifacts)
             return await self._run_tests(fresh, base, terms), changes, base
 
-    async def _separate(self, work: Work | None, terms: Terms) -> tuple[Verdict, Changes, Tree]:
+    async def _separate(
+        self, work: Work | None, terms: Terms
+    ) -> tuple[VerifierResult, Changes, Tree]:
         """Run the tests in their own image, with the artifacts alone."""
         base = self._known()
         if work is None or base is None:
@@ -303,7 +307,7 @@ class Verifier:
     async def _changes(self, tree: Tree, base: Tree, terms: Terms) -> Changes:
         return await asyncio.to_thread(self._rules.changes, tree, base, terms)
 
-    async def _run_tests(self, sandbox: Sandbox, base: Tree, terms: Terms) -> Verdict:
+    async def _run_tests(self, sandbox: Sandbox, base: Tree, terms: Terms) -> VerifierResult:
         bundled = self._tests_image is not None and "Dockerfile" in self._task.tests
         prepare = _PREPARE if self._tests_image is not None else f"rm -rf {TESTS} && {_PREPARE}"
         prepared = await sandbox.exec(["sh", "-c", prepare])
@@ -335,14 +339,16 @@ class Verifier:
             rewards = await self._rewards(sandbox, nonce)
             reward = reward_of(rewards, self._config.reward_range)
         except Tampered:
-            return Verdict("tampered", detail="the reward file has not the nonce of the tests")
+            return VerifierResult(
+                "tampered", detail="the reward file has not the nonce of the tests"
+            )
         except OutOfRange as error:
             _warnings.warn("task %s: %s", self._task.name, error, why=self._task.name)
-            return Verdict("no_reward", detail=_named(str(error), detail))
+            return VerifierResult("no_reward", detail=_named(str(error), detail))
         except (OSError, ValueError) as error:
-            return Verdict("no_reward", detail=_named(str(error), detail))
+            return VerifierResult("no_reward", detail=_named(str(error), detail))
         status = "ok" if reward >= self._config.reward_range[1] else "wrong"
-        return Verdict(status, reward, rewards, detail, is_isolated=is_isolated)
+        return VerifierResult(status, reward, rewards, detail, is_isolated=is_isolated)
 
     async def _rewards(self, sandbox: Sandbox, nonce: str) -> dict[str, float]:
         """Return the numbers of the reward file.
@@ -360,7 +366,7 @@ class Verifier:
             return {"reward": number_in(text.decode())}
         return rewards_of(data, nonce if self._config.needs_nonce else None)
 
-    async def _proven(self, verdict: Verdict) -> Terms:
+    async def _proven(self, verdict: VerifierResult) -> Terms:
         """Return the terms on which the tests give the solution its reward: a missing reward is
         then the agent's failure.
 
@@ -421,15 +427,15 @@ class Verifier:
 
 _warnings = Repeated(logging.getLogger(__name__))
 MAX_REMEMBERED = 10_000
-_UNTOUCHED: LruDict[tuple[str, Terms], Verdict] = LruDict(MAX_REMEMBERED)
+_UNTOUCHED: LruDict[tuple[str, Terms], VerifierResult] = LruDict(MAX_REMEMBERED)
 """The verdict on the untouched image, by the digest of the task and the terms."""
 _TERMS: LruDict[str, Terms] = LruDict(MAX_REMEMBERED)
 """The terms on which the tests of a task give its solution the reward, by the task's digest."""
 
 
-def _ended(result: ExecResult, detail: str) -> Verdict:
+def _ended(result: ExecResult, detail: str) -> VerifierResult:
     status = "timeout" if result.status is Status.TIMEOUT else "crash"
-    return Verdict(status, detail=_named(result.status.value, detail))
+    return VerifierResult(status, detail=_named(result.status.value, detail))
 
 
 def _named(why: str, output: str) -> str:

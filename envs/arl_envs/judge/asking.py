@@ -40,7 +40,7 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgment:
     """The answer to a question, and what it cost."""
 
     score: float
@@ -64,7 +64,7 @@ class Asking(ABC):
         """Return the longest time of one answer, without the wait for its turn."""
 
     @abstractmethod
-    async def answer(self, question: Question) -> Verdict:
+    async def answer(self, question: Question) -> Judgment:
         """Return the verdict on a question. A judged text that prevents a verdict has the lowest
         score: the judge refuses it, or gives no verdict on it, repeatedly, and judges a neutral
         text in its place. Otherwise a policy could choose not to be judged.
@@ -102,7 +102,7 @@ class Asking(ABC):
 
     async def compare(
         self, question: str, first: str, second: str, criterion: str, *, reference: str = ""
-    ) -> Verdict:
+    ) -> Judgment:
         """Return the degree to which the first answer is the better one by a criterion, from 0 to
         1; 0.5: both are equally good. The judge is asked in both orders, so that it cannot prefer a
         place. Equal answers are not compared.
@@ -111,7 +111,7 @@ class Asking(ABC):
             InfraError, EnvError: as `answer`.
         """
         if first == second:
-            return Verdict(0.5)
+            return Judgment(0.5)
         head = {"question": question, "reference": reference}
         async with together() as tasks:
             orders = [(first, second), (second, first)]
@@ -125,7 +125,7 @@ class Asking(ABC):
         score = (there.score + 2 - back.score) / 4
         if len(blamed) == 1:
             score = 0.0 if _FIRST in blamed else 1.0
-        return Verdict(score, added([there.costs, back.costs]), blamed)
+        return Judgment(score, added([there.costs, back.costs]), blamed)
 
     async def rank(
         self,

@@ -2,8 +2,8 @@
 
 A server that cannot be reached, or that fails, is infrastructure: `InfraError`, so that the episode
 is played again and never gets a reward of 0. A server that refuses the request (a wrong key, model
-or parameter, or a text that is too long, or not to its liking) would refuse it again: `Refused`, an
-`EnvError` with its words.
+or parameter, or a text that is too long, or not to its liking) would refuse it again:
+`JudgeRefusal`, an `EnvError` with its words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LITELLM = "litellm:"
 _TRANSIENT = (408, 409, 425, 429)
 """The statuses, besides 5xx, after which the same request may succeed."""
 _OF_NO_TEXT = (401, 402, 404, 405, 407, 410, 421, 426)
-"""The statuses that speak of the key, the account or the address, whatever the text is: they blame
+"""The statuses that concern the key, the account or the address, whatever the text is: they blame
 no text, nor does a status below 400."""
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 8.0
@@ -34,11 +34,11 @@ _ANSWER_BYTES = 4 << 20
 """The longest answer: a verdict, or a number."""
 
 
-class Refused(EnvError):
+class JudgeRefusal(EnvError):
     """The refusal of a request by a server that works."""
 
     metric = "judge_refused"
-    said: str = ""
+    message: str = ""
     """The words of the server."""
 
 
@@ -88,7 +88,7 @@ class Endpoint:
 
         Raises:
             InfraError: the server failed at every attempt, or sends no JSON object.
-            Refused: the server refuses the request.
+            JudgeRefusal: the server refuses the request.
             EnvError: there is no key.
         """
         wait_s = _FIRST_WAIT_S
@@ -180,25 +180,25 @@ class Endpoint:
             raise EnvError(f"judge {self.model}: no key in {self._key_env} (api_key_env)")
         return key
 
-    def _judged(self, status: int, said: str) -> Exception:
-        answered = f"it answered {status}: {self._shown(said)}"
+    def _judged(self, status: int, message: str) -> Exception:
+        answered = f"it answered {status}: {self._shown(message)}"
         if status in _TRANSIENT or status >= 500:
             return self._failed(answered)
-        error = self.refused(answered, said)
+        error = self.refused(answered, message)
         return EnvError(str(error)) if status < 400 or status in _OF_NO_TEXT else error
 
     def malformed(self, reply: Mapping[str, Any]) -> InfraError:
         """Return the error of an answer that is no reply of a chat model."""
         return self._failed(f"its answer has no message: {self._shown(str(reply))}")
 
-    def refused(self, what: str, said: str = "") -> Refused:
-        """Return the error of a refusal; `said` is the server's message."""
-        error = Refused(
+    def refused(self, what: str, message: str = "") -> JudgeRefusal:
+        """Return the error of a refusal; `message` is the server's message."""
+        error = JudgeRefusal(
             f"judge {self._where()}: {what}\ncheck its model, base_url, api_key_env, "
             "response_format and content filter, and whether its context takes the question; the "
             "same request would be refused again"
         )
-        error.said = said
+        error.message = message
         return error
 
     def _failed(self, what: str) -> InfraError:

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 from agentgym_rl import ConfigError, EnvError, InfraError
 from agentgym_rl.runtime.tasks import together
 
-from .asking import Asking, Verdict, added
+from .asking import Asking, Judgment, added
 from .cache import VerdictCache
-from .endpoint import Endpoint, Refused
+from .endpoint import Endpoint, JudgeRefusal
 from .question import Question
 from .watch import Watch
 
@@ -121,7 +121,7 @@ class Judge(Asking):
         # A text that is blamed took two questions, and a neutral one between.
         return 3 * self._max_asks * self._endpoint.longest_s
 
-    async def answer(self, question: Question) -> Verdict:
+    async def answer(self, question: Question) -> Judgment:
         if self._cache is None:
             return await self._ask(question)
         identity = [self._endpoint.model, self._endpoint.base_url, self._request, question.key()]
@@ -130,14 +130,14 @@ class Judge(Asking):
         try:
             async with lock:
                 if (score := await self._cache.get(key)) is not None:
-                    return Verdict(
+                    return Judgment(
                         self._checked(question, score), {"judge_calls": 0.0, "judge_cached": 1.0}
                     )
                 verdict = await self._ask(question)
                 if verdict.blamed:  # another filter, or a longer context, may judge it
                     return verdict
                 kept = await self._cache.put(key, int(verdict.score))
-                return Verdict(self._checked(question, kept), verdict.costs)
+                return Judgment(self._checked(question, kept), verdict.costs)
         finally:
             if not lock.locked():
                 self._asked.pop(key, None)
@@ -151,7 +151,7 @@ class Judge(Asking):
             )
         return score
 
-    async def _ask(self, question: Question) -> Verdict:
+    async def _ask(self, question: Question) -> Judgment:
         """Return the verdict, or the lowest score for the texts that prevent one.
 
         A text is blamed only if the judge fails on it, works on a neutral text in its place, and
@@ -159,28 +159,28 @@ class Judge(Asking):
         """
         costs: list[Mapping[str, float]] = []
         try:
-            return Verdict(await self._score(question, costs), added(costs))
-        except (Refused, NoVerdict) as error:
+            return Judgment(await self._score(question, costs), added(costs))
+        except (JudgeRefusal, NoVerdict) as error:
             if not question.judged:
                 raise
             failed = error
         if not await self._works(question.without(*question.judged), costs):
             raise failed
         try:
-            return Verdict(await self._score(question, costs), added(costs))
-        except (Refused, NoVerdict) as error:
+            return Judgment(await self._score(question, costs), added(costs))
+        except (JudgeRefusal, NoVerdict) as error:
             self._watch.blamed(error.metric, str(error))
             blamed = dict.fromkeys(await self._culprits(question, costs), error.metric)
         if len(question.judged) == 1:
-            return Verdict(question.low, added(costs), blamed)
+            return Judgment(question.low, added(costs), blamed)
         sides = {question.judged[0]: question.low, question.judged[1]: question.high}
-        return Verdict(fmean(sides[name] for name in blamed), added(costs), blamed)
+        return Judgment(fmean(sides[name] for name in blamed), added(costs), blamed)
 
     async def _works(self, question: Question, costs: list[Mapping[str, float]]) -> bool:
         """Return whether the judge gives a verdict on a question."""
         try:
             await self._score(question, costs)
-        except (Refused, NoVerdict):
+        except (JudgeRefusal, NoVerdict):
             return False
         return True
 
@@ -202,7 +202,7 @@ class Judge(Asking):
 
         Raises:
             NoVerdict: no reply is one.
-            Refused: the judge refuses, by a status or in its reply.
+            JudgeRefusal: the judge refuses, by a status or in its reply.
             InfraError: the last answer is no reply at all.
         """
         reply: Mapping[str, Any] = {}
@@ -230,8 +230,8 @@ class Judge(Asking):
             try:
                 async with self._turn():
                     reply = await self._endpoint.ask("/chat/completions", request)
-            except Refused as error:
-                if (other := _other_settings(settings, error.said)) is None:
+            except JudgeRefusal as error:
+                if (other := _other_settings(settings, error.message)) is None:
                     raise
                 settings = other
                 continue
@@ -322,13 +322,13 @@ _REFUSALS = (
 _NEWER = "max_completion_tokens"
 
 
-def _other_settings(settings: Mapping[str, Any], said: str) -> dict[str, Any] | None:
+def _other_settings(settings: Mapping[str, Any], message: str) -> dict[str, Any] | None:
     """Return the settings without those that the server's model does not know, by the message
-    `said` of its refusal; None if the message names none."""
-    if "max_tokens" in settings and _NEWER in said:
+    `message` of its refusal; None if the message names none."""
+    if "max_tokens" in settings and _NEWER in message:
         rest = {name: value for name, value in settings.items() if name != "max_tokens"}
         return {_NEWER: settings["max_tokens"], **rest}
-    if "temperature" in settings and re.search(r"\btemperature\b", said):
+    if "temperature" in settings and re.search(r"\btemperature\b", message):
         return {name: value for name, value in settings.items() if name != "temperature"}
     return None
 
@@ -354,13 +354,13 @@ class Panel(Asking):
     def longest_s(self) -> float:
         return max(judge.longest_s for judge in self._judges)
 
-    async def answer(self, question: Question) -> Verdict:
+    async def answer(self, question: Question) -> Judgment:
         async with together() as tasks:
             asked = [tasks.create_task(judge.answer(question)) for judge in self._judges]
         verdicts = [task.result() for task in asked]
         scores = [verdict.score for verdict in verdicts]
         blamed = {name: metric for v in verdicts for name, metric in v.blamed.items()}
-        return Verdict(combined(scores, self._combine), added(v.costs for v in verdicts), blamed)
+        return Judgment(combined(scores, self._combine), added(v.costs for v in verdicts), blamed)
 
 
 def combined(scores: Sequence[float], how: Combine) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from agentgym_rl import ConfigError, EnvError, InfraError
 from agentgym_rl.gym.tool_env import text_of
 
-from .endpoint import LITELLM, Endpoint, Refused
+from .endpoint import LITELLM, Endpoint, JudgeRefusal
 from .question import NEUTRAL, defused
 from .watch import Watch
 
@@ -80,15 +80,15 @@ class RewardModel:
         ]
         try:
             return await self._scored([*before, last])
-        except Refused as error:
+        except JudgeRefusal as error:
             refusal = error
         try:
             await self._scored([*before, {**last, "content": NEUTRAL}])
-        except Refused:
+        except JudgeRefusal:
             raise refusal from None
         try:
             return await self._scored([*before, last])
-        except Refused as error:
+        except JudgeRefusal as error:
             self._watch.blamed(error.metric, str(error))
         return {"reward": self._lowest, "judge_calls": 3.0, "judge_refused": 1.0}
 

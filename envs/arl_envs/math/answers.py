@@ -42,7 +42,7 @@ _FRACTION = re.compile(
 )
 
 
-class Verdict(StrEnum):
+class MathVerdict(StrEnum):
     """The judge's result for an answer."""
 
     OK = "ok"

@@ -16,10 +16,10 @@ import re
 from collections.abc import Iterator
 
 from .question import Claim, Question, Stated, is_work, read_question
+from .symbolic.answer_types import Answer, Choice, Items, Named, Relation, leaves
 from .symbolic.expression import symbols
-from .symbolic.leftover import form, leftover, operations
 from .symbolic.matching import equation
-from .symbolic.shapes import Choice, Items, Named, Relation, Shape, leaves
+from .symbolic.remaining_work import form, operations, remaining_work
 
 _FORM = re.compile(
     r"factor|expand|multiply out|\bform\b|complet\w+ the square|partial fraction|slope-intercept"
@@ -28,7 +28,7 @@ _FORM = re.compile(
 )
 
 
-def echoes(gold: Shape, answer: Shape, question: str) -> bool:
+def echoes(gold: Answer, answer: Answer, question: str) -> bool:
     """Return whether `answer` repeats `question`, given that `gold` is right."""
     if isinstance(answer, Choice):  # its letter decides, and all letters are in the question
         return False
@@ -36,52 +36,52 @@ def echoes(gold: Shape, answer: Shape, question: str) -> bool:
     nodes = [] if isinstance(answer, Relation) else list(filter(is_work, leaves(answer)))
     if not equations and not nodes:
         return False
-    asked = read_question(question)
+    parsed = read_question(question)
     wants_form = _FORM.search(question) is not None
     golds = list(map(Stated, filter(is_work, leaves(gold))))
-    return any(_repeats(gold, one, asked, wants_form) for one in equations) or any(
-        _is_undone(golds, Stated(node), asked, wants_form) for node in nodes
+    return any(_repeats(gold, one, parsed, wants_form) for one in equations) or any(
+        _is_undone(golds, Stated(node), parsed, wants_form) for node in nodes
     )
 
 
-def _is_undone(golds: list[Stated], said: Stated, asked: Question, wants_form: bool) -> bool:
-    """Return whether the expression `said` only repeats one of the question."""
-    if any(gold.node == said.node for gold in golds):
+def _is_undone(golds: list[Stated], reply: Stated, parsed: Question, wants_form: bool) -> bool:
+    """Return whether the expression `reply` only repeats one of the question."""
+    if any(gold.node == reply.node for gold in golds):
         return False
-    if any(stated.node == said.node for stated in asked.expressions):
+    if any(stated.node == reply.node for stated in parsed.expressions):
         return True
-    ours = [gold for gold in golds if gold.equals(said)]
-    work = {kind for gold in ours for kind in leftover(gold.node)}
+    ours = [gold for gold in golds if gold.equals(reply)]
+    work = {kind for gold in ours for kind in remaining_work(gold.node)}
     theirs = [
         stated
-        for stated in asked.expressions
-        if stated.equals(said) and leftover(stated.node) <= work
+        for stated in parsed.expressions
+        if stated.equals(reply) and remaining_work(stated.node) <= work
     ]
     given = {stated.node for stated in theirs}
     if not theirs or not ours or any(gold.node in given for gold in ours):
         return False
-    if form(said.node) in {form(gold.node) for gold in ours}:
+    if form(reply.node) in {form(gold.node) for gold in ours}:
         return False
     fewest = min(operations(stated.node) for stated in theirs)
-    return wants_form or not said.names or operations(said.node) >= fewest
+    return wants_form or not reply.names or operations(reply.node) >= fewest
 
 
-def _equations(shape: Shape) -> Iterator[Relation]:
+def _equations(answer: Answer) -> Iterator[Relation]:
     """Yield the equations and inequalities between expressions."""
-    for part in shape.items if isinstance(shape, Items) else (shape,):
+    for part in answer.items if isinstance(answer, Items) else (answer,):
         if (found := equation(part)) is not None:
             yield found
 
 
-def _repeats(gold: Shape, said: Relation, asked: Question, wants_form: bool) -> bool:
-    """Return whether the equation or inequality `said` only repeats one of the question."""
-    claim = Claim(said)
+def _repeats(gold: Answer, reply: Relation, parsed: Question, wants_form: bool) -> bool:
+    """Return whether the equation or inequality `reply` only repeats one of the question."""
+    claim = Claim(reply)
     ours = [ours for right in _equations(gold) if (ours := Claim(right)).same(claim)]
     if not ours or any(_look(right) == _look(claim) for right in ours):
         return False
     if wants_form and isinstance(gold, Named):
         return True
-    given = [stated for stated in asked.claims if stated.same(claim)]
+    given = [stated for stated in parsed.claims if stated.same(claim)]
     sides = [set(stated.sides) for stated in given]
     return bool(given) and not any(set(right.sides) in sides for right in ours)
 

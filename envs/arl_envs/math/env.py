@@ -13,7 +13,7 @@ from agentgym_rl.core.task import Split, first_task
 from agentgym_rl.gym.tool_env import text_of
 from agentgym_rl.gym.verifier import VerifierPool
 
-from .answers import Verdict
+from .answers import MathVerdict
 from .calculator import answer_calls
 from .judge import Judgement, Quiz, judge, judge_number
 from .options import SYSTEM_PROMPT, Options, check_task
@@ -127,7 +127,7 @@ class MathEnv(Env):
 
     async def _finish(self, task: Task, text: str) -> Step:
         judgement = await self._judge(task.data, text)
-        reward = float(judgement.verdict is Verdict.OK)
+        reward = float(judgement.verdict is MathVerdict.OK)
         info = self._info() | {
             "verifier": judgement.verdict.value,
             "reward_components": {"correct": reward},
@@ -135,7 +135,7 @@ class MathEnv(Env):
         }
         if task.data["kind"] == "symbolic":
             info |= {"verifier_detail": judgement.detail, "verifier_ms": judgement.ms}
-            timeouts = float(judgement.verdict is Verdict.TIMEOUT)
+            timeouts = float(judgement.verdict is MathVerdict.TIMEOUT)
             info["metrics"] = info["metrics"] | {"verifier_timeouts": timeouts}
         self._task = None
         return Step([], reward, True, False, info)

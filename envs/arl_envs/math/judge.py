@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from agentgym_rl import EnvError, InfraError
 
-from .answers import Kind, Mark, Verdict, final_answer, last_boxed, read_number
+from .answers import Kind, Mark, MathVerdict, final_answer, last_boxed, read_number
 from .echoes import echoes
+from .symbolic.answer_types import Answer
 from .symbolic.expression import Unreadable
 from .symbolic.literal import Undecided, settle
 from .symbolic.missing import says_nothing
 from .symbolic.reading import read
-from .symbolic.shapes import Shape
 
 COMPARE = "arl_envs.math.symbolic.algebra:compare"
 """The function that the verifier calls."""
@@ -35,7 +35,7 @@ class Verifier(Protocol):
 class Judgement:
     """A verdict on an answer, and the verifier's time in ms (0: the verifier was not needed)."""
 
-    verdict: Verdict
+    verdict: MathVerdict
     detail: str = ""
     ms: float = 0.0
 
@@ -49,8 +49,8 @@ class Quiz:
     mark: Mark = "boxed"
 
 
-def check_gold(answer: str, question: str = "") -> Shape:
-    """Return the shape of a right answer.
+def check_gold(answer: str, question: str = "") -> Answer:
+    """Return a right answer from its text.
 
     Raises:
         Unreadable: the answer is not understood, so nothing could be compared with it, or it means
@@ -74,22 +74,22 @@ def judge_quickly(text: str, quiz: Quiz) -> Judgement:
         raise EnvError(f"the right answer {quiz.answer!r} cannot be read: {error}") from error
     said = final_answer(text, quiz.mark)
     if said is None:
-        return Judgement(Verdict.UNPARSEABLE, f"no final answer ({quiz.mark})")
+        return Judgement(MathVerdict.UNPARSEABLE, f"no final answer ({quiz.mark})")
     try:
         answer = read(said, quiz.question, quiz.answer)
         if echoes(gold, answer, quiz.question):
-            return Judgement(Verdict.WRONG, "a repetition of the question, in other words")
+            return Judgement(MathVerdict.WRONG, "a repetition of the question, in other words")
         right = settle(gold, answer, quiz.question)
     except Unreadable as error:
-        return Judgement(Verdict.UNPARSEABLE, str(error))
+        return Judgement(MathVerdict.UNPARSEABLE, str(error))
     except RecursionError:
-        return Judgement(Verdict.UNPARSEABLE, "nested too deep")
+        return Judgement(MathVerdict.UNPARSEABLE, "nested too deep")
     except Undecided as error:
         raise Undecided(said) from error
-    return Judgement(Verdict.OK if right else Verdict.WRONG)
+    return Judgement(MathVerdict.OK if right else MathVerdict.WRONG)
 
 
-def judge_number(text: str, *, answer: str, kind: Kind) -> Verdict:
+def judge_number(text: str, *, answer: str, kind: Kind) -> MathVerdict:
     r"""Judge whether the last \boxed{} of `text` is exactly `answer`, in time linear in the text.
 
     Raises:
@@ -101,8 +101,8 @@ def judge_number(text: str, *, answer: str, kind: Kind) -> Verdict:
     boxed = last_boxed(text)
     got = None if boxed is None else read_number(boxed, kind)
     if got is None:
-        return Verdict.UNPARSEABLE
-    return Verdict.OK if got == gold else Verdict.WRONG
+        return MathVerdict.UNPARSEABLE
+    return MathVerdict.OK if got == gold else MathVerdict.WRONG
 
 
 async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) -> Judgement:
@@ -122,9 +122,11 @@ async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) 
     result = await verifier.call(COMPARE, quiz.answer, said, quiz.question, timeout_s=timeout_s)
     if result.status in ("timeout", "memory"):
         what = f"in {timeout_s:g} s" if result.status == "timeout" else "in the memory there is"
-        return Judgement(Verdict.TIMEOUT, f"not decided {what}, twice", result.ms)
+        return Judgement(MathVerdict.TIMEOUT, f"not decided {what}, twice", result.ms)
     if result.status != "done":
-        raise InfraError(f"the verifier failed ({Verdict.CRASH}, {result.status}): {result.error}")
+        raise InfraError(
+            f"the verifier failed ({MathVerdict.CRASH}, {result.status}): {result.error}"
+        )
     if result.value == "gold":
         raise EnvError(f"the right answer {quiz.answer!r} cannot be read by math-verify")
-    return Judgement(Verdict(result.value), "", result.ms)
+    return Judgement(MathVerdict(result.value), "", result.ms)

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .symbolic.answer_types import Relation
 from .symbolic.canonical import canonical
 from .symbolic.expression import Node, Unreadable, numeral, symbols, walk
 from .symbolic.notation import plain, split_top
 from .symbolic.numeric import Trace, agree, proportional, trace
 from .symbolic.parser import parse
 from .symbolic.relations import relations_of
-from .symbolic.shapes import Relation
 
 _MATH = re.compile(
     r"\$\$(.{1,1000}?)\$\$|(?<!\\)\$([^$]{1,1000}?)(?<!\\)\$"

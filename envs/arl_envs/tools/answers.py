@@ -20,7 +20,7 @@ _MAX_CHARS = 80
 _MAX_MESSAGE_CHARS = 20_000
 
 
-class Verdict(StrEnum):
+class ToolsVerdict(StrEnum):
     """The verdict on a final message."""
 
     OK = "ok"
@@ -28,12 +28,12 @@ class Verdict(StrEnum):
     UNPARSEABLE = "unparseable"
 
 
-def judge(text: str, facts: Sequence[str]) -> Verdict:
+def judge(text: str, facts: Sequence[str]) -> ToolsVerdict:
     """Judge whether the message gives exactly `facts`, or "done" if there are none."""
     said = read(text)
     if said is None:
-        return Verdict.UNPARSEABLE
-    return Verdict.OK if said == (list(facts) or ["done"]) else Verdict.WRONG
+        return ToolsVerdict.UNPARSEABLE
+    return ToolsVerdict.OK if said == (list(facts) or ["done"]) else ToolsVerdict.WRONG
 
 
 def is_question(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from agentgym_rl import EnvError, Message, Step, Task, ToolEnv
 from agentgym_rl.core.task import Split
 
-from .answers import Verdict, is_question, judge
+from .answers import ToolsVerdict, is_question, judge
 from .goals import Ask
 from .levels import level_of
 from .problem import Problem, ToolsTasks, problem_of, solve
@@ -111,7 +111,7 @@ class ToolsEnv(Desk, ToolEnv):
             return Step([reply], 0.0, False, False, self._counted())
         verdict = judge(text, self._problem.facts)
         parts = {
-            "answer": float(verdict is Verdict.OK),
+            "answer": float(verdict is ToolsVerdict.OK),
             "state": float(self.database.state() == self._problem.end),
             "asked_for": float(
                 self.refused <= self._problem.refused
@@ -122,8 +122,8 @@ class ToolsEnv(Desk, ToolEnv):
             ),
         }
         reward = float(all(parts.values()))
-        if verdict is Verdict.OK and not reward:
-            verdict = Verdict.WRONG
+        if verdict is ToolsVerdict.OK and not reward:
+            verdict = ToolsVerdict.WRONG
         judged = {"verifier": verdict.value, "reward_components": parts}
         return Step([], reward, True, False, self._counted() | judged)
 

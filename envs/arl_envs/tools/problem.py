@@ -22,7 +22,7 @@ from .compose import Plan, composed
 from .goals import Ask, Goal, GoldCall
 from .levels import Level
 from .shop import WRITES, Database, Desk, Row
-from .shop.rules import Attempt, Refused, attempt_of
+from .shop.rules import Attempt, RuleRefusal, attempt_of
 from .world import World, draw
 
 _MAX_DRAWS = 1000
@@ -132,7 +132,7 @@ def _done(desk: Desk, call: GoldCall) -> tuple[str, bool]:
     """Make a call; return its result, and whether it is a refusal."""
     try:
         return getattr(desk, call.tool)(**call.arguments), False
-    except Refused as error:
+    except RuleRefusal as error:
         return str(error), True
 
 

@@ -63,7 +63,7 @@ async def _answered(
         async with limit:
             limit.reschedule(asyncio.get_running_loop().time() + request["timeout_s"])
             return {"value": await calls.CALLS[request["call"]](group=group, **request["args"])}
-    except calls.Refused as error:
+    except calls.UnplayableError as error:
         return {"kind": "config", "error": str(error)}
     except calls.Lost as error:
         return {"kind": "lost", "error": str(error)}

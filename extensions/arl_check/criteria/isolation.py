@@ -1,5 +1,5 @@
-"""The criteria for many environments on one event loop: independent, none blocks it, and a
-cancelled episode leaves nothing behind."""
+"""The criteria for many environments on one event loop: they are independent, do not block it, and
+leave nothing behind after a cancelled episode."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def _longest_block_ms(work: Awaitable[bool]) -> tuple[bool, float]:
 class _Ticker:
     """A measurement of the time for which the code on an event loop kept it from running.
 
-    A late wake-up alone proves nothing on a busy machine. So the ticker leaves out the time in
+    On a busy machine, a late wake-up by itself proves nothing. So the ticker leaves out the time in
     which this thread waited for a processor (as Linux counts it), or in which a control thread that
     only sleeps woke up as late. Computing is measured by the processor time of this thread.
     """
@@ -191,8 +191,7 @@ class _Ticker:
 
 
 ROUNDS = 3
-"""The number of rounds: growth in the first one alone is a pool that fills, not a leak. A leak
-grows in each."""
+"""The number of rounds: growth only in the first one is a pool that fills; a leak grows in each."""
 CYCLES = (0, 1, 2, 3, 5)
 SHARES = (0.1, 0.5, 0.9)
 

@@ -1,6 +1,6 @@
 """The criteria for an environment's messages: valid in any chat API, and only new ones.
 
-The forms are those of OpenAI's chat API; a problem is a sentence, none is "".
+The formats are those of OpenAI's chat API. A problem is returned as a sentence; "": there is none.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The criteria for the signatures and results of reset and step, which answers any message of a
-model."""
+"""The criteria for the signatures and results of reset and step; step has to accept any message of
+a model."""
 
 from __future__ import annotations
 

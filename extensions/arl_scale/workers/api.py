@@ -3,7 +3,7 @@
     POST /ready                  the worker can play groups
     POST /lease                  200 a Lease | 204 none yet
     POST /member  a Trajectory   200 the log has it | 409 its group is not this worker's | 503 again
-    POST /follow  Told           200 the engines, a NumberedView | 204 no news
+    POST /follow  WorkerReport           200 the engines, a NumberedView | 204 no news
 
 All routes: 401 to a worker that was given up, 410 when the run is ending, or when this worker is
 leaving and has no more to play.
@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.core.messages import Told
+from agentgym_rl.core.messages import WorkerReport
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.http_server import MSGPACK, Api, BodyTooLarge, bearer, read_body
 from arl_scale.mirrors import Followers
@@ -49,14 +49,14 @@ class LeasesApi(Api):
         life = request.state.life = self._leases.find(bearer(request))
         if life is None:
             raise _unknown()
-        life.heard_s = time.monotonic()
+        life.progress_s = time.monotonic()
 
     def failed(self, request: Request, error: Exception) -> str:
         self._on_error(error)  # not the worker's fault: the run ends with this very error
         return f"the controller failed: {error!r}"
 
     async def _answer(self, request: Request) -> Response:
-        """Answer all routes: the same checks stand before and behind each of them."""
+        """Serve all routes, with the same checks before and after each."""
         leases, life, path = self._leases, request.state.life, request.scope["path"]
         limit = MAX_MEMBER_BYTES if path == "/member" else MAX_TOLD_BYTES
         body = await read_body(request.receive, limit_bytes=limit)
@@ -100,8 +100,8 @@ def _trajectory(body: bytes) -> Trajectory:
         raise InvalidRequest(str(error)) from error
 
 
-def _told(body: bytes) -> Told:
+def _told(body: bytes) -> WorkerReport:
     try:
-        return msgspec.msgpack.decode(body, type=Told)
+        return msgspec.msgpack.decode(body, type=WorkerReport)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidRequest(f"no Told: {error}") from error

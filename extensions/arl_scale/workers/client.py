@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from agentgym_rl.core.errors import ArlError
-from agentgym_rl.core.messages import Lease, NumberedView, Told
+from agentgym_rl.core.messages import Lease, NumberedView, WorkerReport
 from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.runtime.http_client import HttpClient
 
@@ -30,15 +30,16 @@ _PAUSE_S = 0.2
 
 
 class RunEnding(Exception):
-    """The controller's message that the run is over: nothing more is to be played."""
+    """The end of the run, as reported by the controller: nothing more is to be played."""
 
 
 class CutOff(ArlError):
-    """The controller's message that it has given this worker up: its episodes no longer count."""
+    """The loss of this worker, as reported by the controller: its episodes no longer count."""
 
 
 class LeaseLost(Exception):
-    """The controller's message that the group was leased to another worker, or is finished."""
+    """The loss of a lease, as reported by the controller: another worker has the group, or it is
+    finished."""
 
 
 class ControllerError(ArlError):
@@ -64,13 +65,13 @@ class LeasesClient:
         """Report that this worker can play groups from now on."""
         await self._call("/ready")
 
-    async def follow(self, told: Told) -> NumberedView | None:
+    async def follow(self, told: WorkerReport) -> NumberedView | None:
         """Return the engines, if there is news of them within a second."""
         body = await self._call("/follow", msgspec.msgpack.encode(told))
         return _decoded(body, NumberedView) if body else None
 
     async def lease(self) -> Lease | None:
-        """Wait for a group to play and return it. None: there is none yet, ask again."""
+        """Wait for a group to play and return it. None: there is none yet, call again."""
         body = await self._call("/lease")
         return _decoded(body, Lease) if body else None
 
@@ -86,7 +87,7 @@ class LeasesClient:
         """Return the body of the controller's answer; empty if it has nothing to report.
 
         Raises:
-            RunEnding, CutOff, LeaseLost: the controller answered so.
+            RunEnding, CutOff, LeaseLost: the controller reported it.
             ControllerError: the controller does not answer, or refuses.
         """
         clock = asyncio.get_running_loop().time

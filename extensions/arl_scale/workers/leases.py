@@ -40,7 +40,7 @@ class WorkerLife:
     is_ready: bool = False
     is_leaving: bool = False
     """True if the worker gets no more groups, and ends when it has played those it has."""
-    heard_s: float = field(default_factory=time.monotonic)
+    progress_s: float = field(default_factory=time.monotonic)
     """The monotonic time of the worker's last request."""
     groups: set[OpenGroup] = field(default_factory=set["OpenGroup"])
     """The groups leased to the worker."""
@@ -84,7 +84,7 @@ class NotLeased(Exception):
 
 
 class InvalidRequest(ValueError):
-    """An episode that is no member of its group."""
+    """An invalid request of a worker, such as an episode that is not a member of its group."""
 
 
 class Busy(Exception):
@@ -147,7 +147,7 @@ class Leases:
         self._changed()
 
     def dismiss(self, life: WorkerLife) -> None:
-        """Let a worker play its groups to the end; it is told to end after that."""
+        """Let a worker play its groups to the end, and then end."""
         life.is_leaving = True
         self._changed()
 
@@ -176,7 +176,7 @@ class Leases:
         self.changes.notify()
 
     def close(self) -> None:
-        """Tell all workers, at their next request, that the run is ending."""
+        """Report the end of the run to all workers, at their next request."""
         self.is_closing = True
         self.changes.notify()
 
@@ -217,7 +217,7 @@ class Leases:
             if group.missing:
                 life.groups.add(group)
                 return Lease.of(group.id, group.task, group.missing)
-        if self._groups.is_whole(group):  # not in turn: a judge of the group may take long
+        if self._groups.is_whole(group):  # outside the lock: a judge of the group may take long
             await self._finish(group)
         return None
 

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.core.engine import EngineInfo
 from agentgym_rl.core.errors import EngineError, InfraError
-from agentgym_rl.core.messages import FleetView, Lease, ReplicaView, Told, Used
+from agentgym_rl.core.messages import FleetView, Lease, ReplicaView, Used, WorkerReport
 from agentgym_rl.engines.client.client import EngineClient
 from agentgym_rl.engines.kind import EngineSetup
 from agentgym_rl.fleet.servers import agreed, wait_serving
@@ -109,10 +109,10 @@ class FollowedFleet:
             await self._apply(found.view)
             self._number = found.number
 
-    def _told(self) -> Told:
+    def _told(self) -> WorkerReport:
         failed, self._failed = tuple(sorted(self._failed)), set[str]()
         router = self.router
-        return Told(self._number, router.silent_s, router.counters, failed, self.used())
+        return WorkerReport(self._number, router.silent_s, router.counters, failed, self.used())
 
     async def last_words(self) -> None:
         """Send the last news at the end of a run, if the controller still accepts it."""
@@ -122,8 +122,8 @@ class FollowedFleet:
 
     # ------------------------------------------------------------------ following
     async def _apply(self, view: FleetView) -> None:
-        """Bring the router to the state of the view; at no moment does it promise more than the
-        view. A view may contain the end of one publication and the beginning of the next."""
+        """Bring the router to the state of the view, without ever assuming more than the view
+        contains. A view may contain the end of one publication and the beginning of the next."""
         router = self.router
         if view.salts != self._salts:
             self._salts = view.salts

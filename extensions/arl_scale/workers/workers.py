@@ -80,7 +80,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
     ) -> None:
         """Set up the workers, which wait for an engine for at most `engine_timeout_s`, and have
         `stop_timeout_s` to end by themselves. `on_error` is called with each error that ends the
-        run and is no worker's fault."""
+        run and is not a worker's fault."""
         limit = rollout.max_restarts
         super().__init__("rollout worker", max_restarts=limit, key="rollout.max_restarts")
         self.restarts = 0
@@ -100,8 +100,8 @@ class Workers(Supervisor[WorkerSlot], Producer):
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[Workers]:
-        """Start the workers, which get no groups yet. At the end of the context they are told that
-        the run is ending, and those that do not end are killed."""
+        """Start the workers, which get no groups yet. At the end of the context the end of the run
+        is reported to them, and those that do not end are killed."""
         api = LeasesApi(self._leases, self._followers, on_error=self._on_error)
         self._followers.on_late = self._cut_off
         async with serving(api, host=self._processes.host, port=0) as url:
@@ -202,7 +202,7 @@ class Workers(Supervisor[WorkerSlot], Producer):
             slot.late = asyncio.get_running_loop().create_future()
             slot.life = self._join(slot.name, slot.restarts)
             await self._start(slot)
-        except ProcessDied as error:  # on a cluster without room, say
+        except ProcessDied as error:  # on a cluster without room, for example
             return error
         return None
 
@@ -237,17 +237,17 @@ class Workers(Supervisor[WorkerSlot], Producer):
         life = slot.life
         silence, start = Silence(most_s=2 * LOOK_EVERY_S), Silence(most_s=2 * LOOK_EVERY_S)
         while True:
-            silent_s = await silence.listen(lambda: life.heard_s, for_s=LOOK_EVERY_S)
+            silent_s = await silence.listen(lambda: life.progress_s, for_s=LOOK_EVERY_S)
             if start.look(alive=life.is_ready) > self._start_timeout_s:
                 why = f"was not ready after {self._start_timeout_s:g} s"
             elif life.is_ready and silent_s > SILENCE_LIMIT_S:
-                why = f"runs, and has said nothing for {SILENCE_LIMIT_S:g} s"
+                why = f"runs, and has sent nothing for {SILENCE_LIMIT_S:g} s"
             else:
                 continue
             return ProcessDied(f"{slot.name} {why}; see {self._processes.log_path(slot.name)}")
 
     async def _end(self) -> None:
-        """Wait until the workers, which were told to, have ended; kill those that do not."""
+        """Wait until the workers have ended, as requested; kill those that do not."""
         limit_s = self._stop_timeout_s
         async with asyncio.TaskGroup() as tasks:
             for slot in [slot for slot in self._slots if slot.runs]:

@@ -1,1 +1,1 @@
-"""The code of the verifier's own processes: the zygote, the workers it forks, their locks."""
+"""The code of the verifier's own processes: the fork server, the workers it forks, their locks."""

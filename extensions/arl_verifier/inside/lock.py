@@ -30,13 +30,13 @@ _NEW_NETWORK, _NEW_IPC, _NEW_USER = 0x40000000, 0x8000000, 0x10000000  # linux/s
 
 @dataclass
 class Lock:
-    """The lock that all workers of a zygote share."""
+    """The lock that all workers of a fork server share."""
 
     memory_mb: int
     """The address space that a worker may use on top of that at its start."""
     isolated: bool
     held: list[str] = field(default_factory=list[str])
-    """The words for the accesses refused in the trial: network, writes, exec, signals, reads."""
+    """The names of the accesses refused in the trial: network, writes, exec, signals, reads."""
     notes: list[str] = field(default_factory=list[str])
     """The features that this machine lacks, as text."""
 
@@ -187,7 +187,8 @@ def readable() -> list[str]:
 
 
 def _attempts(host: int) -> dict[str, list[Callable[[], object]]]:
-    """Return by word the attempts that must all be refused for the word to hold."""
+    """Return, by name of access, the attempts that must all be refused for that access to count as
+    refused."""
     return {
         "network": [_dial(socket.SOCK_STREAM), _dial(socket.SOCK_DGRAM), _unix_socket],
         "writes": [_write_in(tempfile.gettempdir()), _write_in("/dev/shm"), _write_in("/")],

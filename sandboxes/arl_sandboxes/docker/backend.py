@@ -27,7 +27,7 @@ from agentgym_rl.gym.sandbox import (
 from arl_sandboxes import runner
 from arl_sandboxes.arguments import check_work_dir, checked_mounts, require_sdk
 from arl_sandboxes.permits import Permits
-from arl_sandboxes.runner_words import Refused
+from arl_sandboxes.runner_words import RunnerError
 
 from . import owner, sdk, seccomp
 from .container import Container, ContainerConfig, Daemon, reap, remove, start
@@ -165,7 +165,7 @@ class DockerBackend(SandboxBackend):
         self._check_open()
         if image is not None:
             self._images.get(image)
-        asked = time.perf_counter()
+        requested_at = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._places.acquire()
@@ -179,7 +179,7 @@ class DockerBackend(SandboxBackend):
                 f"no sandbox was available within {timeout_s:g} s: {self._num_containers} at "
                 f"once, {self._stats.in_use} in use, {self._places.waiting} callers waiting"
             ) from None
-        waited = time.perf_counter() - asked
+        waited = time.perf_counter() - requested_at
         self._stats.queue_wait_s += waited
         self._stats.queue_wait_max_s = max(waited, self._stats.queue_wait_max_s)
         self._stats.created += 1
@@ -314,7 +314,7 @@ class DockerBackend(SandboxBackend):
     async def _answers(self, container: Container) -> bool:
         try:
             await container.client.request("interrupt", session=0, deadline_s=ALIVE_TIMEOUT_S)
-        except (SandboxError, Refused) as error:
+        except (SandboxError, RunnerError) as error:
             log.warning("a warm container was dead: %s", error)
             await self._dispose(container)
             return False

@@ -269,7 +269,7 @@ def _host_config(
     box_kb = total_kb - tmp_kb - shm_kb
     mount = f"exec,mode=700,uid={user},gid={user},nosuid,nodev"
     memory_mb = limits.memory_mb + limits.disk_mb + OVERHEAD_MB  # files are memory
-    processes = limits.processes + 4  # the runner, its zygote, and two that are being forked
+    processes = limits.processes + 4  # the runner, its fork server, and two that are being forked
     if config.runtime:
         memory_mb, processes = memory_mb + RUNTIME_MB, processes + RUNTIME_PROCESSES
     files = max(1024, limits.open_files)

@@ -105,13 +105,13 @@ class Images(PreparedImages):
         context = _context({**recipe.files, NAME: changed.encode()})
         loop = asyncio.get_running_loop()
 
-        def tell(line: str) -> None:
+        def log_line(line: str) -> None:
             loop.call_soon_threadsafe(report, f"{recipe.name}: {line}")
 
         left_s = max(1.0, until - time.monotonic())
         try:
             id = await self._daemon.call_for(
-                left_s + 10, _build, self._daemon.api, context, label, until, tell
+                left_s + 10, _build, self._daemon.api, context, label, until, log_line
             )
         except _Failed as error:
             hint = f"\n(without a build: {why})" if why else ""
@@ -137,7 +137,7 @@ def _build(
         _Failed: a step failed, or took too long.
     """
     name, _, value = label.partition("=")
-    said, id, steps = "", "", None
+    output, id, steps = "", "", None
     left_s = max(1, int(until - time.monotonic()))
     try:
         steps = api.build(
@@ -146,22 +146,22 @@ def _build(
         )  # fmt: skip
         for each in steps:
             if time.monotonic() > until:
-                raise _Failed(f"it took longer than it may\n{said[-SHOWN_CHARS:]}")
+                raise _Failed(f"it took longer than it may\n{output[-SHOWN_CHARS:]}")
             if line := each.get("stream", "").strip():
-                said += line + "\n"
+                output += line + "\n"
                 report(line)
             if "error" in each:
-                raise _Failed(f"{each['error']}\n{said[-SHOWN_CHARS:]}")
+                raise _Failed(f"{each['error']}\n{output[-SHOWN_CHARS:]}")
             id = (each.get("aux") or {}).get("ID", id)
     except sdk.errors.APIError as error:
         raise _Failed(str(error)) from None
     except sdk.RequestException as error:
-        raise _Failed(f"it took longer than it may ({error})\n{said[-SHOWN_CHARS:]}") from None
+        raise _Failed(f"it took longer than it may ({error})\n{output[-SHOWN_CHARS:]}") from None
     finally:
         if steps is not None:
             steps.close()  # and so the daemon's answer, of which there may be more
     if not id:
-        raise _Failed(f"the daemon named no image\n{said[-SHOWN_CHARS:]}")
+        raise _Failed(f"the daemon named no image\n{output[-SHOWN_CHARS:]}")
     return id
 
 

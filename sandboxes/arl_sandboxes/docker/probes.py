@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgym_rl import SandboxError
 from agentgym_rl.gym.sandbox import Capabilities, Limits, Probe, ProbeReport
-from arl_sandboxes.runner_words import Refused
+from arl_sandboxes.runner_words import RunnerError
 
 from . import seccomp
 from .container import ContainerConfig, Daemon, remove, start
@@ -137,7 +137,7 @@ async def _trial(daemon: Daemon, config: ContainerConfig) -> tuple[Probe, bool]:
     try:
         container = await start(daemon, config, _LIMITS)
         try:
-            said = await container.client.request(
+            reply = await container.client.request(
                 "run_python", code=code, limits=limits, deadline_s=30
             )
             shell = await container.client.request(
@@ -146,7 +146,7 @@ async def _trial(daemon: Daemon, config: ContainerConfig) -> tuple[Probe, bool]:
         finally:
             container.client.link.drop("closed")
             await remove(daemon, container.id)
-    except (SandboxError, Refused) as error:
+    except (SandboxError, RunnerError) as error:
         return Probe("container", False, str(error), fix), False
-    detail = json.dumps({name: said[name] for name in ("status", "exit_code", "cpu_ms")})
-    return Probe("container", said["status"] == "ok", detail, fix), shell["exit_code"] == 7
+    detail = json.dumps({name: reply[name] for name in ("status", "exit_code", "cpu_ms")})
+    return Probe("container", reply["status"] == "ok", detail, fix), shell["exit_code"] == 7

@@ -13,7 +13,7 @@ from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Image, Limits, San
 from arl_sandboxes.forward import address_of
 from arl_sandboxes.runner_client import Client
 from arl_sandboxes.runner_sandbox import RunnerSandbox
-from arl_sandboxes.runner_words import RESET_S, Refused
+from arl_sandboxes.runner_words import RESET_S, RunnerError
 
 from .container import Container
 
@@ -56,7 +56,7 @@ class DockerSandbox(RunnerSandbox):
                 return
             try:
                 await self.client.request("reset", deadline_s=RESET_S)
-            except Refused as error:  # then the remaining state is unknown
+            except RunnerError as error:  # then the remaining state is unknown
                 self.client.link.drop(f"it could not be reset: {error}")
                 raise SandboxLost(f"{self.id}: {self.client.dead}") from None
 

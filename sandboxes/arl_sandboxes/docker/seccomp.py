@@ -100,10 +100,10 @@ def _socket_rules() -> list[dict[str, Any]]:
 def _limit_rules() -> list[dict[str, Any]]:
     """Allow a process to lower its own limits, except the core limit that protects the host."""
     own, core, others = _compare(0, "EQ", 0), _compare(1, "EQ", _CORE), _compare(1, "NE", _CORE)
-    asks, sets = _compare(2, "EQ", 0), _compare(2, "NE", 0)
+    queries, sets = _compare(2, "EQ", 0), _compare(2, "NE", 0)
     return [
         _rule(["prlimit64"], own, others),
-        _rule(["prlimit64"], own, core, asks),
+        _rule(["prlimit64"], own, core, queries),
         _rule(["prlimit64"], own, core, sets, error=errno.EPERM),
         _rule(["prlimit64"], _compare(0, "NE", 0), error=errno.EPERM),
         _rule(["setrlimit"], _compare(0, "NE", _CORE)),

@@ -250,7 +250,7 @@ class E2BBackend(SandboxBackend):
 
     async def _create(self, limits: Limits, world: Prepared | None, timeout_s: float) -> E2BSandbox:
         config = replace(self._plain, disk_mb=limits.disk_mb, world=world)
-        asked = time.perf_counter()
+        requested_at = time.perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._permits.acquire()
@@ -261,7 +261,7 @@ class E2BBackend(SandboxBackend):
                 f"at once, {self._stats.in_use} in use, {len(self._starting)} starting, "
                 f"{self._permits.waiting} callers waiting"
             ) from None
-        waited = time.perf_counter() - asked
+        waited = time.perf_counter() - requested_at
         self._stats.queue_wait_s += waited
         self._stats.queue_wait_max_s = max(waited, self._stats.queue_wait_max_s)
         self._stats.created += 1

@@ -124,8 +124,8 @@ class Images(PreparedImages):
             elif time.monotonic() > until:
                 why = "it took longer than it may"
             if why:
-                said = "\n".join(tail)
-                raise ImageError(f"{recipe.name}: the build at E2B failed: {why}\n{said}")
+                output = "\n".join(tail)
+                raise ImageError(f"{recipe.name}: the build at E2B failed: {why}\n{output}")
             await asyncio.sleep(0 if now.log_entries else POLL_S)
 
 

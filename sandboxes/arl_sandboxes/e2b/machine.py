@@ -63,9 +63,9 @@ class Machine:
         """
         await self._end_runner()
         await self._upload(config)
-        said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.on_line = lambda line: None if said.done() else said.set_result(line)
-        self.on_end = lambda why: None if said.done() else said.set_result("")
+        first_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.on_line = lambda line: None if first_line.done() else first_line.set_result(line)
+        self.on_end = lambda why: None if first_line.done() else first_line.set_result("")
         async with deadline(f"start the runner in {self.id}", self._timeout_s):
             handle = await self._sdk.commands.run(
                 inside.command(config),
@@ -74,7 +74,7 @@ class Machine:
                 cwd="/",
                 stdin=True,
                 timeout=NO_LIMIT,
-                on_stdout=self._heard,
+                on_stdout=self._receive,
                 on_stderr=self._stderr.append,
                 retain_output=False,
             )
@@ -86,7 +86,7 @@ class Machine:
                 self._tasks.create_task(self._watch(handle), name=f"watch {self.id}"),
                 self._tasks.create_task(self._feed(), name=f"feed {self.id}"),
             ]
-            greeting = await said
+            greeting = await first_line
         if not greeting:
             why = f"the runner did not start in {self.id}: {self.dead}"
             if config.world is not None and self._exited:
@@ -152,7 +152,7 @@ class Machine:
         except SandboxError as error:
             log.warning("%s", error)
 
-    def _heard(self, text: str) -> None:
+    def _receive(self, text: str) -> None:
         first, *lines = text.split("\n")
         self._rest.append(first)
         for start in lines:
@@ -166,8 +166,8 @@ class Machine:
             await handle.wait()
             why = "its runner has ended"
         except CommandExitException as error:
-            said = "".join(self._stderr).strip()[-STDERR_CHARS:]
-            why = f"its runner has ended with exit code {error.exit_code} {said}".strip()
+            errors = "".join(self._stderr).strip()[-STDERR_CHARS:]
+            why = f"its runner has ended with exit code {error.exit_code} {errors}".strip()
             self._exited = True
         except asyncio.CancelledError:
             with contextlib.suppress(*FAILURES):

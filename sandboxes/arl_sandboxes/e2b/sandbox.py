@@ -12,7 +12,7 @@ from arl_sandboxes.forward import address_of
 from arl_sandboxes.ports import Ports
 from arl_sandboxes.runner_client import Client
 from arl_sandboxes.runner_sandbox import RunnerSandbox
-from arl_sandboxes.runner_words import RESET_S, Refused
+from arl_sandboxes.runner_words import RESET_S, RunnerError
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -54,7 +54,7 @@ class E2BSandbox(RunnerSandbox):
                 await self._client.request("reset", deadline_s=RESET_S)
                 if self.image is not None:
                     await self._renew()
-            except (Refused, SandboxError) as error:  # then the remaining state is unknown
+            except (RunnerError, SandboxError) as error:  # then the remaining state is unknown
                 self._machine.drop(f"it could not be reset: {error}", kill_runner=True)
                 raise SandboxLost(f"{self.id}: {self._machine.dead}") from None
 

@@ -8,9 +8,9 @@ import errno
 import os
 import stat
 
-from arl_isolation.files import Place
+from arl_isolation import removal
+from arl_isolation.files import PathRoots
 
-from . import clear
 from .loop import b64
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,7 +24,7 @@ def parts(path: str) -> tuple:
     return ("/", *found) if path.startswith("/") else found
 
 
-class Box:
+class WorkFolder:
     """The work folder; with `image`, absolute paths are allowed, and more files at once."""
 
     def __init__(self, folder: str, image: bool = False) -> None:
@@ -32,7 +32,7 @@ class Box:
         self._is_image = image
         root = os.open("/", _FOLDER) if image else -1
         work = parts(os.path.abspath(folder)) if image else ()
-        self._place = Place(self._box, root, work=work)
+        self._place = PathRoots(self._box, root, work=work)
 
     def open_up(self) -> None:
         """Restore the mode of the folder, which programs may have changed."""
@@ -40,12 +40,8 @@ class Box:
             os.fchmod(self._box, 0o700)
 
     def clear(self, until: float) -> None:
-        """Remove all content of the folder.
-
-        Raises:
-            OSError: that is not possible, or not before `until` (of the monotonic clock).
-        """
-        clear.clear(self._box, until)
+        """Remove all content of the folder: see `removal.clear`."""
+        removal.clear(self._box, until)
 
     def write(self, files: dict, max_bytes: int) -> None:
         for path, text in files.items():

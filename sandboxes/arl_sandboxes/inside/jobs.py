@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 
-from .births import Birth
+from .forking import Fork
 from .loop import Feed, Loop, Output
 
 INTERRUPT_GRACE_S = 0.5
@@ -45,7 +45,7 @@ class Job:
         self.cpu_s = 0.0
         """The CPU time of the orphans that the program left."""
         self.output: Output
-        self.birth: Birth
+        self.fork: Fork
         self.stdin: list = []
         """The pipe of its standard input: the read end and, if there is input, the write end."""
         self.feed: Feed | None = None
@@ -59,15 +59,15 @@ class Job:
             if self.pid:
                 os.kill(self.pid, signal.SIGKILL)
 
-    def grievance(self) -> str:
+    def start_error(self) -> str:
         """Return the reason why the program did not start; "" if it did."""
         try:
-            return self.birth.conn.recv(4096)[1:].decode("utf-8", "replace")
+            return self.fork.conn.recv(4096)[1:].decode("utf-8", "replace")
         except OSError:
             return ""
 
     def close(self) -> None:
-        self.birth.close()
+        self.fork.close()
         self.output.close()
         if self.feed:
             self.feed.close()
@@ -113,8 +113,8 @@ class Session:
     def __init__(self, number: int, kind: str, loop: Loop, limit: int) -> None:
         self.number, self.kind, self.pid = number, kind, 0
         self.loop = loop
-        self.birth: Birth | None = None
-        """The birth of the process; None for a fork, which its parent creates."""
+        self.fork: Fork | None = None
+        """The fork that made the process; None for a copy of a session, which that makes."""
         self.conn: socket.socket
         self.output = Output(loop, limit, lambda: self.stop("output_limit"))
         self.opening: int | None = None
@@ -155,21 +155,20 @@ class Session:
         self.loop.cancel(self.timer)
         self.timer = self.loop.later(INTERRUPT_GRACE_S, lambda: self.signal(signal.SIGKILL))
 
-    def result(self, said: bytes) -> dict:
-        """Return the result of the cell that ended; `said` is the session's message, empty if the
-        session ended, too."""
+    def result(self, message: bytes) -> dict:
+        """Return the result of a cell; `message` is the session's reply, empty if that ended."""
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
         self.cell = None  # before the last output is read, as there is nothing left to stop
         taken, code, kind = self.output.take(), None, None
-        if not said:
+        if not message:
             code, kind = _code(self.ended[0]) if self.ended else (None, None)
             status = "killed" if kind == signal.SIGKILL else "error"
         elif self.kind == "python":
-            status = {0: "ok", 2: "memory_limit"}.get(said[0], "error")
+            status = {0: "ok", 2: "memory_limit"}.get(message[0], "error")
         else:
-            text = said.partition(b"\n")[0]
+            text = message.partition(b"\n")[0]
             code = int(text) if text.isdigit() else 1
             status = "error" if code else "ok"
         if taken["truncated"] and status in ("ok", "error"):
@@ -180,15 +179,15 @@ class Session:
             "signal": kind,
             **taken,
             "wall_ms": 1000 * (time.monotonic() - self.started),
-            "state_lost": not said,
+            "state_lost": not message,
         }
 
     def close(self) -> None:
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
-        if self.birth:
-            self.birth.close()
+        if self.fork:
+            self.fork.close()
         else:
             self.loop.forget(self.conn.fileno())
             self.conn.close()

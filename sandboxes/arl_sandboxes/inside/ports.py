@@ -18,8 +18,8 @@ MAX_OPEN, CHUNK_BYTES = 256, 1 << 16
 
 
 class Ports:
-    def __init__(self, loop: Loop, tell) -> None:
-        self._loop, self._tell = loop, tell
+    def __init__(self, loop: Loop, send_event) -> None:
+        self._loop, self._send_event = loop, send_event
         self._servers: dict = {}
         self._open: dict = {}
         """The (port, socket) of each connection, by its number."""
@@ -54,7 +54,7 @@ class Ports:
 
             def done() -> None:
                 os.close(end)
-                self._tell({"sent": number})
+                self._send_event({"sent": number})
 
             Feed(self._loop, end, base64.b64decode(request["data"]), done)
         return {}
@@ -85,7 +85,7 @@ class Ports:
         conn.setblocking(False)
         self._count += 1
         self._open[self._count] = port, conn
-        self._tell({"open": self._count, "port": port})
+        self._send_event({"open": self._count, "port": port})
 
     def _read(self, number: int) -> None:
         conn = self._open[number][1]
@@ -96,4 +96,4 @@ class Ports:
         except OSError:
             data = b""
         self._loop.forget(conn.fileno())
-        self._tell({"conn": number, "data": b64(data)})
+        self._send_event({"conn": number, "data": b64(data)})

@@ -39,7 +39,7 @@ def take_handles(handles) -> None:
 
 
 def begin(work: str, limits: dict) -> None:
-    """Leave the zygote's kernel session, signal handling, limits and protection behind."""
+    """Leave the fork server's kernel session, signal handling, limits and protection behind."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     locks.set_dumpable(True)
@@ -61,7 +61,7 @@ def _limit(limits: dict) -> None:
             continue
         value = limits[key] << (20 if key.endswith("_mb") else 0)
         _set(getattr(resource, name), value, value)
-    if "processes" in limits:  # plus the runner and the zygote, which have the same user
+    if "processes" in limits:  # plus the runner and the fork server, which have the same user
         _set(resource.RLIMIT_NPROC, limits["processes"] + 2, limits["processes"] + 2)
     if "cpu_s" in limits:
         _set(resource.RLIMIT_CPU, limits["cpu_s"], limits["cpu_s"] + 1)
@@ -78,18 +78,3 @@ def _set(kind: int, soft: int, hard: int) -> None:
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)
     resource.setrlimit(kind, (soft, hard))
-
-
-def run_program(argv: list, cwd: str, env: dict) -> None:
-    for name in ("SIGPIPE", "SIGXFSZ", "SIGINT"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    try:
-        if cwd != ".":
-            os.chdir(cwd)
-        os.execvpe(argv[0], argv, {**os.environ, **env})
-    except (OSError, ValueError) as error:  # ValueError: a name that Python itself rejects
-        missing = isinstance(error, (FileNotFoundError, ValueError))
-        what = cwd if missing and not os.path.isdir(cwd) else argv[0]
-        why = getattr(error, "strerror", None) or str(error)
-        os.write(2, f"{what}: {why}\n".encode("utf-8", "replace"))
-        os._exit(127 if missing else 126)

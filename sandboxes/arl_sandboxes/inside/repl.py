@@ -1,4 +1,4 @@
-"""The processes that keep state between cells: a Python REPL, and a bash loop that acts as one."""
+"""A Python session of the runner, its snapshots, and the fork that makes them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,13 @@ import array
 import contextlib
 import errno
 import os
-import signal
 import socket
-import struct
 import sys
 import time
-import types
 
-from arl_isolation.programs import exactly, reseed, run_cell
+from arl_isolation import programs
 
 READY, GAVE_UP = b"+", b"!"
-HEADER = struct.Struct("<cI")
-RUN, FORK = b"r", b"f"
-SHELL = [
-    "bash",
-    "--norc",
-    "--noprofile",
-    "-c",
-    # Commands end with a NUL, on descriptor 3, which also carries the exit code back.
-    "trap : INT; printf + >&3; while IFS= read -r -d '' -u 3 arl_cell; do "
-    'eval "$arl_cell" </dev/null 3>&-; printf "%d\\n" $? >&3; done',
-]
 
 
 def send_handles(conn: socket.socket, data: bytes, handles: list) -> None:
@@ -81,21 +67,10 @@ def _is_known(pid: int) -> bool:
 
 def serve(conn: socket.socket, work: str) -> None:
     """Run cells until the runner closes the connection."""
-    reseed()
+    programs.reseed()
     sys.path.append(work)
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     conn.sendall(READY)
-    cells = 0
-    while True:
-        kind, length = HEADER.unpack(exactly(conn, HEADER.size))
-        if kind == FORK:
-            conn = _fork(conn)
-            continue
-        cells += 1
-        done = run_cell(exactly(conn, length), f"<cell {cells}>", module.__dict__)
-        conn.sendall(bytes([done]))
+    programs.serve_cells(conn, _fork)
 
 
 def _fork(conn: socket.socket) -> socket.socket:
@@ -113,15 +88,10 @@ def _fork(conn: socket.socket) -> socket.socket:
             os.close(handle)
         return conn
     conn.close()
-    for number, handle in enumerate(handles):
-        os.dup2(handle, number, inheritable=number < 3)
-    for handle in handles:
-        if handle > 3:
-            os.close(handle)
-    conn = socket.socket(fileno=3)
+    conn = programs.take_handles(handles)
     conn.sendall(READY)
-    exactly(conn, 1)  # the runner knows this process now
+    programs.exactly(conn, 1)  # the runner knows this process now
     os.setsid()
-    reseed()
+    programs.reseed()
     conn.sendall(READY)
     return conn

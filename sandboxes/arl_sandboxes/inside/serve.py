@@ -18,10 +18,10 @@ from typing import NoReturn
 
 from arl_isolation import locks
 
-from . import program, zygote
+from . import fork_server, program
 from . import sweep as processes
-from .births import Birth, Zygote
-from .files import Box
+from .files import WorkFolder
+from .forking import Fork, ForkServer
 from .jobs import Job
 from .loop import Feed, Loop, Output
 from .ports import Ports
@@ -36,15 +36,15 @@ CLEAR_S = 20.0
 class Runner:
     def __init__(self, work: str, scratch: list, whole: bool, image: bool) -> None:
         self.work, self._whole = work, whole
-        self.box = Box(work, image)
-        self._emptied = [] if image else [self.box, *map(Box, scratch)]
+        self.box = WorkFolder(work, image)
+        self._emptied = [] if image else [self.box, *map(WorkFolder, scratch)]
         self.loop = Loop()
         self._ports = Ports(self.loop, lambda event: _send({"id": -1, "event": event}))
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._queue: deque = deque()
         self._job: Job | None = None
         self._sessions = Sessions(self)
-        self._zygote = Zygote()
+        self._server = ForkServer()
         self._orphans, self._orphan_cpu_s = 0, 0.0
         self._unknown: dict = {}
         """The ends of processes with unknown pids; a new process may be among them."""
@@ -60,9 +60,9 @@ class Runner:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # process 1 ignores what it does not handle
         self.loop.watch(woken.fileno(), lambda: woken.recv(4096))
         self.loop.watch(0, self._listen)
-        self._zygote.start()
-        if not self._zygote.await_start():
-            sys.exit("the zygote did not start")
+        self._server.start()
+        if not self._server.await_start():
+            sys.exit("the fork server did not start")
         sweep = "all" if self._whole else "descendants"
         python = sys.version.split()[0]
         self.reply(0, {"protocol": 1, "python": python, "pid": os.getpid(), "sweep": sweep})
@@ -135,18 +135,18 @@ class Runner:
         job = Job(request)
         job.output = Output(self.loop, limits["output_bytes"], lambda: job.stop("output_limit"))
         job.stdin = list(os.pipe()) if stdin else [os.dup(self.null)]
-        job.birth = self.bear(
+        job.fork = self.fork(
             [job.stdin[0], *job.output.writers],
             order,
-            lambda pid: self._born(job, pid, stdin),
-            lambda why: self._stillborn(job, why),
+            lambda pid: self._has_begun(job, pid, stdin),
+            lambda why: self._did_not_begin(job, why),
         )
         self._job = job
 
-    def bear(self, handles: list, order: dict, born, failed) -> Birth:
-        return Birth(self.loop, self._zygote, handles, order, born, failed)
+    def fork(self, handles: list, order: dict, begun, failed) -> Fork:
+        return Fork(self.loop, self._server, handles, order, begun, failed)
 
-    def _born(self, job: Job, pid: int, stdin: bytes) -> None:
+    def _has_begun(self, job: Job, pid: int, stdin: bytes) -> None:
         job.pid, job.started = pid, time.monotonic()
         job.ended = self.ended_unknown(pid)
         self._orphan_cpu_s = 0.0
@@ -159,7 +159,7 @@ class Runner:
             processes.kill(pid)
         job.timer = self.loop.later(job.limits["wall_s"], lambda: job.stop("timeout"))
 
-    def _stillborn(self, job: Job, why: str) -> None:
+    def _did_not_begin(self, job: Job, why: str) -> None:
         job.close()
         self._job = None
         self.refuse(job.id, OSError(0, why))
@@ -171,11 +171,11 @@ class Runner:
             self._orphan_cpu_s = 0.0
         job.killed = self.sweep()
         job.cpu_s = self._orphan_cpu_s
-        grievance = job.grievance()
+        start_error = job.start_error()
         result = job.result()
         job.close()
-        if grievance:
-            self.refuse(job.id, OSError(0, grievance))
+        if start_error:
+            self.refuse(job.id, OSError(0, start_error))
             return
         self.reply(job.id, {**result, **self.box.collect(job.request.get("collect", []))})
 
@@ -201,8 +201,8 @@ class Runner:
                 return
             if not pid:
                 return
-            if pid == self._zygote.pid:
-                self._zygote.pid = 0
+            if pid == self._server.pid:
+                self._server.pid = 0
                 continue
             known = [self._job] if self._job else []
             for running in (*known, *self._sessions.open.values()):
@@ -226,9 +226,9 @@ class Runner:
         self._next()
         if not self._job and not self._sessions.open:
             self._unknown.clear()
-            if not self._zygote.pid:
+            if not self._server.pid:
                 with contextlib.suppress(OSError):
-                    self._zygote.start()  # so that the next program does not have to wait for it
+                    self._server.start()  # so that the next program does not have to wait for it
 
     def sweep(self) -> int:
         """Kill all processes except the present program and the sessions; return their number."""
@@ -243,8 +243,8 @@ class Runner:
             if self._job:
                 spared.add(self._job.pid)
             alone = not spared
-            if self._zygote.pid:
-                spared.add(self._zygote.pid)
+            if self._server.pid:
+                spared.add(self._server.pid)
             strays = processes.strays(spared)
             self._reap()
             # A process that forks and dies all the time may be missed: its parent was reaped then.
@@ -252,7 +252,7 @@ class Runner:
                 return len(killed)
             killed |= strays
             if turn and self._whole and alone:
-                processes.kill(-1)  # no fork outruns it; the zygote dies with the others
+                processes.kill(-1)  # no fork outruns it; the fork server dies with the others
             else:
                 for pid in strays:
                     processes.kill(pid)
@@ -314,19 +314,19 @@ def main() -> None:
     parser.add_argument("--own-pid-namespace", action="store_true")
     parser.add_argument("--preimport", default="")
     parser.add_argument("--image", action="store_true")
-    parser.add_argument("--zygote", action="store_true")
+    parser.add_argument("--fork-server", action="store_true")
     options = parser.parse_args()
     program.in_image = options.image
-    if options.zygote:
+    if options.fork_server:
         _settle_in(options.work, options.image)
         for name in filter(None, options.preimport.split(",")):
             __import__(name)
-        zygote.main(options.work)
+        fork_server.main(options.work)
     whole = options.own_pid_namespace
     # Process 1 of an image's container has its namespace for itself, whoever it is.
     first = os.getpid() == 1
     root = os.getuid() == 0 and not (options.image and first)
-    if whole and (root or (not first and not processes.alone())):
+    if whole and (root or (not first and not processes.is_only_process())):
         sys.exit(
             f"--own-pid-namespace: refused as user {os.getuid()}, process {os.getpid()}: expected "
             "a plain user, and process 1 or no other process of that user"

@@ -7,8 +7,10 @@ import errno
 import signal
 import socket
 
+from arl_isolation import programs
+
 from . import repl
-from .births import ROOM, pid_of
+from .forking import ROOM, pid_of
 from .jobs import Session
 
 START_S = 10.0
@@ -52,10 +54,10 @@ class Sessions:
             raise ValueError(f"no session is of the kind {request['kind']!r}")
         self._runner.box.open_up()
         session = self._new_session(request["id"], request["kind"], limits)
-        session.birth = self._runner.bear(
+        session.fork = self._runner.fork(
             [self._runner.null, *session.output.writers],
             {"become": session.kind, "limits": limits},
-            lambda pid: self._born(session, pid),
+            lambda pid: self._has_begun(session, pid),
             lambda why: self._give_up(session, why),
         )
 
@@ -68,7 +70,7 @@ class Sessions:
         session = self._session(request)
         code = base64.b64decode(request["code"])
         if session.kind == "python":
-            data = repl.HEADER.pack(repl.RUN, len(code)) + code
+            data = programs.CELL.pack(programs.RUN, len(code)) + code
         else:
             data = code.replace(b"\0", b"") + b"\0"
         session.begin(request["id"], data, request["timeout_s"])
@@ -91,7 +93,7 @@ class Sessions:
         try:
             with theirs:
                 handles = [self._runner.null, *session.output.writers, theirs.fileno()]
-                parent.conn.sendall(repl.HEADER.pack(repl.FORK, 0))
+                parent.conn.sendall(programs.CELL.pack(programs.FORK, 0))
                 repl.send_handles(parent.conn, repl.READY, handles)
         except BaseException:
             self._forget(session)
@@ -113,16 +115,16 @@ class Sessions:
         self.open[session.number] = session
         return session
 
-    def _born(self, session: Session, pid: int) -> None:
-        assert session.birth is not None
-        session.pid, session.conn = pid, session.birth.conn
+    def _has_begun(self, session: Session, pid: int) -> None:
+        assert session.fork is not None
+        session.pid, session.conn = pid, session.fork.conn
         session.ended = self._runner.ended_unknown(pid)
         session.output.close_writers()
         self._attend(session)
 
     def _attend(self, session: Session) -> None:
         """Watch the session for its first message."""
-        self._loop.watch(session.conn.fileno(), lambda: self._said(session))
+        self._loop.watch(session.conn.fileno(), lambda: self._read(session))
         session.timer = self._loop.later(START_S, lambda: self._give_up(session, "no answer"))
 
     def _session(self, request: dict) -> Session:
@@ -133,7 +135,7 @@ class Sessions:
             raise OSError(errno.EBUSY, "the session is busy")
         return session
 
-    def _said(self, session: Session) -> None:
+    def _read(self, session: Session) -> None:
         try:
             data, ancillary, _, _ = session.conn.recvmsg(256, ROOM)
         except BlockingIOError:
@@ -152,8 +154,8 @@ class Sessions:
     def _greeting(self, session: Session, data: bytes, ancillary: list) -> None:
         """Handle the first message of a session."""
         if data[:1] != repl.READY:
-            said = data[1:].decode("utf-8", "replace") if data[:1] == repl.GAVE_UP else ""
-            self._give_up(session, said or data.decode("utf-8", "replace"))
+            text = data[1:].decode("utf-8", "replace") if data[:1] == repl.GAVE_UP else ""
+            self._give_up(session, text or data.decode("utf-8", "replace"))
             return
         if not session.pid:  # a fork, which leaves its parent's kernel session once it is known
             session.pid = pid_of(ancillary)
@@ -167,9 +169,9 @@ class Sessions:
         self._runner.reply(id, {"session": session.number})
 
     def _give_up(self, session: Session, why: str) -> None:
-        said = base64.b64decode(session.output.take()["stderr"]).decode("utf-8", "replace")
+        text = base64.b64decode(session.output.take()["stderr"]).decode("utf-8", "replace")
         self._runner.refuse(
-            session.opening, OSError(0, f"it did not start: {why} {said[-500:]}".strip())
+            session.opening, OSError(0, f"it did not start: {why} {text[-500:]}".strip())
         )
         session.signal(signal.SIGKILL)
         self._forget(session)

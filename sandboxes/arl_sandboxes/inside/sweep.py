@@ -41,7 +41,7 @@ def strays(spared: set) -> set:
     return found
 
 
-def alone() -> bool:
+def is_only_process() -> bool:
     """Return True if no other process runs as this user."""
     mine = f"Uid:\t{os.getuid()}\t"
     for name in os.listdir("/proc"):

@@ -8,9 +8,9 @@ output.py    what a program writes                interpreter.py processes.py
 check.py     a search for gaps in its own isolation
 inside/      the slot's side: the code that runs in the namespaces, standard library only
 
-With `isolation="landlock"` there are no namespaces: inside/lone.py replaces inside/zygote.py, and
-inside/alone.py (system calls), inside/landlock.py (files) and inside/boxes.py (the work folder)
-replace the namespaces.
+With `isolation="landlock"` there are no namespaces: inside/landlock_server.py is the fork server
+instead of inside/namespace_server.py, and three files replace the namespaces: landlock_seccomp.py
+(system calls), landlock.py (files) and work_folders.py (the work folder), all in inside/.
 """
 
 from .backend import LocalBackend

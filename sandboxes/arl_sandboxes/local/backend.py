@@ -274,11 +274,11 @@ class LocalBackend(SandboxBackend):
         """Return a slot that has these limits, and count it as in use."""
         deadline = time.monotonic() + timeout_s
         while True:
-            asked = time.perf_counter()
+            requested_at = time.perf_counter()
             try:
                 slot = self._take() or await self._queue(deadline, timeout_s)
             finally:
-                waited_s = time.perf_counter() - asked
+                waited_s = time.perf_counter() - requested_at
                 self._stats.queue_wait_s += waited_s
                 self._stats.queue_wait_max_s = max(waited_s, self._stats.queue_wait_max_s)
             self._stats.in_use += 1

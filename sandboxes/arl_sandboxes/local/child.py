@@ -94,12 +94,12 @@ class Child:
         self._feed.stop()
         return socket.socket(fileno=self._conn.detach())
 
-    def complaint(self) -> str:
+    def start_error(self) -> str:
         """Return the reason its program did not begin; "" if it did (or now owns the socket)."""
         with contextlib.suppress(OSError):
-            said = self._conn.recv(4096)
-            if said[:1] == wire.GAVE_UP:
-                return said[1:].decode("utf-8", "replace")
+            message = self._conn.recv(4096)
+            if message[:1] == wire.GAVE_UP:
+                return message[1:].decode("utf-8", "replace")
         return ""
 
     def finish(self, ended: Ended) -> None:

@@ -75,7 +75,7 @@ class ImageSlot(Slot):
         finally:
             self._listeners.pop(port, None)
 
-    def _hear(self, kind: bytes, body: bytes, handles: list[int]) -> None:
+    def _handle_other(self, kind: bytes, body: bytes, handles: list[int]) -> None:
         assert kind == wire.LISTENER, kind
         port = wire.NUMBER.unpack_from(body)[0]
         made = socket.socket(fileno=handles[0]) if handles else None

@@ -15,11 +15,11 @@ import arl_isolation
 from agentgym_rl import ConfigError, SandboxUnavailable
 from arl_sandboxes.arguments import PYTHON_OPTIONS
 
-from .hidden import below, hidden
+from .hidden_paths import below, hidden_paths
 
-ZYGOTE = Path(__file__).parent / "inside" / "zygote.py"
-LONE = ZYGOTE.with_name("lone.py")
-"""The launcher for machines without namespaces (isolation "landlock")."""
+NAMESPACE_SERVER = Path(__file__).parent / "inside" / "namespace_server.py"
+LANDLOCK_SERVER = NAMESPACE_SERVER.with_name("landlock_server.py")
+"""The fork server for machines without namespaces (isolation "landlock")."""
 _START = """
 import os, sys
 folder, name = os.path.split(sys.argv.pop(1))
@@ -51,7 +51,7 @@ class SlotConfig:
     """The folders added to `sys.path`."""
     preimport: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The environment of the zygote while it starts; no program receives it."""
+    """The environment of the fork server while it starts; no program receives it."""
     isolation: str = "namespaces"
 
     def ahead(self) -> list[str]:
@@ -61,7 +61,7 @@ class SlotConfig:
 
     def command(self, script: Path | None = None) -> list[str]:
         """Return the command that runs a file of `inside/`: by default, a slot's first process."""
-        script = script or (LONE if self.isolation == "landlock" else ZYGOTE)
+        script = script or (LANDLOCK_SERVER if self.isolation == "landlock" else NAMESPACE_SERVER)
         place = Path(arl_isolation.__file__).parents[1]
         start = [self.python, *PYTHON_OPTIONS, "-S", "-B", "-c", _START]
         return [*start, str(script), str(place)]
@@ -78,7 +78,7 @@ def slot_config(
 
     python: an interpreter; "": the base interpreter of the one that runs this code. A virtual
         environment itself is never shown to programs, since packages installed there may hold
-        answers; packages installed beside the interpreter are hidden, too (hidden.py).
+        answers; packages installed beside the interpreter are hidden, too (hidden_paths.py).
     packages: import names that programs may use despite that (("numpy",)).
     mounts: folders of this machine by the path at which programs see them, complete.
 
@@ -91,7 +91,7 @@ def slot_config(
     read_only = [("/usr", "/usr")]
     if not below(prefix, "/usr"):
         read_only.append((prefix, prefix))
-    unseen = hidden([source for source, _ in read_only], (python, prefix, library))
+    unseen = hidden_paths([source for source, _ in read_only], (python, prefix, library))
     read_only += [(path, path) for path in ("/etc/alternatives",) if os.path.isdir(path)]
     for name in packages:
         read_only += [(folder, f"{PACKAGES}/{Path(folder).name}") for folder in _folders(name)]
@@ -110,11 +110,15 @@ def slot_config(
 
 def _places(python: str) -> tuple[str, str]:
     """Return the interpreter's prefix and its standard library."""
-    told = "sys.version_info >= (3, 10), sys.base_prefix, os.__file__"
-    ask = f"import os, sys; print({told}, sep=chr(10))"
+    facts = "sys.version_info >= (3, 10), sys.base_prefix, os.__file__"
+    script = f"import os, sys; print({facts}, sep=chr(10))"
     try:
         done = subprocess.run(
-            [python, "-I", "-S", "-c", ask], capture_output=True, text=True, timeout=30, check=True
+            [python, "-I", "-S", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxUnavailable(f"sandbox python {python!r} does not run: {error}") from error

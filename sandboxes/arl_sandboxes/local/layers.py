@@ -323,9 +323,9 @@ class LayerCache:
         image = Image("", step.work_dir, step.env, place=str(new))
         result = await self._run(image, step, until - time.monotonic(), after)
         if not result.ok:
-            said = (result.stdout_text + result.stderr_text)[-OUTPUT_CHARS:]
+            output = (result.stdout_text + result.stderr_text)[-OUTPUT_CHARS:]
             code = f", exit code {result.exit_code}" if result.exit_code is not None else ""
-            raise _error(recipe, step, f"it ended with {result.status}{code}:\n{said}")
+            raise _error(recipe, step, f"it ended with {result.status}{code}:\n{output}")
         await asyncio.to_thread(tree.remove, new)
         after.rename(new)
 

@@ -25,7 +25,7 @@ MACHINES = ("x86_64", "aarch64")
 LOWEST_KERNEL = (5, 14)
 TRIAL_TIMEOUT_S = 30.0
 _SCRIPT = Path(__file__).parent / "inside" / "trial.py"
-_LONE_SCRIPT = _SCRIPT.with_name("lone_trial.py")
+_LANDLOCK_SCRIPT = _SCRIPT.with_name("landlock_trial.py")
 
 _SLOT_FIX = "can this user read the interpreter's folder, and programs enter TMPDIR?"
 _INDEX = 99_999
@@ -47,15 +47,15 @@ _UBUNTU = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 
 async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> ProbeReport:
     """Run every probe; return the results and the capabilities if all required ones pass."""
-    lone = config.isolation == "landlock"
+    landlock = config.isolation == "landlock"
     probes = [_machine(), _kernel()]
     if all(found.ok for found in probes):
-        probes += await _trials(config, lone=lone)
+        probes += await _trials(config, by_landlock=landlock)
     needed = [found for found in probes if found.required]
     if all(found.ok for found in needed):
         needed.append(await _slot(config))
         probes.append(needed[-1])
-    if probes[0].ok and not lone and not all(found.ok for found in needed):
+    if probes[0].ok and not landlock and not all(found.ok for found in needed):
         probes.append(await _instead(config))
     probes.append(
         Probe(
@@ -70,12 +70,12 @@ async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> Pro
     works = all(found.ok for found in probes if found.required)
     capabilities = Capabilities(
         network_isolated=works,
-        process_isolated=works and not lone,
+        process_isolated=works and not landlock,
         total_memory=works and groups is not None,
-        disk=works and not lone,
-        exec=works and not lone,
-        sessions=frozenset(_SESSIONS[lone] if works else ()),
-        fork_snapshot=works and not lone,
+        disk=works and not landlock,
+        exec=works and not landlock,
+        sessions=frozenset(_SESSIONS[landlock] if works else ()),
+        fork_snapshot=works and not landlock,
         images=works and any(found.name == OVERLAY and found.ok for found in probes),
     )
     return ProbeReport("local", probes, capabilities)
@@ -85,7 +85,7 @@ async def _instead(config: SlotConfig) -> Probe:
     """Check if `isolation="landlock"` works on a machine without namespaces; it is only advice."""
     config = replace(config, isolation="landlock")
     words = "would work here, for Python programs and sessions only (docs/sandboxes.md)"
-    failed = [found for found in await _trials(config, lone=True) if not found.ok]
+    failed = [found for found in await _trials(config, by_landlock=True) if not found.ok]
     if [found.name for found in failed] == ["folders"]:
         words += f"; but {failed[0].fix}"
     elif failed:
@@ -111,11 +111,11 @@ def _kernel() -> Probe:
     return Probe("kernel", ok, release, f"needs Linux {'.'.join(map(str, LOWEST_KERNEL))} or newer")
 
 
-async def _trials(config: SlotConfig, *, lone: bool) -> Sequence[Probe]:
+async def _trials(config: SlotConfig, *, by_landlock: bool) -> Sequence[Probe]:
     """Try each step of a slot separately; report the refused ones with their errno."""
-    settings = [json.dumps({"read_only": config.read_only})] if lone else []
+    settings = [json.dumps({"read_only": config.read_only})] if by_landlock else []
     process = await asyncio.create_subprocess_exec(
-        *config.command(_LONE_SCRIPT if lone else _SCRIPT), *settings,
+        *config.command(_LANDLOCK_SCRIPT if by_landlock else _SCRIPT), *settings,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-LONE_GRACE_S = 5.0
+LANDLOCK_GRACE_S = 5.0
 """The time for a slot without namespaces to end its programs and remove their files."""
 CLOSE_TIMEOUT_S = 15.0
 """The longest time that slots have to end."""
@@ -51,7 +51,7 @@ def kill_process_1(outer: int) -> None:
             os.kill(int(pid), signal.SIGKILL)
 
 
-class LoneEnd:
+class LandlockEnd:
     """The end of a slot without namespaces, whose control socket is closed.
 
     Its programs die with its first process, whatever the cause. The process may not have the time
@@ -62,7 +62,7 @@ class LoneEnd:
         self._process = process
         self._sweep = sweep
         self._sweeper: subprocess.Popen[bytes] | None = None
-        self._deadline = time.monotonic() + LONE_GRACE_S
+        self._deadline = time.monotonic() + LANDLOCK_GRACE_S
 
     def over(self) -> bool:
         """Return True if nothing of the slot is left (or removal has failed for good)."""

@@ -105,8 +105,8 @@ class Run:
 
     def _result(self, ended: Ended, output: Output, oom_kills: int, *, python: bool) -> ExecResult:
         code = os.waitstatus_to_exitcode(ended.status)
-        if code == GAVE_UP_CODE and (complaint := self._child.complaint()):
-            raise SandboxError(f"{self._sandbox_id}: {complaint}")
+        if code == GAVE_UP_CODE and (start_error := self._child.start_error()):
+            raise SandboxError(f"{self._sandbox_id}: {start_error}")
         out, err, more = output.take()
         status = self._why or (Status.OUTPUT_LIMIT if more else None)
         if status is None and code == 0:

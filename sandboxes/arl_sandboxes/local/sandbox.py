@@ -22,7 +22,7 @@ from agentgym_rl.gym.sandbox import (
     SkippedFile,
     Status,
 )
-from arl_isolation.files import Place
+from arl_isolation.files import PathRoots
 from arl_sandboxes.arguments import check_words, sandbox_path
 from arl_sandboxes.forward import SocketStream, address_of, relayed
 
@@ -147,11 +147,11 @@ class LocalSandbox(Sandbox):
     async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
         clean = sandbox_path(path, self.image)
         await self._has_box()
-        return await self._look(Place.read, clean.parts, max_bytes)
+        return await self._look(PathRoots.read, clean.parts, max_bytes)
 
     async def list_files(self) -> dict[str, int]:
         await self._has_box()
-        return await self._look(Place.sizes)
+        return await self._look(PathRoots.sizes)
 
     def count(self, status: Status) -> None:
         """Count a result of a program or cell."""
@@ -219,7 +219,7 @@ class LocalSandbox(Sandbox):
                     self.count(result.status)
                 if wanted and not result.state_lost:
                     paths = [path.parts for path in wanted]
-                    found, skipped = await self._look(Place.collect, paths)
+                    found, skipped = await self._look(PathRoots.collect, paths)
                     why = tuple(SkippedFile(*pair) for pair in skipped)
                     result = replace(result, files=found, skipped_files=why)
             except OSError as error:
@@ -258,8 +258,8 @@ class LocalSandbox(Sandbox):
             try:
                 if self.image:
                     work = PurePosixPath(self.image.work_dir).parts
-                    return look(Place(*handles, work=work), *args)
-                return look(Place(handles[0], private=_PRIVATE), *args)
+                    return look(PathRoots(*handles, work=work), *args)
+                return look(PathRoots(handles[0], private=_PRIVATE), *args)
             finally:
                 for each in handles:
                     os.close(each)

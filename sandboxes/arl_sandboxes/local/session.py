@@ -13,6 +13,7 @@ from typing import Protocol
 
 from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Limits, Session, SessionKind, Status
+from arl_isolation import programs
 
 from .child import Child, Feed
 from .inside import wire
@@ -88,10 +89,10 @@ class LocalSession(Session):
             self._check_open()
             started = time.perf_counter()
             oom_kills = self._slot.oom_kills()
-            said = await self._ask(self._cell(code), timeout_s)
+            reply = await self._request(self._cell(code), timeout_s)
             if self._conn is None:  # it was closed, or its sandbox was
                 self._check_open()
-            status, exit_code = await self._verdict(said, oom_kills)
+            status, exit_code = await self._verdict(reply, oom_kills)
             out, err, more = self._output.take()
             if more and status in (Status.OK, Status.ERROR):
                 status = Status.OUTPUT_LIMIT
@@ -159,7 +160,7 @@ class LocalSession(Session):
         if self._over:
             raise SandboxLost(f"the session is over: {self._over}")
 
-    async def _ask(self, cell: bytes, timeout_s: float) -> bytes:
+    async def _request(self, cell: bytes, timeout_s: float) -> bytes:
         """Send a cell and wait for its reply, which comes soon after the alarm at the latest."""
         self._why, self._reply = None, self._loop.create_future()
         self._alarm = self._loop.call_later(timeout_s, self._stop, Status.TIMEOUT)
@@ -178,7 +179,7 @@ class LocalSession(Session):
     def _cell(self, code: str) -> bytes:
         text = code.encode("utf-8", "surrogatepass")
         if self.kind == "python":
-            return wire.CELL.pack(wire.RUN, len(text)) + text
+            return programs.CELL.pack(programs.RUN, len(text)) + text
         return text.replace(b"\0", b"") + b"\0"
 
     def _read(self) -> None:
@@ -236,17 +237,17 @@ class LocalSession(Session):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, kind)
 
-    async def _verdict(self, said: bytes, oom_kills: int) -> tuple[Status, int | None]:
-        if not said:
+    async def _verdict(self, reply: bytes, oom_kills: int) -> tuple[Status, int | None]:
+        if not reply:
             self._slot.look_now()
             if self._slot.frozen:
                 self.drop(self._slot.dead)
                 self._check_open()
             return self._why or await self._cause_of_death(oom_kills), None
         if self.kind == "python":
-            told = {0: Status.OK, 2: Status.MEMORY_LIMIT}.get(said[0], Status.ERROR)
-            return self._why or told, None
-        text = said.partition(b"\n")[0]
+            status = {0: Status.OK, 2: Status.MEMORY_LIMIT}.get(reply[0], Status.ERROR)
+            return self._why or status, None
+        text = reply.partition(b"\n")[0]
         code = int(text) if text.isdigit() else 1
         return self._why or (Status.ERROR if code else Status.OK), code
 
@@ -285,7 +286,7 @@ class LocalSession(Session):
                 mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 output = Output(self._sandbox.limits.output_bytes)
                 handles = [handle, output.stdout, output.stderr, theirs.fileno()]
-                self._conn.send(wire.CELL.pack(wire.FORK, 0))
+                self._conn.send(programs.CELL.pack(programs.FORK, 0))
                 socket.send_fds(self._conn, [b"+"], handles)
             output.close_writers()
             pidfd = await self._greeting(mine)
@@ -300,16 +301,16 @@ class LocalSession(Session):
 
     async def _greeting(self, conn: socket.socket) -> int:
         """Wait for a fork's first message; return a pidfd of its sender."""
-        heard: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(conn, lambda: heard.done() or heard.set_result(None))
+        arrived: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(conn, lambda: arrived.done() or arrived.set_result(None))
         try:
             async with asyncio.timeout(FORK_TIMEOUT_S):
-                await heard
+                await arrived
         finally:
             self._loop.remove_reader(conn)
-        said, ancillary, _, _ = conn.recvmsg(256, socket.CMSG_SPACE(_CREDENTIALS.size))
-        if said != wire.HELLO or not ancillary:
-            reason = said[1:].decode("utf-8", "replace") or "its process has ended"
+        greeting, ancillary, _, _ = conn.recvmsg(256, socket.CMSG_SPACE(_CREDENTIALS.size))
+        if greeting != wire.HELLO or not ancillary:
+            reason = greeting[1:].decode("utf-8", "replace") or "its process has ended"
             raise SandboxError(f"the session could not be forked: {reason}")
         pid, _, _ = _CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])
         conn.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)

@@ -21,7 +21,7 @@ from .cgroup import Cgroup
 from .child import Child, Ended
 from .inside import wire
 from .interpreter import SlotConfig
-from .processes import LoneEnd, descends, kill_process_1
+from .processes import LandlockEnd, descends, kill_process_1
 
 KILL_GRACE_S = 5.0
 """The longest wait for a slot to end a program; then the slot itself is killed."""
@@ -77,7 +77,7 @@ class Slot:
         self._process: subprocess.Popen[bytes] | None = None
         self._vital: Vital | None = None
         """The watch over our own processes in the slot; programs may stop themselves."""
-        self._lone_end: LoneEnd | None = None
+        self._landlock_end: LandlockEnd | None = None
         self._control: socket.socket | None = None
 
     # ------------------------------------------------------------------ life
@@ -135,11 +135,11 @@ class Slot:
                 stderr=subprocess.DEVNULL,
             )
         # With namespaces there are two processes: the one outside, and process 1.
-        self._vital = Vital(self._process.pid, depth=0 if self._is_lone else 1)
+        self._vital = Vital(self._process.pid, depth=0 if self._by_landlock else 1)
         self._loop.add_reader(mine, self._read)
 
     @property
-    def _is_lone(self) -> bool:
+    def _by_landlock(self) -> bool:
         return self._config.isolation == "landlock"
 
     def look(self) -> None:
@@ -175,10 +175,10 @@ class Slot:
             self._control = None
         if self._process is not None and self.frozen:
             self._process.send_signal(signal.SIGCONT)  # a stopped process would never end
-        if self._process is not None and self._is_lone:
+        if self._process is not None and self._by_landlock:
             # The process ends its children and their leftovers when its control socket is closed.
             sweep = [*self._config.command(), "sweep", tempfile.gettempdir()]
-            self._lone_end = LoneEnd(self._process, sweep)
+            self._landlock_end = LandlockEnd(self._process, sweep)
         elif self._process is not None:
             kill_process_1(self._process.pid)
         self._forget(SandboxLost(self.dead))
@@ -188,7 +188,7 @@ class Slot:
         """Return True if nothing is left of a closed slot."""
         if not self._closed:
             return False
-        if self._lone_end is not None and not self._lone_end.over():
+        if self._landlock_end is not None and not self._landlock_end.over():
             return False
         if self._process is not None and self._process.poll() is None:
             return False
@@ -313,10 +313,10 @@ class Slot:
             if folder >= 0:
                 os.close(folder)
         self.box = self.root = -1
-        self._tell(error)
+        self._notify(error)
 
     async def _wait(self, what: str) -> None:
-        """Wait for `_tell`, or for an error."""
+        """Wait for `_notify`, or for an error."""
         assert self._awaited is None, "two wait for one slot"
         if self._closed:  # by the command that was to be waited for: nothing would report it
             raise SandboxLost(self.dead)
@@ -330,7 +330,7 @@ class Slot:
             if self._awaited is awaited:
                 self._awaited = None
 
-    def _tell(self, error: SandboxError | None = None) -> None:
+    def _notify(self, error: SandboxError | None = None) -> None:
         awaited, self._awaited = self._awaited, None
         if awaited is None or awaited.done():
             return
@@ -371,18 +371,18 @@ class Slot:
             number, *ended = wire.DONE_BODY.unpack(body)
             self._done(number, Ended(*ended))
         elif kind in (wire.READY, wire.AHEAD):
-            self._tell()
+            self._notify()
         elif kind == wire.FAILED:
             self.dead = body[4:].decode("utf-8", "replace")
             number = struct.unpack("i", body[:4])[0]
             text = f"{self.dead} (errno {number})" if number else self.dead
-            self._tell(SandboxUnavailable(f"the slot could not start: {text}"))
+            self._notify(SandboxUnavailable(f"the slot could not start: {text}"))
         else:
-            self._hear(kind, body, handles)
+            self._handle_other(kind, body, handles)
 
-    def _hear(self, kind: bytes, body: bytes, handles: list[int]) -> None:
+    def _handle_other(self, kind: bytes, body: bytes, handles: list[int]) -> None:
         """Handle a message that only another kind of slot sends."""
-        raise AssertionError(f"a slot said {kind!r}")
+        raise AssertionError(f"a slot sent {kind!r}")
 
     def _add(self, number: int, handles: list[int]) -> None:
         if len(handles) > 1:
@@ -396,7 +396,7 @@ class Slot:
         self.child = self._children[number] = Child(
             number, socket.socket(fileno=handles[0]), self._life
         )
-        self._tell()
+        self._notify()
 
     def _done(self, number: int, ended: Ended) -> None:
         child = self._children.pop(number, None)
@@ -414,11 +414,11 @@ class Slot:
     def _replace_waiting(self, child: Child) -> None:
         """Replace the waiting child, which has ended; a session may kill it, but not forever."""
         self.child = None
-        complaint = child.complaint()
+        start_error = child.start_error()
         child.close()
         self._replaced += 1
-        if complaint or self._replaced > MAX_REPLACED:
-            self.close(f"a waiting process ended: {complaint or 'killed again and again'}")
+        if start_error or self._replaced > MAX_REPLACED:
+            self.close(f"a waiting process ended: {start_error or 'killed again and again'}")
         else:
             self.prepare(child)
 

@@ -13,7 +13,7 @@ import stat
 import time
 from pathlib import Path
 
-from arl_sandboxes.inside import clear
+from arl_isolation import removal
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -167,7 +167,7 @@ def remove(folder: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        clear.clear(top, time.monotonic() + CLEAR_S)
+        removal.clear(top, time.monotonic() + CLEAR_S)
     finally:
         os.close(top)
     folder.rmdir()

@@ -221,8 +221,10 @@ def test_a_served_teacher_says_what_its_folder_says(served):
     (found,) = _run(served, scenario).rows
     with join_world() as world:
         expected = Policy.load(BUNDLED, world, frozen=True).logprobs(pack_rows([row]))
-    assert found.told.logprobs[40:, 0] == pytest.approx(expected.detach().numpy(), abs=1e-4)
-    assert np.isnan(found.told.logprobs[:40]).all()
+    assert found.teacher_logprobs.logprobs[40:, 0] == pytest.approx(
+        expected.detach().numpy(), abs=1e-4
+    )
+    assert np.isnan(found.teacher_logprobs.logprobs[:40]).all()
 
 
 def test_who_hangs_up_ends_all_replies(served):

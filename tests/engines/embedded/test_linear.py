@@ -73,13 +73,13 @@ def test_a_loaded_model_does_not_depend_on_its_file(model_dir, tmp_path):
 def test_only_large_float32_matrices_are_packed():
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    assert is_packed(torch.empty(2048, 1024), alone=False)
-    assert not is_packed(torch.empty(2048, 1024), alone=True)
-    assert not is_packed(torch.empty(640, 128), alone=False)
-    assert not is_packed(torch.empty(2048, 1024, dtype=torch.float64), alone=False)
+    assert is_packed(torch.empty(2048, 1024), single_rows=False)
+    assert not is_packed(torch.empty(2048, 1024), single_rows=True)
+    assert not is_packed(torch.empty(640, 128), single_rows=False)
+    assert not is_packed(torch.empty(2048, 1024, dtype=torch.float64), single_rows=False)
     small = torch.empty(64, 64, dtype=torch.bfloat16)
-    for alone in (False, True):
-        assert is_packed(small, alone=alone) == native_bfloat16(CPU)
+    for single_rows in (False, True):
+        assert is_packed(small, single_rows=single_rows) == native_bfloat16(CPU)
 
 
 @cases("kind", ["qwen3", "llama", "neox"])

@@ -214,6 +214,7 @@ def test_a_cache_that_survives_an_update_is_noticed(
     assert _worst(plain_logprobs, model, turns) > 1e-2
 
 
+@pytest.mark.slow
 @cases("room", [1.0, 2e-4])
 @cases("interrupt", ["recompute", "abort"])
 def test_branching_conversations_through_updates_are_exact(

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.runtime.pausable_clock import ENGINES
+from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
 from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
 
@@ -96,12 +96,12 @@ def test_time_asleep_is_not_counted_in_a_request(model_dir, served):
 
     async def scenario(client, engine):
         await client.sleep(level=1)
-        ENGINES.sleep()
+        ENGINE_CLOCK.sleep()
         async with asyncio.TaskGroup() as tasks:
             job = tasks.create_task(_tokens(client, "late", SamplingParams(max_tokens=2)))
             await asyncio.sleep(4.5)
             await client.wake_up()
-            ENGINES.wake()
+            ENGINE_CLOCK.wake()
         return job.result()
 
     assert len(_run(served, model_dir("qwen3"), scenario, request_timeout_s=4, timeout_s=4)) == 2

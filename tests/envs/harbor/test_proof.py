@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from arl_envs.harbor.hooks import Why
 from arl_envs.harbor.proof import Terms, isolated_env, runs_programs, terms_of_solution
-from arl_envs.harbor.verdict import Verdict
+from arl_envs.harbor.verdict import VerifierResult
 
 from agentgym_rl.core.errors import InfraError
 from tests.contracts.sandboxes import Opened
@@ -25,7 +25,7 @@ KEPT = Terms(frozenset({"Makefile"}))
 OPEN = Terms(frozenset({"Makefile"}), is_isolated=False)
 
 
-def found_by(grade: Callable[[Terms], Awaitable[Verdict]]) -> Coroutine[Any, Any, Terms]:
+def found_by(grade: Callable[[Terms], Awaitable[VerifierResult]]) -> Coroutine[Any, Any, Terms]:
     return terms_of_solution(
         grade, FIRST, must_pay=True, full=1.0, is_unpaid=lambda verdict: verdict.reward <= 0
     )
@@ -38,10 +38,10 @@ def found_by(grade: Callable[[Terms], Awaitable[Verdict]]) -> Coroutine[Any, Any
 def test_the_strictest_terms_that_pay_the_solution(
     paid_on: tuple[Terms, ...], found: Terms | None
 ) -> None:
-    async def grade(terms: Terms) -> Verdict:
+    async def grade(terms: Terms) -> VerifierResult:
         left = {path: why for path, why in DOUBTFUL.items() if path not in terms.needed}
         reward = 1.0 if terms in paid_on else 0.0
-        return Verdict("wrong", reward, dropped=left, is_isolated=terms.is_isolated)
+        return VerifierResult("wrong", reward, dropped=left, is_isolated=terms.is_isolated)
 
     terms = asyncio.run(found_by(grade))
     assert (terms if not terms.problem else None) == found
@@ -49,9 +49,9 @@ def test_the_strictest_terms_that_pay_the_solution(
 
 
 def test_the_best_part_of_a_reward_counts() -> None:
-    async def grade(terms: Terms) -> Verdict:
+    async def grade(terms: Terms) -> VerifierResult:
         reward = 0.25 if terms.is_isolated else 0.5
-        return Verdict("wrong", reward, is_isolated=terms.is_isolated)
+        return VerifierResult("wrong", reward, is_isolated=terms.is_isolated)
 
     terms = asyncio.run(found_by(grade))
     assert terms == Terms(is_isolated=False)

@@ -1,7 +1,7 @@
 r"""What counts as a right answer, and what never does."""
 
 import pytest
-from arl_envs.math.answers import Verdict, last_boxed, read_number
+from arl_envs.math.answers import MathVerdict, last_boxed, read_number
 from arl_envs.math.judge import judge_number
 
 from tests.kit.cases import cases
@@ -46,7 +46,7 @@ RIGHT = [
 
 @cases("text, answer, kind", RIGHT)
 def test_right_answers(text: str, answer: str, kind) -> None:
-    assert judge_number(text, answer=answer, kind=kind) is Verdict.OK
+    assert judge_number(text, answer=answer, kind=kind) is MathVerdict.OK
 
 
 WRONG = [
@@ -61,7 +61,7 @@ WRONG = [
 
 @cases("text, answer, kind", WRONG)
 def test_wrong_numbers(text: str, answer: str, kind) -> None:
-    assert judge_number(text, answer=answer, kind=kind) is Verdict.WRONG
+    assert judge_number(text, answer=answer, kind=kind) is MathVerdict.WRONG
 
 
 HACKS = [
@@ -79,11 +79,11 @@ HACKS = [
 
 @cases("box, answer, kind", HACKS)
 def test_what_is_not_a_number_is_unparseable(box: str, answer: str, kind) -> None:
-    assert judge_number(rf"\boxed{{{box}}}", answer=answer, kind=kind) is Verdict.UNPARSEABLE
+    assert judge_number(rf"\boxed{{{box}}}", answer=answer, kind=kind) is MathVerdict.UNPARSEABLE
 
 
 def test_a_number_outside_a_box_does_not_count() -> None:
-    assert judge_number("The answer is 12.", answer="12", kind="integer") is Verdict.UNPARSEABLE
+    assert judge_number("The answer is 12.", answer="12", kind="integer") is MathVerdict.UNPARSEABLE
 
 
 def test_a_task_without_a_number_is_an_error() -> None:
@@ -94,7 +94,7 @@ def test_a_task_without_a_number_is_an_error() -> None:
 @pytest.mark.parametrize("text", ["\\boxed{" * 200_000, "{" * 10**6, "\\boxed{" + "\\" * 10**6])
 @pytest.mark.timeout(60)
 def test_long_hostile_text_is_cheap(text: str) -> None:
-    assert judge_number(text, answer="1", kind="integer") is Verdict.UNPARSEABLE
+    assert judge_number(text, answer="1", kind="integer") is MathVerdict.UNPARSEABLE
 
 
 def test_fractions_are_read_in_lowest_terms_only() -> None:

@@ -126,7 +126,7 @@ def test_a_longer_command_is_not_read_as_the_one_it_begins_with(form: str) -> No
             text = form.replace("{}", f"\\{longer}", 1).replace("{{", "{").replace("}}", "}")
             assert re.search(rf"\\{longer}(?![A-Za-z])", spelled(text)), text
             try:
-                shape = read(text)
+                answer = read(text)
             except Unreadable:
                 continue
-            assert longer in repr(shape), (text, shape)
+            assert longer in repr(answer), (text, answer)

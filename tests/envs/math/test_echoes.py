@@ -4,9 +4,9 @@ import pytest
 from arl_envs.math.judge import Quiz, judge_quickly
 from arl_envs.math.question import read_question
 from arl_envs.math.symbolic.canonical import canonical
-from arl_envs.math.symbolic.leftover import form, operations
 from arl_envs.math.symbolic.literal import Undecided
 from arl_envs.math.symbolic.parser import parse
+from arl_envs.math.symbolic.remaining_work import form, operations
 
 from tests.kit.cases import cases
 

@@ -1,6 +1,6 @@
 """Units: which there are, which are variables, and which a question asks for."""
 
-from arl_envs.math.symbolic.asked import asks_for, may_be_said, may_be_unsaid
+from arl_envs.math.symbolic.requested_units import may_add_unit, may_omit_unit, wants_unit
 from arl_envs.math.symbolic.units import canonical, marked, split_unit
 
 from tests.kit.cases import cases
@@ -90,14 +90,14 @@ def test_bare_units_are_told_by_the_question(
     ],
 )
 def test_what_a_question_asks_for(question: str, asked: str, not_asked: str) -> None:
-    assert asks_for(question, asked)
-    assert not asks_for(question, not_asked)
+    assert wants_unit(question, asked)
+    assert not wants_unit(question, not_asked)
 
 
 def test_a_question_that_asks_for_nothing_else_leaves_units_open() -> None:
     clips = "She sold clips to 48 friends. How many did she sell altogether?"
     open_ = [("", "dollar"), ("", "clip"), ("What is the total?", "euro"), (clips, "clip")]
-    assert [case for case in open_ if not may_be_said(*case)] == []
+    assert [case for case in open_ if not may_add_unit(*case)] == []
     taken = [
         ("What is the total?", "percent"),
         ("What is the total?", "dozen clips"),
@@ -108,11 +108,11 @@ def test_a_question_that_asks_for_nothing_else_leaves_units_open() -> None:
         ("How far is it from home?", "apple"),
         ("A rope of 5 meters is cut. What is left?", "cm"),
     ]
-    assert [case for case in taken if may_be_said(*case)] == []
+    assert [case for case in taken if may_add_unit(*case)] == []
 
 
 def test_percents_and_dozens_do_not_go_without_saying() -> None:
-    assert may_be_unsaid("", "cm")
-    assert not may_be_unsaid("", "percent")
-    assert not may_be_unsaid("How many people live there?", "million")
-    assert may_be_unsaid("What percent of them passed?", "percent")
+    assert may_omit_unit("", "cm")
+    assert not may_omit_unit("", "percent")
+    assert not may_omit_unit("How many people live there?", "million")
+    assert may_omit_unit("What percent of them passed?", "percent")

@@ -1,7 +1,7 @@
 """The shop's rules: what is allowed changes what it should, what is not changes nothing."""
 
 import pytest
-from arl_envs.tools.shop import Database, Desk, Refused
+from arl_envs.tools.shop import Database, Desk, RuleRefusal
 
 from agentgym_rl.gym.tool_env import ToolError
 from tests.kit.cases import cases
@@ -88,7 +88,7 @@ def test_what_the_rules_forbid_is_refused_and_changes_nothing(case):
     desk = opened()
     tool, arguments, words = case
     before = desk.database.state()
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RuleRefusal, match=words):
         getattr(desk, tool)(*arguments)
     assert desk.database.state() == before
     assert [name for name, _ in desk.refused] == [tool]
@@ -111,7 +111,7 @@ def test_nonsense_is_told_and_is_no_refusal(case):
     before = desk.database.state()
     with pytest.raises(ToolError) as raised:
         getattr(desk, tool)(*arguments)
-    assert not isinstance(raised.value, Refused)
+    assert not isinstance(raised.value, RuleRefusal)
     assert (desk.database.state(), desk.refused) == (before, set())
 
 
@@ -132,7 +132,7 @@ def test_what_is_shown():
 
 def test_a_refusals_number_is_the_worlds_own():
     def number(salt: str, order: int) -> str:
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(RuleRefusal) as raised:
             Desk(Database.of(ROWS), salt).cancel_order(order)
         return str(raised.value).split()[-1]
 

@@ -116,7 +116,7 @@ def test_an_alarm_left_behind_harms_nobody():
     assert first == second
 
 
-def test_a_dead_zygote_is_replaced_and_counts_against_no_call():
+def test_a_dead_fork_server_is_replaced_and_counts_against_no_call():
     async def main():
         async with ProcessPool(1) as pool:
             pid = (await pool.call("judges:pid")).value
@@ -130,13 +130,13 @@ def test_a_dead_zygote_is_replaced_and_counts_against_no_call():
     assert (called.status, called.attempts, after.value) == ("done", 1, 3)
 
 
-def test_a_frozen_zygote_is_replaced_before_anybody_needs_it(caplog):
+def test_a_frozen_fork_server_is_replaced_before_anybody_needs_it(caplog):
     async def main():
         async with ProcessPool(1) as pool:
-            zygote = _parent((await pool.call("judges:pid")).value)
+            server = _parent((await pool.call("judges:pid")).value)
             start = time.monotonic()
-            os.kill(zygote, signal.SIGSTOP)
-            while pool._crew._zygote._process.pid == zygote:
+            os.kill(server, signal.SIGSTOP)
+            while pool._crew._server._process.pid == server:
                 assert time.monotonic() - start < 60
                 await asyncio.sleep(0.05)
             return await pool.call("judges:add", 1, 2, fresh=True)
@@ -161,12 +161,12 @@ def test_a_frozen_worker_is_replaced_and_its_call_tried_again(caplog):
     assert f"a verifier worker (pid {pid}) is replaced: it was frozen" in caplog.text
 
 
-def test_zygotes_that_keep_dying_are_an_error():
+def test_fork_servers_that_keep_dying_are_an_error():
     async def main():
         async with ProcessPool(1) as pool:
             await pool.call("judges:pid")
             for _ in range(100):
-                pool._crew._zygote._process.kill()
+                pool._crew._server._process.kill()
                 await asyncio.sleep(0.01)
             await pool.call("judges:pid")
 

@@ -1,4 +1,4 @@
-"""Imports that hang or die beside innocent ones, and zygotes that cannot be started."""
+"""Imports that hang or die beside innocent ones, and fork servers that cannot be started."""
 
 import asyncio
 import os
@@ -97,18 +97,18 @@ def no_room():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def kill_zygote(pool):
-    os.kill(pool._crew._zygote._process.pid, signal.SIGKILL)
+async def kill_server(pool):
+    os.kill(pool._crew._server._process.pid, signal.SIGKILL)
     await asyncio.sleep(0.2)
 
 
-def test_a_zygote_that_cannot_be_started_is_tried_again():
+def test_a_fork_server_that_cannot_be_started_is_tried_again():
     async def main():
         async with ProcessPool(1) as pool:
             await pool.call("judges:pid")
             async with asyncio.TaskGroup() as tasks:
                 with no_room():
-                    await kill_zygote(pool)
+                    await kill_server(pool)
                     calls = [
                         tasks.create_task(told(pool, f"{name}:{function}"))
                         for name, function in (("judges", "echo"), ("innocent_module", "f"))
@@ -120,12 +120,12 @@ def test_a_zygote_that_cannot_be_started_is_tried_again():
 
 
 @pytest.mark.slow
-def test_a_zygote_that_can_never_be_started_is_an_error():
+def test_a_fork_server_that_can_never_be_started_is_an_error():
     async def main():
         async with ProcessPool(1) as pool:
             await pool.call("judges:pid")
             with no_room():
-                await kill_zygote(pool)
+                await kill_server(pool)
                 known = told(pool, "judges:pid"), told(pool, "innocent_module:f")
                 async with asyncio.TaskGroup() as tasks:
                     calls = [tasks.create_task(call) for call in known]

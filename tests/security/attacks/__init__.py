@@ -4,9 +4,9 @@ from . import (
     bombs,
     escapes,
     files,
-    lone_files,
-    lone_processes,
-    lone_sockets,
+    landlock_files,
+    landlock_processes,
+    landlock_sockets,
     memory,
     persistence,
     programs,
@@ -16,6 +16,6 @@ from . import (
 )
 
 __all__ = [
-    "bombs", "escapes", "files", "lone_files", "lone_processes", "lone_sockets", "memory",
-    "persistence", "programs", "secrets", "sessions", "signals",
+    "bombs", "escapes", "files", "landlock_files", "landlock_processes", "landlock_sockets",
+    "memory", "persistence", "programs", "secrets", "sessions", "signals",
 ]  # fmt: skip

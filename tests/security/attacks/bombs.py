@@ -22,7 +22,7 @@ async def ends(case: Case, code: str, status: Status, **limits: float) -> None:
     case.must_be_soon(started, within_s=wall_s + LATE_S)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def fork_bomb(case: Case) -> None:
     code = "while True:\n    try: os.fork()\n    except OSError: pass"
     await ends(case, code, Status.TIMEOUT, wall_s=0.7)
@@ -54,7 +54,7 @@ async def shell_fork_bomb(case: Case) -> None:
     case.must_be_soon(started, within_s=1 + LATE_S)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def thread_bomb(case: Case) -> None:
     code = """
 import threading
@@ -110,34 +110,34 @@ for _ in range(8):
     assert result.killed_processes >= 1
 
 
-@attack(alone=True, gvisor=True)
+@attack(landlock=True, gvisor=True)
 async def busy_loop(case: Case) -> None:
     await ends(case, "while True: pass", Status.TIMEOUT, wall_s=0.3)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def one_long_instruction(case: Case) -> None:
     await ends(case, "x = 7 ** (10 ** 8)", Status.TIMEOUT, wall_s=0.3)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def catastrophic_pattern(case: Case) -> None:
     code = "import re; re.match('(a+)+$', 'a' * 64 + 'b')"
     await ends(case, code, Status.TIMEOUT, wall_s=0.3)
 
 
-@attack(alone=True, wall_s=BUSY_S)
+@attack(landlock=True, wall_s=BUSY_S)
 async def processor_seconds(case: Case) -> None:
     await ends(case, "while True: pass", Status.CPU_LIMIT, cpu_s=1)
 
 
-@attack(alone=True, wall_s=BUSY_S)
+@attack(landlock=True, wall_s=BUSY_S)
 async def processor_seconds_with_the_signal_ignored(case: Case) -> None:
     code = "signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
     await ends(case, code, Status.CPU_LIMIT, cpu_s=1)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def sleeps_for_ever(case: Case) -> None:
     await ends(case, "time.sleep(1e9)", Status.TIMEOUT, wall_s=0.2)
 
@@ -148,20 +148,20 @@ async def waits_for_a_thread_for_ever(case: Case) -> None:
     await ends(case, code, Status.TIMEOUT, wall_s=0.3)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def never_ends_its_ending(case: Case) -> None:
     code = "import atexit\n@atexit.register\ndef f():\n    while True: time.sleep(1)"
     await ends(case, code, Status.TIMEOUT, wall_s=0.3)
 
 
-@attack(alone=True, gvisor=True)
+@attack(landlock=True, gvisor=True)
 async def standard_output_flood(case: Case) -> None:
     result = await case.run("while True: os.write(1, bytes(65536))")
     assert (result.status, result.truncated) == (Status.OUTPUT_LIMIT, True)
     assert len(result.stdout) <= case.limits.output_bytes
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def standard_error_flood(case: Case) -> None:
     result = await case.run("while True: sys.stderr.write('y' * 65536)")
     assert (result.status, result.truncated) == (Status.OUTPUT_LIMIT, True)
@@ -193,7 +193,7 @@ if os.fork() == 0:
     assert len(result.stdout) <= case.limits.output_bytes
 
 
-@attack(alone=True, gvisor=True)
+@attack(landlock=True, gvisor=True)
 async def disk_filled_by_one_file(case: Case) -> None:
     said = await case.tries("""
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -244,7 +244,7 @@ for name in os.listdir("/tmp"): os.unlink("/tmp/" + name)
     assert int(said["count"]) <= 64 * case.limits.disk_mb
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def handles_used_up(case: Case) -> None:
     said = await case.tries("""
 kept = []
@@ -258,7 +258,7 @@ for pair in kept: os.close(pair[0]), os.close(pair[1])
     assert int(said["count"]) <= case.limits.open_files
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def timers_by_the_thousand(case: Case) -> None:
     said = await case.tries("""
 made = 0

@@ -16,7 +16,7 @@ async def all_refused(case: Case, code: str, allowed: set[str] = REFUSED) -> Non
     await all_are(case, code, allowed)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def every_denied_system_call(case: Case) -> None:
     """Straight, without the C library; the numbers are compared with the headers elsewhere."""
     from arl_sandboxes.local.inside import syscalls
@@ -36,13 +36,13 @@ async def every_denied_system_call(case: Case) -> None:
     assert {what for name, what in said.items() if name not in DOMAINS} <= {"EPERM", "ENOSYS"}, said
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def system_calls_nobody_has_looked_at(case: Case) -> None:
     code = "for number in [*range(463, 620), 1000, 0x3fffffff]: S(str(number), number)"
     await all_refused(case, code, {"ENOSYS"})
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def new_namespaces(case: Case) -> None:
     code = """
 clone = 56 if os.uname().machine == "x86_64" else 220
@@ -76,23 +76,23 @@ async def killed_by_the_filter(case: Case, machine_code: str) -> None:
     assert b"went on" not in result.stdout
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def a_32_bit_system_call(case: Case) -> None:
     await killed_by_the_filter(case, "b814000000cd80c3")  # mov eax, 20 (getpid); int 0x80; ret
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def a_32_bit_socketcall(case: Case) -> None:
     """Its one system call for all of sockets would pass a filter that knows 64-bit numbers only."""
     await killed_by_the_filter(case, "b866000000bb01000000cd80c3")
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def an_x32_system_call(case: Case) -> None:
     await killed_by_the_filter(case, "b8270000400f05c3")  # mov eax, 0x40000000 | 39; syscall
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def a_sysenter(case: Case) -> None:
     if case.arena.machine != "x86_64":
         return
@@ -127,7 +127,7 @@ for family in (2, 10):
     await all_refused(case, code, {"EPERM", "EPROTONOSUPPORT", "EAFNOSUPPORT"})
 
 
-@attack(alone=True, gvisor=True)
+@attack(landlock=True, gvisor=True)
 async def the_network(case: Case) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -178,7 +178,7 @@ T("remount", lambda: open("/proc/self/mem").close() or libc.mount(b"", b"/", b""
     assert set(said.values()) <= {"EPERM", "EOPNOTSUPP"}, said
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def writing_what_is_read_only(case: Case) -> None:
     if case.in_image:  # all else is its own
         await all_refused(
@@ -212,7 +212,7 @@ for file in ("/etc/passwd", "/etc/hosts", "/usr/bin/env", os.__file__, "/bin/sh"
     )
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def writing_the_kernels_settings(case: Case) -> None:
     await all_refused(
         case,
@@ -230,7 +230,7 @@ for path in ("/sys/kernel/uevent_helper", "/sys/power/state", "/sys/fs/cgroup/cg
     )
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def devices(case: Case) -> None:
     await all_refused(
         case,
@@ -245,7 +245,7 @@ for kind in (0o20666, 0o60666):
     for number in (0x103, 0xfd00, 0x101):
         T(f"mknod {kind:o} {number}", lambda: os.mknod("device", kind, number))
 """,
-        {"ENOENT", "EPERM"} | ({"EACCES"} if case.alone else set()),
+        {"ENOENT", "EPERM"} | ({"EACCES"} if case.by_landlock else set()),
     )
 
 
@@ -298,7 +298,7 @@ nsenter -t 1 -a true 2>&1; unshare -r true 2>&1; chroot / true 2>&1
     assert lines, described(result)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def out_through_proc_and_dots(case: Case) -> None:
     secret = str(case.arena.canary / "answers.txt")
     code = f"""
@@ -320,7 +320,7 @@ os.unlink("slash")
     await all_refused(case, code, {"ENOENT", "EACCES", "EPERM"})
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def typing_at_a_terminal(case: Case) -> None:
     await all_refused(
         case,
@@ -336,7 +336,7 @@ T("tty", lambda: os.open("/dev/tty", os.O_RDWR))
     )
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def raising_limits(case: Case) -> None:
     said = await case.tries("""
 import resource

@@ -61,7 +61,7 @@ async def reading_through_links(case: Case) -> None:
     await case.run(RESTORE)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def folders_replaced_by_links(case: Case) -> None:
     await case.sandbox.write_files({"d/x": b"1", "e/f/x": b"1"})
     result = await case.run("""
@@ -98,7 +98,7 @@ os.symlink("/box/target", "t"); os.mkfifo("q")
     await case.run(RESTORE)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def files_too_large_to_be_written(case: Case) -> None:
     block = bytes(1 << 20)
     files = {f"{n}": block for n in range(case.limits.disk_mb + 8)}
@@ -106,7 +106,7 @@ async def files_too_large_to_be_written(case: Case) -> None:
     await case.run(RESTORE)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def paths_that_lead_out(case: Case) -> None:
     paths = ["../x", "a/../../x", "", "\0", "/box/../etc/passwd", ".."]
     paths += [] if case.in_image else ["/etc/passwd", "/boxx"]
@@ -114,7 +114,7 @@ async def paths_that_lead_out(case: Case) -> None:
         await must.fail(ValueError, case.sandbox.read_file(path))
         await must.fail(ValueError, case.sandbox.write_files({path: b"x"}))
         await must.fail(ValueError, case.run("pass", collect=[path]))
-        if path and not case.alone:
+        if path and not case.by_landlock:
             await must.fail(ValueError, case.sandbox.exec(["true"], cwd=path))
     await must.fail(ValueError, case.sandbox.write_files({".": b"x"}))
     if case.in_image:
@@ -159,7 +159,7 @@ open("deep", "w").write("x")
     assert (await case.sandbox.exec(shell)).ok
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def more_files_than_anybody_wants(case: Case) -> None:
     count, size, most, most_mb = 900, 1000, 256, 16
     if case.in_image:  # from which a large project may be collected
@@ -209,7 +209,7 @@ threading.Thread(target=swap, daemon=True).start()
     await case.run(RESTORE)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def leases_and_locks_on_files(case: Case) -> None:
     """A lease makes an open wait for its holder, up to 45 s: not this host's."""
     session = await case.sandbox.open_session()

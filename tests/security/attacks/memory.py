@@ -13,20 +13,20 @@ def touch(mb):
 """
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def one_great_allocation(case: Case) -> None:
     result = await case.run("x = bytearray(3 << 30)")
     assert result.status is Status.MEMORY_LIMIT, described(result)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def memory_bit_by_bit(case: Case) -> None:
     result = await case.run(TOUCH + "kept = []\nwhile True: kept.append(touch(1))")
     assert result.status is Status.MEMORY_LIMIT, described(result)
     assert result.max_rss_kb < (case.limits.memory_mb + 32) << 10
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def shared_and_unreserved_mappings(case: Case) -> None:
     said = await case.tries("""
 import mmap
@@ -37,7 +37,7 @@ T("unreserved", lambda: mmap.mmap(-1, 4 << 30, flags=0x4022))
     assert set(said.values()) == {"ENOMEM"}
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def memory_outside_of_processes(case: Case) -> None:
     """memfd, System V and POSIX queues: none of them is there."""
     said = await case.tries("""

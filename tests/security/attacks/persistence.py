@@ -118,7 +118,7 @@ def without_numbers(case: Case, said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def figures_of_the_program_before(case: Case) -> None:
     """The seconds it used, as the launcher saw them, are not in the memory of the next one."""
     code = """
@@ -143,7 +143,7 @@ print(counts)
         stdin = " ".join(bytes(byte ^ 90 for byte in word).hex() for word in words).encode()
         await case.renew()
         result = await case.run(code, stdin=stdin)
-        if case.alone:  # where files of /proc are closed
+        if case.by_landlock:  # where files of /proc are closed
             assert "PermissionError" in result.stderr_text, described(result)
             return
         *counts, control = json.loads(result.stdout)
@@ -151,7 +151,7 @@ print(counts)
         await case.renew()
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def pages_of_the_machines_files(case: Case) -> None:
     """Which of them are in memory all programs share: none may ask, or drop one."""
     said = await case.tries("""
@@ -185,7 +185,7 @@ for family in (2, 10, 16, 17, 40): T(str(family), lambda: socket.socket(family, 
     assert set(said.values()) == {"EAFNOSUPPORT"}
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def changed_modules_and_environment(case: Case) -> None:
     await case.run("""
 import builtins, io, random
@@ -205,7 +205,7 @@ print(json.dumps([os.environ.get("LEFT"), math.sqrt(4), sys.argv, "/tmp" in sys.
     assert json.loads(result.stdout) == [None, 2.0, ["main.py"], False, True, 0o022]
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def files_named_like_the_standard_library(case: Case) -> None:
     """An earlier program must not answer for the libraries that a later one uses."""
     names = ["json", "random", "colorsys", "sitecustomize", "usercustomize", "os", "site", "queue"]
@@ -213,13 +213,13 @@ async def files_named_like_the_standard_library(case: Case) -> None:
     await case.sandbox.write_files(files | {"x.pth": b"import colorsys", ".pdbrc": b"x"})
     result = await case.run("import colorsys, queue, random, site; print('clean')")
     assert (result.status, result.stdout) == (Status.OK, b"clean\n"), described(result)
-    if not case.alone:
+    if not case.by_landlock:
         fresh = await case.sandbox.exec(["python3", "-I", "-c", "import colorsys; print('clean')"])
         assert fresh.exit_code == 127 or fresh.stdout == b"clean\n", described(fresh)
     await case.run(f"for name in {sorted([*files, 'x.pth', '.pdbrc'])!r}: os.unlink(name)")
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def the_same_random_numbers(case: Case) -> None:
     code = """
 import random, uuid, tempfile, secrets
@@ -257,10 +257,11 @@ os.symlink("/etc", "/box/.tmp"); os.symlink("/usr", "/box/.shm")
     await case.arena.check_honest(case.sandbox, case.limits)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def own_modules_of_the_launcher(case: Case) -> None:
     """What the launcher is made of is no part of a program's world, under its names at least."""
-    names = ("kernel", "program", "session", "wire", "root", "alone", "boxes", "landlock", "zygote")
+    names = ("kernel", "program", "session", "wire", "root", "work_folders", "landlock")
+    names += ("landlock_seccomp", "namespace_server")
     files = {f"{name}.py": b"x = 7" for name in names}
     code = f"import {', '.join(names)}; print({' + '.join(f'{name}.x' for name in names)})"
     result = await case.sandbox.run_python(code, files=files)

@@ -6,7 +6,7 @@ from arena import Case, attack, described
 from agentgym_rl.gym.sandbox import Status
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def endings_told_as_they_are(case: Case) -> None:
     for code, status, exit_code, number in (
         ("sys.exit(0)", Status.OK, 0, None),
@@ -26,7 +26,7 @@ async def endings_told_as_they_are(case: Case) -> None:
         assert got == (status, exit_code, number), (code, described(result))
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def endings_that_feign_a_limit(case: Case) -> None:
     """To be excused: only a program that used its seconds was stopped for using them."""
     result = await case.run("os.kill(os.getpid(), signal.SIGXCPU)")
@@ -49,7 +49,7 @@ print("done")
     assert (result.status, result.stdout) == (Status.OK, b"done\n"), described(result)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def the_stack_used_up(case: Case) -> None:
     code = "sys.setrecursionlimit(10 ** 9)\ndef f(): return f()\nf()"
     result = await case.run(code, wall_s=1.0)
@@ -127,7 +127,7 @@ async def arguments_larger_than_the_kernel_takes(case: Case) -> None:
     assert (result.status, result.exit_code) == (Status.ERROR, 126), described(result)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def code_that_is_no_text(case: Case) -> None:
     for code in ("\ud800", "\0", "x = '\0'", "# coding: nonsense\n", "(" * 5000, "\r\n\f\ufeff"):
         result = await case.sandbox.run_python(code)

@@ -30,7 +30,7 @@ print(found, libc.getenv(b"ARL_SECURITY_SECRET"))
     assert os.environ["ARL_SECURITY_SECRET"] == case.arena.secret  # it was there to be had
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def the_hosts_files(case: Case) -> None:
     canary = str(case.arena.canary)
     said = await case.tries(f"""
@@ -61,7 +61,7 @@ for top, folders, files in os.walk("/"):
     assert case.arena.secret not in result.stdout_text
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def answers_in_installed_packages(case: Case) -> None:
     """Our own wheel has reference solutions, and may be installed beside the interpreter."""
     with planted_modules(case.arena.python_prefix) as paths:
@@ -173,7 +173,7 @@ R["numbers"] = str(len([p for p in os.listdir("/proc") if p.isdigit()]))
     }  # fmt: skip
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def open_handles(case: Case) -> None:
     """0, 1, 2 and nothing else; a session also has its own socket."""
     code = """
@@ -186,7 +186,7 @@ def handles():
 print(handles())
 """
     assert (await case.run(code)).stdout == b"[0, 1, 2]\n"
-    if not case.alone:
+    if not case.by_landlock:
         shell = "for n in /proc/self/fd/*; do readlink $n; done | grep -c -v /proc"
         result = await case.sandbox.exec(["bash", "-c", shell])
         # 4: the pipe of this very line
@@ -196,7 +196,7 @@ print(handles())
     await session.close()
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def standard_input_written_to(case: Case) -> None:
     """Its bytes are the host's memory; a program may not make them grow."""
     said = await case.tries(

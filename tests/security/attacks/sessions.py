@@ -26,27 +26,27 @@ async def over(session: Session, code: str) -> None:
     await must.fail(SandboxError, session.run("1"))
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def cell_that_closes_its_socket(case: Case) -> None:
     await over(await case.sandbox.open_session(), "import os; os.close(3)")
     shut = "import socket; s = socket.socket(fileno=3); s.shutdown(2)"
     await over(await case.sandbox.open_session(), shut)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def cell_that_closes_everything(case: Case) -> None:
     code = "import os, time; os.closerange(0, 100)\nwhile True: time.sleep(1)"
     session = await case.sandbox.open_session()
     await over(session, code)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def cell_that_exits(case: Case) -> None:
     for code in ("os._exit(0)", "os._exit(9)", "os.kill(os.getpid(), 9)", "os.abort()"):
         await over(await case.sandbox.open_session(), f"import os; {code}")
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def cell_that_floods(case: Case) -> None:
     session = await case.sandbox.open_session()
     result = await cell(session, "while True: print('x' * 10000)")
@@ -75,7 +75,7 @@ threading.Thread(target=flood, daemon=True).start()
     await session.close()
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def cell_that_does_not_heed_interrupts(case: Case) -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     session = await case.sandbox.open_session()
@@ -141,7 +141,7 @@ sorted(map(str, seen))
     await session.close()
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def cell_that_forges_replies(case: Case) -> None:
     """It may lie about itself, which is an observation; it may not disturb the host or others."""
     session = await case.sandbox.open_session()
@@ -177,7 +177,7 @@ threading.Thread(target=flood, daemon=True).start()
     await session.close()
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def cell_that_sends_handles(case: Case) -> None:
     """Handles sent to the host must not stay open there."""
     session = await case.sandbox.open_session()

@@ -17,7 +17,7 @@ time.sleep(0.1)
     assert set(said.values()) <= {"None", "EPERM", "ESRCH", "EINVAL"}
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def flood_of_child_signals(case: Case) -> None:
     """Process 1 hears of the dead by this signal, and through a pipe that may be full."""
     code = "for _ in range(20000):\n    try: os.kill(1, signal.SIGCHLD)\n    except OSError: pass"
@@ -37,7 +37,7 @@ async def stop_ones_own_group(case: Case) -> None:
     assert result.status is Status.TIMEOUT, described(result)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def every_signal_ignored_or_blocked(case: Case) -> None:
     code = """
 for number in range(1, 65):
@@ -112,7 +112,7 @@ time.sleep(0.3); print("fine")
     assert (result.status, result.stdout) == (Status.OK, b"fine\n"), described(result)
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def kill_signal_by_input_and_output(case: Case) -> None:
     """The reader of a pipe sends the writer's signals: here the host would, to process 1."""
     result = await case.run("""
@@ -131,7 +131,7 @@ os.write(1, b"\\nalive\\n")
     assert result.stdout.endswith(b"\nalive\n")
 
 
-@attack(alone=True)
+@attack(landlock=True)
 async def limits_and_priorities_of_process_1(case: Case) -> None:
     """They have the same uid: without the filter the next programs would inherit what it got."""
     said = await case.tries("""

@@ -26,7 +26,7 @@ MAX_BITS = 20_000
 """The most bits of a whole number."""
 
 
-class Refused(ValueError):
+class NotComputable(ValueError):
     """The error for code that is not computed, with the reason."""
 
 
@@ -34,13 +34,13 @@ def items(value: Any) -> list[Any]:
     """Return the items of `value`, all at once.
 
     Raises:
-        Refused: `value` has no items, or too many.
+        NotComputable: `value` has no items, or too many.
     """
     if not isinstance(value, Iterable):
-        raise Refused(f"{type(value).__name__} has no items")
+        raise NotComputable(f"{type(value).__name__} has no items")
     found = list(itertools.islice(value, MAX_ITEMS + 1))
     if len(found) > MAX_ITEMS:
-        raise Refused(f"more than {MAX_ITEMS} items")
+        raise NotComputable(f"more than {MAX_ITEMS} items")
     return found
 
 
@@ -48,24 +48,24 @@ def fair(value: Any) -> list[Any]:
     """Return `items` for use as keys, of which only a few may have one hash."""
     found = items(value)
     if len(found) > 1000 and max(collections.Counter(map(hash, found)).values()) > 100:
-        raise Refused("keys that are made to have one hash")
+        raise NotComputable("keys that are made to have one hash")
     return found
 
 
 def small(number: Any, most: int = MAX_ITEMS) -> Any:
     if isinstance(number, int) and abs(number) > most:
-        raise Refused(f"a number above {most}")
+        raise NotComputable(f"a number above {most}")
     return number
 
 
 def power(base: Any, exponent: Any, modulus: Any = None) -> Any:
     if isinstance(base, int) and isinstance(exponent, int) and modulus is None:
         if base.bit_length() * abs(exponent) > MAX_BITS:
-            raise Refused("a power that is too large")
+            raise NotComputable("a power that is too large")
     elif not isinstance(base, int | float | complex) or not isinstance(
         exponent, int | float | complex
     ):
-        raise Refused("a power of no plain numbers")
+        raise NotComputable("a power of no plain numbers")
     return pow(base, exponent, modulus)
 
 
@@ -87,13 +87,13 @@ def plus(left: Any, right: Any) -> Any:
 def written(value: Any, spec: str = "") -> str:
     """Return the result of `format`, for small widths."""
     if any(len(digits) > 4 for digits in "".join(c if c.isdigit() else " " for c in spec).split()):
-        raise Refused(f"a width in {spec!r}")
+        raise NotComputable(f"a width in {spec!r}")
     return format(value, spec)
 
 
 def percent(left: Any, right: Any) -> Any:
     if isinstance(left, str | bytes):
-        raise Refused("text with %")
+        raise NotComputable("text with %")
     return left % right
 
 
@@ -104,7 +104,7 @@ def shifted(left: int, right: int) -> int:
 def _range(*args: int) -> range:
     found = range(*args)
     if found and (found[-1] - found[0]) // found.step >= MAX_ITEMS:
-        raise Refused(f"a range of more than {MAX_ITEMS} numbers")
+        raise NotComputable(f"a range of more than {MAX_ITEMS} numbers")
     return found
 
 
@@ -262,7 +262,7 @@ def attribute(value: Any, name: str) -> Any:
     """Return `value.name`, a method that only computes or changes `value`.
 
     Raises:
-        Refused: the attribute is anything else.
+        NotComputable: the attribute is anything else.
     """
     for kind, names in _METHODS.items():
         if isinstance(value, kind) and name in names.split() and hasattr(value, name):
@@ -276,7 +276,7 @@ def attribute(value: Any, name: str) -> Any:
             if name == "replace":
                 return lambda old, new, *count: _replaced(value, old, new, *count)
             return method
-    raise Refused(f"{type(value).__name__}.{name}")
+    raise NotComputable(f"{type(value).__name__}.{name}")
 
 
 def _joinable(separator: str, parts: list[Any]) -> list[Any]:

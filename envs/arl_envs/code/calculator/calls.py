@@ -10,7 +10,7 @@ from typing import Any
 
 from arl_envs.code.driver import Built, Keyword
 
-from .allowed import BUILTINS, TYPES, Refused, items
+from .allowed import BUILTINS, TYPES, NotComputable, items
 from .lifting import Lifting
 from .values import (
     ANSWER,
@@ -36,7 +36,7 @@ class Calls(Lifting):
         function = self.value(node.func)
         args = self._elements(node.args)
         if any(keyword.arg is None for keyword in node.keywords):
-            raise Refused(f"arguments by **: {show(node)}")
+            raise NotComputable(f"arguments by **: {show(node)}")
         named = {keyword.arg or "": self.value(keyword.value) for keyword in node.keywords}
         if function is ENTRY or isinstance(function, Class):
             parts = [*args, *(Keyword(name, value) for name, value in named.items())]
@@ -76,7 +76,7 @@ class Calls(Lifting):
         )
         if function is self._modules["math"]["isclose"] and not isinstance(args[1], Open):
             if unknown := set(named) - {"rel_tol", "abs_tol"}:
-                raise Refused(f"an unknown option of isclose: {sorted(unknown)}")
+                raise NotComputable(f"an unknown option of isclose: {sorted(unknown)}")
             bounds = named.get("rel_tol", 1e-9), named.get("abs_tol", 0.0)
             return replace(found, wanted=(args[0].node, args[1], *bounds))
         if function in (abs, self._modules["math"]["fabs"]) and args[0].difference:
@@ -101,7 +101,7 @@ class Calls(Lifting):
         if isinstance(function, type) and function.__name__ in TYPES:
             function = BUILTINS.get(function.__name__, function)
         if not callable(function) or isinstance(function, Class | Built):
-            raise Refused(f"a call of an unknown function: {show(node)}")
+            raise NotComputable(f"a call of an unknown function: {show(node)}")
         given = [self._function(arg) for arg in args]
         return function(*given, **{name: self._function(value) for name, value in named.items()})
 
@@ -113,30 +113,30 @@ class Calls(Lifting):
 
     def _helper(self, node: ast.FunctionDef | ast.Lambda) -> Helper:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            raise Refused(f"a decorated function: @{show(node.decorator_list[0])}")
+            raise NotComputable(f"a decorated function: @{show(node.decorator_list[0])}")
         return Helper(node, list(self._scopes), [self.value(each) for each in node.args.defaults])
 
     def _called(self, helper: Helper, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         node = helper.node
         names = [arg.arg for arg in node.args.args]
         if node.args.vararg or node.args.kwarg or node.args.kwonlyargs or len(args) > len(names):
-            raise Refused(f"the arguments of {show(node)}")
+            raise NotComputable(f"the arguments of {show(node)}")
         bound = dict(zip(names[len(names) - len(helper.defaults) :], helper.defaults, strict=True))
         bound |= dict(zip(names, args, strict=False)) | dict(named)
         if set(bound) != set(names):
-            raise Refused(f"the arguments of {show(node)}")
+            raise NotComputable(f"the arguments of {show(node)}")
         scopes, self._scopes = self._scopes, [*helper.scopes, bound]
         num_asserted = len(self.asserted)
         self._depth += 1
         try:
             if self._depth > MAX_CALLS:
-                raise Refused("functions that call each other too deeply")
+                raise NotComputable("functions that call each other too deeply")
             if isinstance(node, ast.Lambda):
                 return self.value(node.body)
             self.run(node.body)
         except Returned as done:
             return done.value
-        except Refused:
+        except NotComputable:
             if not has_open([*args, *named.values()]) or isinstance(node, ast.Lambda):
                 raise
             del self.asserted[num_asserted:]
@@ -150,7 +150,7 @@ class Calls(Lifting):
     ) -> Any:
         """Return a call that depends on the answer as an expression, for the view to compute."""
         if named or helper.scopes[1:]:
-            raise Refused(f"{node.name} depends on the returned value")
+            raise NotComputable(f"{node.name} depends on the returned value")
         found = self._joined(
             list(args), lambda parts: ast.Call(ast.Name(node.name, ast.Load()), parts, [])
         )

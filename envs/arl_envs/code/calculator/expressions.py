@@ -12,7 +12,7 @@ from typing import Any
 from arl_envs.code.driver import Built
 
 from . import allowed
-from .allowed import BUILTINS, TYPES, Refused, attribute, items
+from .allowed import BUILTINS, TYPES, NotComputable, attribute, items
 from .calls import Calls
 from .lifting import Closer
 from .values import (
@@ -96,7 +96,7 @@ class Expressions(Calls):
                 self._scopes[-1][name] = self.value(inner)
                 return self._scopes[-1][name]
             case _:
-                raise Refused(f"not a literal or a computation: {show(node)}")
+                raise NotComputable(f"not a literal or a computation: {show(node)}")
 
     def _name(self, name: str) -> Any:
         for scope in reversed(self._scopes):
@@ -108,7 +108,7 @@ class Expressions(Calls):
             return BUILTINS[name]
         if name in self._modules:
             return Module(name)
-        raise Refused(f"{name} is not known, nor a literal or a computation")
+        raise NotComputable(f"{name} is not known, nor a literal or a computation")
 
     def _binary(self, node: ast.expr, op: ast.operator, left: Any, right: Any) -> Any:
         if not isinstance(left, Open) and not isinstance(right, Open):
@@ -205,7 +205,7 @@ class Expressions(Calls):
         if isinstance(owner, Module):
             if name in (found := self._modules[owner.name]):
                 return found[name]
-            raise Refused(f"{owner.name}.{name} is not known, nor a literal or a computation")
+            raise NotComputable(f"{owner.name}.{name} is not known, nor a literal or a computation")
         if isinstance(owner, Open):
             return self._open(owner, ast.Attribute(owner.node, name, ast.Load()))
         if isinstance(owner, Built) and name in owner.attributes:

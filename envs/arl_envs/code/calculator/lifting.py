@@ -12,7 +12,7 @@ from agentgym_rl.runtime.imports import parse_python
 from arl_envs.code.driver import encode
 
 from . import allowed
-from .allowed import BUILTINS, TYPES, Refused
+from .allowed import BUILTINS, TYPES, NotComputable
 from .values import (
     Every,
     Helper,
@@ -60,7 +60,7 @@ class Lifting(ABC):
                 if isinstance(
                     self._scopes[0].get(inner.id), Open | list | dict | int | float | str
                 ):
-                    raise Refused(f"{name} takes {inner.id} from outside")
+                    raise NotComputable(f"{name} takes {inner.id} from outside")
                 found |= self._sources(inner.id, [*known, name])
         return found
 
@@ -76,7 +76,7 @@ class Lifting(ABC):
         """Return an open value that is made of several values, some of them open."""
         opens = [*opens_of(values), *also]
         if len({key_of(each) for each in opens}) > 1:
-            raise Refused("several calls of the function in one comparison")
+            raise NotComputable("several calls of the function in one comparison")
         helpers: dict[str, str] = {}
         for each in opens:
             helpers |= each.helpers
@@ -87,7 +87,7 @@ class Lifting(ABC):
         """Return an expression that recreates `value` anywhere.
 
         Raises:
-            Refused: no expression can.
+            NotComputable: no expression can.
         """
         if isinstance(value, Open):
             return value.node
@@ -117,7 +117,7 @@ class Lifting(ABC):
             for name, known in table.items():
                 if known is function:
                     return ast.Attribute(ast.Name(module, ast.Load()), name, ast.Load())
-        raise Refused(f"a call of an unknown function: {function!r:.60}")
+        raise NotComputable(f"a call of an unknown function: {function!r:.60}")
 
     def _lifted_function(self, node: ast.Call, function: Any) -> ast.expr:
         if isinstance(function, Helper):
@@ -125,7 +125,7 @@ class Lifting(ABC):
         if isinstance(node.func, ast.Attribute):  # a method of a value
             try:
                 return self._named(function)
-            except Refused:
+            except NotComputable:
                 owner = self._lifted(self.value(node.func.value), {})
                 return ast.Attribute(owner, node.func.attr, ast.Load())
         return self._named(function)
@@ -133,13 +133,13 @@ class Lifting(ABC):
     def _closed(self, value: Any, node: ast.AST | Any, *, deep: bool = True) -> Any:
         """Return `value`, which must not depend on the answer."""
         if isinstance(value, Open | Every) or (deep and has_open(value)):
-            raise Refused(f"it depends on the returned value: {show(node)}")
+            raise NotComputable(f"it depends on the returned value: {show(node)}")
         return value
 
     def _step(self) -> None:
         self._steps -= 1
         if self._steps < 0:
-            raise Refused("it takes too long to compute")
+            raise NotComputable("it takes too long to compute")
 
 
 class Closer(ast.NodeTransformer):

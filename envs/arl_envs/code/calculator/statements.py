@@ -10,7 +10,7 @@ from typing import Any
 from agentgym_rl.runtime.imports import parse_python
 from arl_envs.code.driver import Built
 
-from .allowed import Refused, items
+from .allowed import NotComputable, items
 from .expressions import Expressions
 from .values import (
     ANSWER,
@@ -32,7 +32,7 @@ def view_of(source: str, answer: Any) -> Any:
     """Return the value of `source` for the answer: functions, then one expression.
 
     Raises:
-        Refused: the value cannot be computed for this answer.
+        NotComputable: the value cannot be computed for this answer.
     """
     *functions, last = parse_python(source).body
     assert isinstance(last, ast.Expr)
@@ -47,18 +47,19 @@ class Calculator(Expressions):
         """Return the result of `work`.
 
         Raises:
-            Refused: `work` needs more than this class computes, takes too long, or raised an error.
+            NotComputable: `work` needs more than this class computes, takes too long, or raised an
+                error.
         """
         try:
             return work()
-        except Refused:
+        except NotComputable:
             raise
         except (Broken, Continued, Returned) as error:
-            raise Refused("a statement in the wrong place") from error
+            raise NotComputable("a statement in the wrong place") from error
         except RecursionError as error:
-            raise Refused("nested too deeply") from error
+            raise NotComputable("nested too deeply") from error
         except Exception as error:  # errors of Python itself for values that do not fit
-            raise Refused(f"{type(error).__name__}: {error}") from error
+            raise NotComputable(f"{type(error).__name__}: {error}") from error
 
     # -------------------------------------------------------------- statements
     def run(self, statements: Sequence[ast.stmt]) -> None:
@@ -101,7 +102,7 @@ class Calculator(Expressions):
             case ast.Continue():
                 raise Continued
             case _:
-                raise Refused(f"a statement that would have to be executed: {show(node)}")
+                raise NotComputable(f"a statement that would have to be executed: {show(node)}")
 
     def claim(self, truth: Any, node: ast.AST) -> None:
         """Record that `truth` must hold."""
@@ -111,7 +112,7 @@ class Calculator(Expressions):
         elif isinstance(truth, Open):
             self.asserted.append(truth)
         elif not truth:
-            raise Refused(f"it fails for every returned value: {show(node)}")
+            raise NotComputable(f"it fails for every returned value: {show(node)}")
 
     def _loop(self, node: ast.For | ast.While, values: Iterator[Any] | None) -> None:
         while True:
@@ -146,7 +147,7 @@ class Calculator(Expressions):
         match target:
             case ast.Name(id=name):
                 if self._scopes[-1].get(name) is ENTRY:
-                    raise Refused(f"{name} is assigned to")
+                    raise NotComputable(f"{name} is assigned to")
                 self._scopes[-1][name] = value
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 if isinstance(value, Open):
@@ -160,7 +161,7 @@ class Calculator(Expressions):
                 if any(isinstance(each, ast.Starred) for each in targets) or len(values) != len(
                     targets
                 ):
-                    raise Refused(f"values for {show(target)}")
+                    raise NotComputable(f"values for {show(target)}")
                 for each, item in zip(targets, values, strict=True):
                     self._assign(each, item)
             case ast.Subscript(value=owner, slice=index):
@@ -170,7 +171,7 @@ class Calculator(Expressions):
             case ast.Attribute(value=owner, attr=name):
                 built = self.value(owner)
                 if not isinstance(built, Built):
-                    raise Refused(f"an attribute that is set: {show(target)}")
+                    raise NotComputable(f"an attribute that is set: {show(target)}")
                 built.attributes[name] = value
             case _:
-                raise Refused(f"assignment to {show(target)}")
+                raise NotComputable(f"assignment to {show(target)}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentgym_rl.gym.data import RowRefused
 from agentgym_rl.runtime.imports import parse_python
-from arl_envs.code.calculator.allowed import BUILTINS, Refused
+from arl_envs.code.calculator.allowed import BUILTINS, NotComputable
 from arl_envs.code.calculator.statements import Calculator
 from arl_envs.code.calculator.values import ANSWER, ENTRY, Class, Open, approximate, show
 from arl_envs.code.problem import EXACT, CallTest
@@ -120,7 +120,7 @@ def split_tests(
         splitter.prepare(parse(before, "prompt").body)
         splitter.computed(lambda: splitter.all_of(parse(source, "test").body))
         tests = [*splitter.pairs, *map(test_of, splitter.asserted)]
-    except (Refused, TypeError) as error:
+    except (NotComputable, TypeError) as error:
         raise RowRefused(str(error)) from error
     if not tests:
         raise RowRefused("no assertion")
@@ -186,7 +186,7 @@ class _Splitter(Calculator):
             if isinstance(node, ast.FunctionDef | ast.Import | ast.ImportFrom | ast.Assign):
                 try:
                     self.computed(lambda node=node: Calculator.statement(self, node))
-                except Refused:
+                except NotComputable:
                     continue
 
     def all_of(self, statements: Sequence[ast.stmt]) -> None:
@@ -194,10 +194,10 @@ class _Splitter(Calculator):
         self.run(statements)
         for test in self._tests:
             if test.decorator_list:
-                raise Refused(f"a decorated test: @{show(test.decorator_list[0])}")
+                raise NotComputable(f"a decorated test: @{show(test.decorator_list[0])}")
             names = [arg.arg for arg in test.args.args]
             if test.name != "check" and names:
-                raise Refused(f"a test with fixtures: {test.name}({', '.join(names)})")
+                raise NotComputable(f"a test with fixtures: {test.name}({', '.join(names)})")
             self._scopes.append(dict.fromkeys(names, ENTRY))
             self.run(test.body)
             self._scopes.pop()
@@ -219,7 +219,7 @@ class _Splitter(Calculator):
             case ast.ClassDef() if not _has_tests(node):
                 pass
             case ast.Assign(targets=[ast.Name(id=name)]) if name == self._entry:
-                raise Refused(f"{name} is assigned to")
+                raise NotComputable(f"{name} is assigned to")
             case _:
                 super().statement(node)
 
@@ -231,7 +231,7 @@ class _Splitter(Calculator):
     def _pair(self, said: object, wanted: object, absolute: object = 0) -> None:
         """Keep the test of `assertion(f(*args), wanted, absolute)`, which is EvalPlus' notation."""
         if not isinstance(said, Open) or not isinstance(said.node, ast.Name):
-            raise Refused("an assertion that is not about the returned value")
+            raise NotComputable("an assertion that is not about the returned value")
         self.pairs.append(test_of_pair(said.args, wanted, absolute))
 
 

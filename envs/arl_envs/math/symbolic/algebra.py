@@ -15,12 +15,12 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, simplify
 
+from .answer_types import Relation
 from .exact import Unknown, agree, equal
 from .expression import Node, numeral, symbols
 from .literal import Undecided, literal_leaf, literal_relation
 from .matching import Matcher
 from .reading import read
-from .shapes import Relation
 
 
 def write(node: Node) -> str:

@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
+from .answer_types import Answer, Congruence, Items, Named, Scalar
 from .expression import Node, Unreadable, numeral, symbols
 from .names import name_of
 from .notation import split_top
 from .parser import parse
-from .shapes import Congruence, Items, Named, Scalar, Shape
 
-Read = Callable[[str, int], Shape]
+Read = Callable[[str, int], Answer]
 
 _MODULUS = re.compile(r"\\pmod\{([^{}]*)\}")
 _EQUIV = re.compile(r"\\equiv(?![A-Za-z])")
@@ -29,7 +29,7 @@ _OF_MODULI = re.compile(
 )
 
 
-def read_congruences(text: str, depth: int, read: Read) -> Shape | None:
+def read_congruences(text: str, depth: int, read: Read) -> Answer | None:
     """Return the residues in `text` with their modulus, named or not; None if it has no modulus.
 
     Raises:
@@ -46,7 +46,7 @@ def read_congruences(text: str, depth: int, read: Read) -> Shape | None:
     return _one(text, depth, read)
 
 
-def _one(text: str, depth: int, read: Read) -> Shape:
+def _one(text: str, depth: int, read: Read) -> Answer:
     match = _MODULUS.search(text)
     if match is None or text[match.end() :].strip(" .,"):
         raise Unreadable("a modulus that is not at the end")
@@ -61,20 +61,20 @@ def _one(text: str, depth: int, read: Read) -> Shape:
     residues = said.items if isinstance(said, Items) and said.kind in ("list", "set") else (said,)
     if not all(isinstance(residue, Scalar) for residue in residues):
         raise Unreadable("residues that are no numbers")
-    shape = Congruence(residues, modulus)
-    return Named(name, shape) if name else shape
+    answer = Congruence(residues, modulus)
+    return Named(name, answer) if name else answer
 
 
-def _joined(shapes: list[Shape]) -> Shape:
+def _joined(answers: list[Answer]) -> Answer:
     """Return the residues of one modulus and name together, and others as several answers."""
-    names = {shape.name if isinstance(shape, Named) else "" for shape in shapes}
-    values = [shape.value if isinstance(shape, Named) else shape for shape in shapes]
+    names = {answer.name if isinstance(answer, Named) else "" for answer in answers}
+    values = [answer.value if isinstance(answer, Named) else answer for answer in answers]
     alike = [value for value in values if isinstance(value, Congruence)]
     if len(names) > 1 or len({value.modulus for value in alike}) > 1:
-        return Items("list", tuple(shapes))
+        return Items("list", tuple(answers))
     residues = tuple(residue for value in alike for residue in value.residues)
-    (name,), shape = names, Congruence(residues, alike[0].modulus)
-    return Named(name, shape) if name else shape
+    (name,), answer = names, Congruence(residues, alike[0].modulus)
+    return Named(name, answer) if name else answer
 
 
 def residue_of(node: Node, modulus: Node) -> Fraction | None:

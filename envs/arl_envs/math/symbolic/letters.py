@@ -13,7 +13,7 @@ from collections import Counter
 from functools import lru_cache
 
 from .expression import Node, symbols, walk
-from .units import said_in
+from .units import mentioned_in
 
 _LISTED = re.compile(
     r"(?:\\(?:text(?:bf|rm)?|mathrm|mathbf)\s*\{\s*|(?<![A-Za-z0-9\\]))"
@@ -50,7 +50,7 @@ def is_choice(letter: str, question: str) -> bool:
     """Return whether `letter`, a right answer, is one of several choices."""
     if letter.upper() in options(question):
         return True
-    return letter in "ABCDEFGHJ" and letter not in said_in(question).variables
+    return letter in "ABCDEFGHJ" and letter not in mentioned_in(question).variables
 
 
 def same_text(one: str, other: str) -> bool:
@@ -81,7 +81,9 @@ def _are_constants(gold: Node, answer: Node, pairs: list[tuple[str, str]], quest
     if len(pairs) > 1 and not all(a.lower() == b.lower() for a, b in pairs):
         return False
     if not of_integrals:
-        taken = said_in(question).variables | ((symbols(gold) | symbols(answer)) & {"a", "b", "d"})
+        taken = mentioned_in(question).variables | (
+            (symbols(gold) | symbols(answer)) & {"a", "b", "d"}
+        )
         if len(pairs) > 1 or {"a", "b", "d", pairs[0][0], pairs[0][1]} & taken:
             return False
     for name, other in pairs:
@@ -95,7 +97,7 @@ def _are_constants(gold: Node, answer: Node, pairs: list[tuple[str, str]], quest
 
 
 def _are_counters(gold: Node, answer: Node, pair: tuple[str, str], question: str) -> bool:
-    if not all(map(_COUNTER.fullmatch, pair)) or set(pair) & said_in(question).variables:
+    if not all(map(_COUNTER.fullmatch, pair)) or set(pair) & mentioned_in(question).variables:
         return False
     return _goes_with_pi(gold, pair[0]) and _goes_with_pi(answer, pair[1])
 

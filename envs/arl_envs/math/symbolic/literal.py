@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from .answer_types import Answer, Relation
 from .expression import Node, numeral, symbols
-from .leftover import allowed, leftover
 from .matching import Matcher
 from .numeric import differ
-from .shapes import Relation, Shape
+from .remaining_work import allowed_work, remaining_work
 
 
 class Undecided(Exception):
@@ -28,7 +28,7 @@ def literal_leaf(gold: Node, answer: Node) -> bool:
     ours, theirs = numeral(gold), numeral(answer)
     if ours is not None:
         return theirs is not None and theirs.proper and theirs.value == ours.value
-    if not leftover(answer) <= allowed(gold) or not symbols(answer) <= symbols(gold):
+    if not remaining_work(answer) <= allowed_work(gold) or not symbols(answer) <= symbols(gold):
         return False
     if differ(gold, answer):
         return False
@@ -47,7 +47,7 @@ def literal_relation(gold: Relation, answer: Relation) -> bool:
     raise Undecided
 
 
-def settle(gold: Shape, answer: Shape, question: str = "") -> bool:
+def settle(gold: Answer, answer: Answer, question: str = "") -> bool:
     """Return whether `answer` is right, by spelling and numbers alone, in microseconds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The comparison of an answer with the right one: shape by shape, then leaf by leaf."""
+"""The comparison of an answer with the right one: part by part, then leaf by leaf."""
 
 from __future__ import annotations
 
@@ -7,16 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
 
-from .asked import is_ratio, may_be_said, may_be_unsaid, wants
-from .congruences import is_of_modulus, residue_of
-from .expression import Node, Unreadable, number, numeral, symbols, walk
-from .letters import is_choice, options, same_text, with_names_of
-from .matrices import entries, is_given
-from .names import as_asked, in_order_of_names, renamed, with_ratio
-from .number_words import NUMBER_WORDS
-from .numeric import differ
-from .reading import read
-from .shapes import (
+from .answer_types import (
+    Answer,
     Based,
     Chain,
     Choice,
@@ -29,12 +21,20 @@ from .shapes import (
     Ratio,
     Relation,
     Scalar,
-    Shape,
     Union,
     Without,
     Words,
     leaves,
 )  # fmt: skip
+from .congruences import is_of_modulus, residue_of
+from .expression import Node, Unreadable, number, numeral, symbols, walk
+from .letters import is_choice, options, same_text, with_names_of
+from .matrices import entries, is_given
+from .names import as_asked, in_order_of_names, renamed, with_ratio
+from .number_words import NUMBER_WORDS
+from .numeric import differ
+from .reading import read
+from .requested_units import is_ratio, may_add_unit, may_omit_unit, wants_value
 
 Leaf = Callable[[Node, Node], bool]
 """A test whether the second expression is a right answer if the first one is."""
@@ -47,7 +47,7 @@ _ORDER = re.compile(
 
 
 class Matcher:
-    """A comparison of shapes; the question's request decides on units and order.
+    """A comparison of answers; the question's request decides on units and order.
 
     `equal` decides on equations and inequalities, as `leaf` does on expressions.
     """
@@ -59,7 +59,7 @@ class Matcher:
         self._equal = equal
         self._question = question
 
-    def match(self, gold: Shape, answer: Shape) -> bool:
+    def match(self, gold: Answer, answer: Answer) -> bool:
         """Return whether `answer` is right if `gold` is."""
         if gold == answer:
             return True
@@ -115,9 +115,9 @@ class Matcher:
     def _wanted(self, equation: Relation) -> Node | None:
         """Return the number on the right, if the question asks for the left side."""
         known = not symbols(equation.right) and symbols(equation.left)
-        return equation.right if known and wants(self._question, equation.left) else None
+        return equation.right if known and wants_value(self._question, equation.left) else None
 
-    def _scaled(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
+    def _scaled(self, gold: Sequence[Answer], answer: Sequence[Answer]) -> bool:
         """Return whether `answer` is the ratio `gold` times a number. Times of day never match, nor
         does a ratio that the question itself states, or for which it wants the smallest numbers."""
         ours = [part.node for part in gold if isinstance(part, Scalar)]
@@ -132,7 +132,7 @@ class Matcher:
         return all(self._leaf(_quotient(a, ours[0]), _quotient(b, theirs[0])) for a, b in pairs)
 
     def _congruent(self, gold: Congruence, answer: Congruence) -> bool:
-        def same(one: Shape, other: Shape) -> bool:
+        def same(one: Answer, other: Answer) -> bool:
             if not isinstance(one, Scalar) or not isinstance(other, Scalar):
                 return False
             residues = [residue_of(each.node, gold.modulus) for each in (one, other)]
@@ -151,7 +151,7 @@ class Matcher:
         ours, theirs = (gold.rows, answer.rows) if alike else (entries(gold), entries(answer))
         return len(ours) == len(theirs) and all(map(self._in_order, ours, theirs))
 
-    def _several(self, gold: Shape, answer: Shape) -> bool:
+    def _several(self, gold: Answer, answer: Answer) -> bool:
         if isinstance(gold, Interval | Union) or isinstance(answer, Interval | Union):
             ours, theirs = _pieces(gold), _pieces(answer)
             return bool(ours and theirs) and self._paired(ours, theirs, self._piece)
@@ -170,10 +170,10 @@ class Matcher:
             return self._in_order(gold.items, answer.items)
         return False
 
-    def _in_order(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
+    def _in_order(self, gold: Sequence[Answer], answer: Sequence[Answer]) -> bool:
         return len(gold) == len(answer) and all(map(self.match, gold, answer))
 
-    def _same_set(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
+    def _same_set(self, gold: Sequence[Answer], answer: Sequence[Answer]) -> bool:
         """Return whether both have the same members: a set has each once, however it is written."""
         found = set[int]()
         for item in answer:
@@ -184,7 +184,10 @@ class Matcher:
         return len(found) == len(gold)
 
     def _paired(
-        self, gold: Sequence[Shape], answer: Sequence[Shape], same: Callable[[Shape, Shape], bool]
+        self,
+        gold: Sequence[Answer],
+        answer: Sequence[Answer],
+        same: Callable[[Answer, Answer], bool],
     ) -> bool:
         """Return whether each item has its own partner; the order does not matter."""
         left = list(answer)
@@ -197,13 +200,13 @@ class Matcher:
             del left[at]
         return True
 
-    def _piece(self, gold: Shape, answer: Shape) -> bool:
+    def _piece(self, gold: Answer, answer: Answer) -> bool:
         if isinstance(gold, Interval) and isinstance(answer, Interval):
             ends = (gold.left_open, gold.right_open) == (answer.left_open, answer.right_open)
             return ends and self._leaf(gold.low, answer.low) and self._leaf(gold.high, answer.high)
         return type(gold) is type(answer) and self.match(gold, answer)
 
-    def _named(self, gold: Shape, answer: Shape) -> bool:
+    def _named(self, gold: Answer, answer: Answer) -> bool:
         if isinstance(gold, Named):
             gold = with_ratio(gold)
         if isinstance(gold, Named) and isinstance(answer, Named):
@@ -218,18 +221,18 @@ class Matcher:
             return self.match(self._unnamed(gold, answer), answer)
         return isinstance(answer, Named) and self.match(gold, self._unnamed(answer, gold))
 
-    def _unnamed(self, shape: Named, other: Shape) -> Shape:
-        """Return the value of `shape`, to be compared with `other`, which has no names.
+    def _unnamed(self, answer: Named, other: Answer) -> Answer:
+        """Return the value of `answer`, to be compared with `other`, which has no names.
 
         Without names, several values are in the order in which the question asks for them,
         so they are a list in that order; a tuple has x and y in alphabetical order.
         """
         if not isinstance(other, Items) or other.kind == "tuple":
-            return in_order_of_names(shape)
-        values = as_asked(shape, self._question)
-        return shape.value if values is None else Items("ordered", values)
+            return in_order_of_names(answer)
+        values = as_asked(answer, self._question)
+        return answer.value if values is None else Items("ordered", values)
 
-    def _choice(self, gold: Shape, answer: Shape) -> bool:
+    def _choice(self, gold: Answer, answer: Answer) -> bool:
         ours, theirs = self._letter(gold), _letter(answer)
         if not ours:
             return False
@@ -248,13 +251,13 @@ class Matcher:
             return not any(same_text(other, text) for key, other in listed.items() if key != ours)
         return same_text(listed.get(ours, ""), text) or self.match(value, said)
 
-    def _letter(self, gold: Shape) -> str:
+    def _letter(self, gold: Answer) -> str:
         """Return the letter of a right answer that is a choice; "" if it is not a choice."""
         letter = _letter(gold)
         known = isinstance(gold, Choice) or (letter and is_choice(letter, self._question))
         return letter.upper() if known else ""
 
-    def _quantity(self, gold: Shape, answer: Shape) -> bool:
+    def _quantity(self, gold: Answer, answer: Answer) -> bool:
         """Return whether values and units match. An answer may omit the right answer's unit, except
         percent and dozens; it may add a unit unless the question asks for another one."""
         if isinstance(gold, Quantity) and isinstance(answer, Quantity):
@@ -262,15 +265,15 @@ class Matcher:
             same = self.match(gold.value, answer.value) if same is None else same
             return gold.unit == answer.unit and same
         if isinstance(gold, Quantity):
-            return may_be_unsaid(self._question, gold.unit) and self.match(gold.value, answer)
+            return may_omit_unit(self._question, gold.unit) and self.match(gold.value, answer)
         assert isinstance(answer, Quantity)
         if answer.unit == "degree" and any(at.name == "pi" for at in _nodes(gold)):
             return False  # those are radians
-        return may_be_said(self._question, answer.unit) and self.match(gold, answer.value)
+        return may_add_unit(self._question, answer.unit) and self.match(gold, answer.value)
 
 
-def _nodes(shape: Shape) -> Iterator[Node]:
-    return (at for leaf in leaves(shape) for at in walk(leaf))
+def _nodes(answer: Answer) -> Iterator[Node]:
+    return (at for leaf in leaves(answer) for at in walk(leaf))
 
 
 def _is_shown(left: Node, right: Node) -> bool:
@@ -294,17 +297,17 @@ def _quotient(above: Node, below: Node) -> Node:
     return number(ours / theirs)
 
 
-def equation(shape: Shape) -> Relation | None:
-    """Return `shape` as an equation, also if it is a name with a value; None if it is neither."""
-    match shape:
+def equation(answer: Answer) -> Relation | None:
+    """Return `answer` as an equation, also if it is a name with a value; None if it is neither."""
+    match answer:
         case Relation():
-            return shape
+            return answer
         case Named(name=name, value=Scalar(node=node)) if len(name) == 1:
             return Relation("=", Node("symbol", name=name), node)
     return None
 
 
-def _listed_value(text: str) -> Shape | None:
+def _listed_value(text: str) -> Answer | None:
     """Return the value of a listed choice; None if the choice is prose, or empty."""
     if re.search(r"(?<![\\A-Za-z{])[a-z]{3,}", text):
         return None
@@ -313,8 +316,8 @@ def _listed_value(text: str) -> Shape | None:
     return None
 
 
-def _letter(shape: Shape) -> str:
-    match shape:
+def _letter(answer: Answer) -> str:
+    match answer:
         case Choice(letter=letter):
             return letter
         case Scalar(node=Node(op="symbol", name=name)) if len(name) == 1:
@@ -324,13 +327,13 @@ def _letter(shape: Shape) -> str:
     return ""
 
 
-def _pieces(shape: Shape) -> Sequence[Shape]:
+def _pieces(answer: Answer) -> Sequence[Answer]:
     """Return the parts of a union; (a, b) and [a, b] are intervals here."""
-    match shape:
+    match answer:
         case Union(parts=parts):
             return [piece for part in parts for piece in _pieces(part)]
         case Items(kind="tuple", items=(Scalar(node=a), Scalar(node=b))):
             return [Interval(a, b, True, True)]
         case Interval() | Items(kind="set"):
-            return [shape]
+            return [answer]
     return []

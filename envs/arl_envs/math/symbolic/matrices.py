@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
+from .answer_types import Answer, Matrix, Scalar
 from .expression import Node, Unreadable, number, numeral
-from .leftover import coefficient
 from .notation import closing, plain, split_top
 from .parser import parse
-from .shapes import Matrix, Scalar, Shape
+from .remaining_work import coefficient
 
-Read = Callable[[str, int], Shape]
+Read = Callable[[str, int], Answer]
 
 MAX_ENTRIES = 100
 _BEGIN = re.compile(
@@ -35,7 +35,7 @@ _BRACKETS = {"(": ")", "[": "]", "\\{": "\\}", "|": "|"}
 _BEFORE = re.compile(r"(?:.*[$=:,;?]|.*\\[\[(]|.*(?<![\\A-Za-z])[A-Za-z]{2,}\s)", re.DOTALL)
 
 
-def read_matrix(text: str, depth: int, read: Read) -> Shape | None:
+def read_matrix(text: str, depth: int, read: Read) -> Answer | None:
     """Return the matrix, perhaps times a number, or system of equations in `text`; None if none.
 
     Raises:
@@ -90,7 +90,7 @@ def _environment(text: str) -> tuple[str, str, str, str] | None:
     return None
 
 
-def _system(rows: list[str], depth: int, read: Read) -> Shape | None:
+def _system(rows: list[str], depth: int, read: Read) -> Answer | None:
     """Return a system of equations, one a row; a definition by cases is refused."""
     rows = [re.sub(r"\s*&?\s*=\s*&?\s*", "=", row).rstrip(" ,.;") for row in rows]
     if not rows or any("&" in row or len(re.findall("[=<>]", row)) != 1 for row in rows):
@@ -114,7 +114,7 @@ def _scaled(matrix: Matrix, before: str, after: str) -> Matrix | None:
     return Matrix(matrix.rows, scale, matrix.is_turned)
 
 
-def entries(matrix: Matrix) -> tuple[tuple[Shape, ...], ...]:
+def entries(matrix: Matrix) -> tuple[tuple[Answer, ...], ...]:
     """Return the rows, multiplied by the factor of the matrix."""
     scale = matrix.scale
     if scale is None:
@@ -122,7 +122,7 @@ def entries(matrix: Matrix) -> tuple[tuple[Shape, ...], ...]:
     return tuple(tuple(_times(scale, entry) for entry in row) for row in matrix.rows)
 
 
-def _times(scale: Node, entry: Shape) -> Shape:
+def _times(scale: Node, entry: Answer) -> Answer:
     if not isinstance(entry, Scalar):
         raise Unreadable("a number times something that is no number")
     by = numeral(entry.node)
@@ -163,6 +163,6 @@ def is_given(matrix: Matrix, question: str) -> bool:
     return False
 
 
-def _cell(text: str, depth: int) -> Shape:
+def _cell(text: str, depth: int) -> Answer:
     del depth
     return Scalar(parse(text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .units import said_in
+from .units import mentioned_in
 
 _ALWAYS = """
     proof proofs prove proving proofneeded proofrequired proofproblem proofquestion prooftask
@@ -75,7 +75,7 @@ def says_nothing(answer: str, question: str = "") -> bool:
     if not words:
         return not _COMMANDS.search(answer) and not re.search(r"[^\W_]", answer)
     if words == "na":
-        return not {"n", "a"} <= {name.lower() for name in said_in(question).variables}
+        return not {"n", "a"} <= {name.lower() for name in mentioned_in(question).variables}
     if words in _ARE_NONE or _letters(_NOTE.sub("", plain)) in _ARE_NONE:
         return True
     if words in _MAY_BE_NONE:

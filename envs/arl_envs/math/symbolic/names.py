@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .answer_types import Answer, Items, Named, Ratio, Scalar
 from .expression import number
 from .notation import split_top
-from .shapes import Items, Named, Ratio, Scalar, Shape
 
 _INDEX = r"(?:\s*_\s*(?:\{[^{}=]{1,40}\}|\\triangle\s*[A-Z]{3}|[A-Za-z0-9]))?"
 _PRIMES = r"(?:'+|\s*\^\s*(?:\{\s*(?:(?:\\prime\s*)+|\(\s*[0-9n]\s*\))\s*\}|\\prime))?"
@@ -88,15 +88,15 @@ def _parts(name: str) -> list[str]:
     return name[1:-1].split(_BETWEEN) if _BETWEEN in name else [name]
 
 
-def renamed(shape: Named, name: str) -> Named:
-    """Return `shape` with its parts in the order of `name`; `shape` itself if the parts differ."""
-    ours, theirs = _parts(name), _parts(shape.name)
+def renamed(answer: Named, name: str) -> Named:
+    """Return `answer` with its parts in the order of `name`; itself if the parts differ."""
+    ours, theirs = _parts(name), _parts(answer.name)
     if ours == theirs or sorted(ours) != sorted(theirs) or len(set(ours)) < len(ours):
-        return shape
-    return Named(name, _permuted(shape.value, [theirs.index(part) for part in ours]))
+        return answer
+    return Named(name, _permuted(answer.value, [theirs.index(part) for part in ours]))
 
 
-def _permuted(value: Shape, order: list[int]) -> Shape:
+def _permuted(value: Answer, order: list[int]) -> Answer:
     match value:
         case Items(kind="tuple", items=parts) if len(parts) == len(order):
             return Items("tuple", tuple(parts[at] for at in order))
@@ -107,31 +107,31 @@ def _permuted(value: Shape, order: list[int]) -> Shape:
     return value
 
 
-def as_asked(shape: Named, question: str) -> tuple[Shape, ...] | None:
+def as_asked(answer: Named, question: str) -> tuple[Answer, ...] | None:
     """Return the values of several names in the order of their names in `question`, if all names
-    are there, or else in the written order; None if `shape` is no tuple with several names."""
-    names = _parts(shape.name)
-    if _BETWEEN not in shape.name or not isinstance(shape.value, Items):
+    are there, or else in the written order; None if `answer` is no tuple with several names."""
+    names = _parts(answer.name)
+    if _BETWEEN not in answer.name or not isinstance(answer.value, Items):
         return None
-    if shape.value.kind != "tuple":
+    if answer.value.kind != "tuple":
         return None
     last = re.split(r"(?<=[.?!])\s+", question.strip())[-1]
     places = [re.search(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", last) for name in names]
     if all(places):
         at = [place.start() for place in places if place]
-        return tuple(shape.value.items[i] for i in sorted(range(len(at)), key=at.__getitem__))
-    return shape.value.items
+        return tuple(answer.value.items[i] for i in sorted(range(len(at)), key=at.__getitem__))
+    return answer.value.items
 
 
-def in_order_of_names(shape: Named) -> Shape:
+def in_order_of_names(answer: Named) -> Answer:
     """Return the value with its parts in alphabetical order of the names, as in (1, 2) for x, y."""
-    if _BETWEEN not in shape.name:
-        return shape.value
-    return renamed(shape, f"({_BETWEEN.join(sorted(_parts(shape.name)))})").value
+    if _BETWEEN not in answer.name:
+        return answer.value
+    return renamed(answer, f"({_BETWEEN.join(sorted(_parts(answer.name)))})").value
 
 
-def with_ratio(shape: Named) -> Named:
-    """Return `shape`, but a quotient of two names as a ratio: a/b = 3 is a:b = 3:1."""
-    if ":" in shape.name and isinstance(shape.value, Scalar):
-        return Named(shape.name, Ratio((shape.value, Scalar(number(1)))))
-    return shape
+def with_ratio(answer: Named) -> Named:
+    """Return `answer`, but a quotient of two names as a ratio: a/b = 3 is a:b = 3:1."""
+    if ":" in answer.name and isinstance(answer.value, Scalar):
+        return Named(answer.name, Ratio((answer.value, Scalar(number(1)))))
+    return answer

@@ -1,17 +1,11 @@
-"""The step from the text of an answer to its shape."""
+"""The step from the text of an answer to its value (see `answer_types`)."""
 
 from __future__ import annotations
 
 import re
 
-from .congruences import read_congruences
-from .expression import Unreadable, complex_number
-from .matrices import read_matrix
-from .notation import plain, split_top
-from .parser import parse
-from .relations import read_relations
-from .sets import EMPTY, read_combined, read_named_set
-from .shapes import (
+from .answer_types import (
+    Answer,
     Based,
     Choice,
     Interval,
@@ -19,9 +13,15 @@ from .shapes import (
     Quantity,
     Ratio,
     Scalar,
-    Shape,
     Words,
 )
+from .congruences import read_congruences
+from .expression import Unreadable, complex_number
+from .matrices import read_matrix
+from .notation import plain, split_top
+from .parser import parse
+from .relations import read_relations
+from .sets import EMPTY, read_combined, read_named_set
 from .units import marked, split_unit
 
 MAX_DEPTH = 6
@@ -60,8 +60,8 @@ _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 
 
-def read(text: str, question: str = "", gold: str = "") -> Shape:
-    """Return the shape of an answer as it is written in its box.
+def read(text: str, question: str = "", gold: str = "") -> Answer:
+    """Return an answer from its text in a box.
 
     `question` and the right answer `gold` serve to distinguish bare units from variables.
 
@@ -71,8 +71,8 @@ def read(text: str, question: str = "", gold: str = "") -> Shape:
     return read_plain(marked(plain(text), question, gold), 0)
 
 
-def read_plain(text: str, depth: int) -> Shape:
-    """Return the shape of `text`, which is in the one spelling already."""
+def read_plain(text: str, depth: int) -> Answer:
+    """Return the answer in `text`, which is in the one spelling already."""
     if not text:
         raise Unreadable("empty")
     if depth > MAX_DEPTH:
@@ -83,21 +83,21 @@ def read_plain(text: str, depth: int) -> Shape:
     if unit and (_GROUPED.fullmatch(value) or _NUMBER.fullmatch(value)):
         return Quantity(Scalar(parse(value)), unit)
     for reader in _READERS:
-        shape = reader(text, depth)
-        if shape is not None:
-            return shape
+        answer = reader(text, depth)
+        if answer is not None:
+            return answer
     return _quantity(text, depth)
 
 
-def _congruences(text: str, depth: int) -> Shape | None:
+def _congruences(text: str, depth: int) -> Answer | None:
     return read_congruences(text, depth, read_plain)
 
 
-def _named_set(text: str, depth: int) -> Shape | None:
+def _named_set(text: str, depth: int) -> Answer | None:
     return read_named_set(text, read_plain, depth)
 
 
-def _choice(text: str, depth: int) -> Shape | None:
+def _choice(text: str, depth: int) -> Answer | None:
     if match := _CHOSEN.fullmatch(text):
         return Choice(match["a"] or match["b"])
     match = _CHOICE.fullmatch(text)
@@ -125,7 +125,7 @@ def _choice(text: str, depth: int) -> Shape | None:
     return Choice(letter.upper(), value, rest)
 
 
-def _words(text: str, depth: int) -> Shape | None:
+def _words(text: str, depth: int) -> Answer | None:
     r"""Return an answer of letters and spaces, or of \text{} and nothing else."""
     del depth
     if text in ("\\emptyset", "\\{\\}", "\\{ \\}"):
@@ -149,15 +149,15 @@ def _is_word(text: str) -> bool:
     return text.casefold() in _SHORT_WORDS or (text.isupper() and len(text) > 1)
 
 
-def _matrix(text: str, depth: int) -> Shape | None:
+def _matrix(text: str, depth: int) -> Answer | None:
     return read_matrix(text, depth, read_plain)
 
 
-def _relations(text: str, depth: int) -> Shape | None:
+def _relations(text: str, depth: int) -> Answer | None:
     return read_relations(text, depth, read_plain)
 
 
-def _several(text: str, depth: int) -> Shape | None:
+def _several(text: str, depth: int) -> Answer | None:
     parts, found = split_top(text, _COMMA)
     if not found:
         return None
@@ -167,23 +167,23 @@ def _several(text: str, depth: int) -> Shape | None:
 def _items(kind: str, parts: list[str], depth: int) -> Items:
     if len(parts) > MAX_ITEMS:
         raise Unreadable(f"more than {MAX_ITEMS} answers")
-    shapes = list[Shape]()
+    answers = list[Answer]()
     for part in parts:
-        shape = read_plain(part, depth + 1)
+        answer = read_plain(part, depth + 1)
         # a +- b in a list is two items
-        spread = isinstance(shape, Items) and shape.kind == "list" and kind in ("list", "set")
-        shapes += shape.items if spread and isinstance(shape, Items) else [shape]
-    return Items(kind, tuple(shapes))  # pyright: ignore[reportArgumentType]
+        spread = isinstance(answer, Items) and answer.kind == "list" and kind in ("list", "set")
+        answers += answer.items if spread and isinstance(answer, Items) else [answer]
+    return Items(kind, tuple(answers))  # pyright: ignore[reportArgumentType]
 
 
-def _combined(text: str, depth: int) -> Shape | None:
+def _combined(text: str, depth: int) -> Answer | None:
     return read_combined(text, read_plain, depth)
 
 
 _BRACKETS = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
 
 
-def _bracketed(text: str, depth: int) -> Shape | None:
+def _bracketed(text: str, depth: int) -> Answer | None:
     opening = next((mark for mark in _BRACKETS if text.startswith(mark)), None)
     ending = next((mark for mark in _BRACKETS.values() if text.endswith(mark)), None)
     if opening is None or ending is None:
@@ -219,7 +219,7 @@ def _encloses(text: str, opening: str, ending: str) -> bool:
     return at == len(text)
 
 
-def _set(inside: str, depth: int) -> Shape:
+def _set(inside: str, depth: int) -> Answer:
     """Return the set {1, 2}, or that of {x | a condition on x}."""
     builder = re.fullmatch(
         r"([a-z])(?:\s*\\in\s*\\reals)?\s*(?:\||:|\\text\{ such that \})\s*(.+)", inside
@@ -232,7 +232,7 @@ def _set(inside: str, depth: int) -> Shape:
     return _items("set", parts, depth)
 
 
-def _special(text: str, depth: int) -> Shape | None:
+def _special(text: str, depth: int) -> Answer | None:
     if match := _BASED.fullmatch(text):
         named = {"ten": 10, "two": 2, "eight": 8}.get(match[2] or "")
         return Based(match[1], named or int(match[2] or match[3]))
@@ -242,18 +242,18 @@ def _special(text: str, depth: int) -> Shape | None:
     return None
 
 
-def _quantity(text: str, depth: int) -> Shape:
+def _quantity(text: str, depth: int) -> Answer:
     value, unit = split_unit(text)
     if unit:
-        shape = read_plain(value, depth + 1)
-        said_twice = isinstance(shape, Quantity) and shape.unit == unit  # $18 dollars
-        return shape if said_twice else Quantity(shape, unit)
+        answer = read_plain(value, depth + 1)
+        said_twice = isinstance(answer, Quantity) and answer.unit == unit  # $18 dollars
+        return answer if said_twice else Quantity(answer, unit)
     if _PLUS_MINUS.search(text):
         return _plus_minus(text)
     return Scalar(complex_number(parse(text)))
 
 
-def _plus_minus(text: str) -> Shape:
+def _plus_minus(text: str) -> Answer:
     if len(_PLUS_MINUS.findall(text)) != 1:
         raise Unreadable("more than one plus-minus sign")
     both = [_PLUS_MINUS.sub(f" {sign} ", text) for sign in "+-"]

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable
 from functools import reduce
 
+from .answer_types import Answer, Chain, Interval, Items, Named, Relation, Scalar, Union, leaves
 from .expression import Node, Unreadable, symbols
 from .names import APPLIED, name_of, several
 from .notation import split_top
 from .numeric import differ
 from .parser import parse
 from .sets import REALS, common, without
-from .shapes import Chain, Interval, Items, Named, Relation, Scalar, Shape, Union, leaves
 
-Read = Callable[[str, int], Shape]
+Read = Callable[[str, int], Answer]
 """A reader of an answer in the one spelling, at a depth of brackets: the grammar is recursive."""
 
 _OPERATOR = re.compile(r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|[=<>]")
@@ -27,7 +27,7 @@ _INVERSE = {">": "<", "\\geq": "\\leq"}
 _OPS = {"=": "=", "<": "<", "\\leq": "<=", "\\neq": "!="}
 
 
-def read_relations(text: str, depth: int, read: Read) -> Shape | None:
+def read_relations(text: str, depth: int, read: Read) -> Answer | None:
     """Return the relations of `text`; None if it has no =, < and the like outside brackets.
 
     Raises:
@@ -52,7 +52,7 @@ def _operators(text: str) -> list[str]:
     return split_top(text, _OPERATOR)[1]
 
 
-def _shared(text: str, depth: int, read: Read) -> Shape | None:
+def _shared(text: str, depth: int, read: Read) -> Answer | None:
     """Return the value of `x = 3, -3` or `x = 3 or -3`: one name for all that follows."""
     sides, found = split_top(text, _OPERATOR)
     if found == ["="] and (name := name_of(sides[0])):
@@ -81,7 +81,7 @@ def _relation(left: Node, op: str, right: Node) -> Relation:
     return Relation(_OPS[op], left, right)  # pyright: ignore[reportArgumentType]
 
 
-def _one(text: str, depth: int, read: Read) -> Shape:
+def _one(text: str, depth: int, read: Read) -> Answer:
     if match := _IN.fullmatch(text):
         return _in(match, depth, read)
     sides, found = split_top(text, _OPERATOR)
@@ -118,7 +118,7 @@ def _sides(sides: list[str]) -> list[Node]:
     ]
 
 
-def _equal_sides(sides: list[str], depth: int, read: Read) -> Shape:
+def _equal_sides(sides: list[str], depth: int, read: Read) -> Answer:
     """Return `x = y = 2` as two names; `x = 4/2 = 2` and `2 + 1 + 1 = 3 + 1 = 4` calculate."""
     names = [name_of(side) for side in sides]
     named = [name for name in names[:-1] if name]
@@ -135,7 +135,7 @@ def _equal_sides(sides: list[str], depth: int, read: Read) -> Shape:
     return Relation("=", parse(sides[0]), nodes[-1])
 
 
-def _half_line(left: Node, op: str, right: Node) -> Shape:
+def _half_line(left: Node, op: str, right: Node) -> Answer:
     """Return x < 3 as an interval, and 2x < y as a relation."""
     infinity, is_open = Node("constant", name="infty"), op == "<"
     if op in ("<", "\\leq"):
@@ -158,22 +158,22 @@ def _exceptions(sides: list[str], found: list[str], depth: int, read: Read) -> N
     return Named(sides[0].strip().lstrip("\\"), without(REALS, points))
 
 
-def _is_exception(shape: Shape) -> bool:
-    """Return whether `shape` is all numbers except some: other relations then hold as well."""
-    if isinstance(shape, Union):
-        ends = [part for part in shape.parts if isinstance(part, Interval)]
+def _is_exception(answer: Answer) -> bool:
+    """Return whether `answer` is all numbers except some: other relations then hold as well."""
+    if isinstance(answer, Union):
+        ends = [part for part in answer.parts if isinstance(part, Interval)]
         return ends[:1] != [] and (ends[0].low, ends[-1].high) == (REALS.low, REALS.high)
-    return shape == REALS
+    return answer == REALS
 
 
-def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
+def _joined(answers: list[Answer], joints: list[str]) -> Answer:
     """Join several relations: values of one name, of several names, or intervals."""
-    named = [shape for shape in shapes if isinstance(shape, Named)]
-    names = [shape.name for shape in named]
-    if len(named) < len(shapes):
-        return Items("list", tuple(shapes))
+    named = [answer for answer in answers if isinstance(answer, Named)]
+    names = [answer.name for answer in named]
+    if len(named) < len(answers):
+        return Items("list", tuple(answers))
     if len(set(names)) == 1:
-        values = tuple(shape.value for shape in named)
+        values = tuple(answer.value for answer in named)
         if not any(isinstance(value, Interval | Union) for value in values):
             return Named(names[0], Items("list", values))
         said = " ".join(joints)
@@ -183,14 +183,14 @@ def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
     distinct = list(dict.fromkeys(names))
     if len(distinct) < len(names):
         return _repeated(named, distinct)
-    return Named(several(names), Items("tuple", tuple(shape.value for shape in named)))
+    return Named(several(names), Items("tuple", tuple(answer.value for answer in named)))
 
 
 def _repeated(named: list[Named], distinct: list[str]) -> Named:
     """Return p = 5, q = 2; p = 7, q = 2 as (p, q) = (5, 2), (7, 2)."""
-    groups = list[Shape]()
+    groups = list[Answer]()
     for start in range(0, len(named), len(distinct)):
-        group = {shape.name: shape.value for shape in named[start : start + len(distinct)]}
+        group = {answer.name: answer.value for answer in named[start : start + len(distinct)]}
         if sorted(group) != sorted(distinct):
             raise Unreadable("a name with two values, beside others")
         groups.append(Items("tuple", tuple(group[name] for name in distinct)))

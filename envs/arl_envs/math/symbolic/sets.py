@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable
 from functools import cmp_to_key
 
+from .answer_types import Answer, Interval, Items, Scalar, Union, Without, Words
 from .expression import Node, Unreadable, numeral, symbols
 from .notation import split_top
 from .numeric import evaluate
-from .shapes import Interval, Items, Scalar, Shape, Union, Without, Words
 
-Read = Callable[[str, int], Shape]
+Read = Callable[[str, int], Answer]
 
 _INFINITY = Node("constant", name="infty")
 _LEAST = Node("negative", (_INFINITY,))
@@ -44,7 +44,7 @@ _NONE = re.compile(
 _OTHERS = re.compile(r"\\mathbb\s*\{?\s*([CNQZ])\s*\}?")
 
 
-def read_named_set(text: str, read: Read, depth: int) -> Shape | None:
+def read_named_set(text: str, read: Read, depth: int) -> Answer | None:
     r"""Return the reals, with or without some numbers, or the empty set, in words or signs.
 
     Return None for other text. Examples: `\text{all real numbers except } 2`, "no solution", DNE.
@@ -60,12 +60,12 @@ def read_named_set(text: str, read: Read, depth: int) -> Shape | None:
     return None
 
 
-def _points(text: str, read: Read, depth: int) -> Shape:
-    shape = read(re.sub(r"(^|[,;]|and|or)\s*[a-z] ?= ?", r"\1 ", text), depth + 1)
-    return shape if isinstance(shape, Items) else Items("set", (shape,))
+def _points(text: str, read: Read, depth: int) -> Answer:
+    answer = read(re.sub(r"(^|[,;]|and|or)\s*[a-z] ?= ?", r"\1 ", text), depth + 1)
+    return answer if isinstance(answer, Items) else Items("set", (answer,))
 
 
-def read_combined(text: str, read: Read, depth: int) -> Shape | None:
+def read_combined(text: str, read: Read, depth: int) -> Answer | None:
     r"""Combine sets with \cup, \cap or \setminus between them, left to right; None without these.
 
     Raises:
@@ -74,31 +74,31 @@ def read_combined(text: str, read: Read, depth: int) -> Shape | None:
     parts, found = split_top(text, _OPERATOR)
     if not found:
         return None
-    shapes = [read(part, depth + 1) for part in parts]
+    answers = [read(part, depth + 1) for part in parts]
     if set(found) == {"\\cup"}:
-        return Union(tuple(shapes))
-    whole = shapes[0]
-    for sign, shape in zip(found, shapes[1:], strict=True):
+        return Union(tuple(answers))
+    whole = answers[0]
+    for sign, answer in zip(found, answers[1:], strict=True):
         if sign == "\\cup":
-            whole = _combined(whole, shape, lambda a, b: a or b)
+            whole = _combined(whole, answer, lambda a, b: a or b)
         else:
-            whole = common(whole, shape) if sign == "\\cap" else without(whole, shape)
+            whole = common(whole, answer) if sign == "\\cap" else without(whole, answer)
     return whole
 
 
-def without(whole: Shape, removed: Shape) -> Shape:
+def without(whole: Answer, removed: Answer) -> Answer:
     """Return the set of all that is in `whole` and not in `removed`."""
     if isinstance(whole, Words):
         return Without(whole, removed)
     return _combined(whole, removed, lambda a, b: a and not b)
 
 
-def common(one: Shape, other: Shape) -> Shape:
+def common(one: Answer, other: Answer) -> Answer:
     """Return the set of all that is in both."""
     return _combined(one, other, lambda a, b: a and b)
 
 
-def _combined(one: Shape, other: Shape, keep: Callable[[bool, bool], bool]) -> Shape:
+def _combined(one: Answer, other: Answer, keep: Callable[[bool, bool], bool]) -> Answer:
     pieces, others = _pieces(one), _pieces(other)
     ends = _in_order([end for piece in pieces + others for end in (piece.low, piece.high)])
     kept = list[bool]()
@@ -108,9 +108,9 @@ def _combined(one: Shape, other: Shape, keep: Callable[[bool, bool], bool]) -> S
     return _joined(kept, ends)
 
 
-def _joined(kept: list[bool], ends: list[Node]) -> Shape:
+def _joined(kept: list[bool], ends: list[Node]) -> Answer:
     """Return the intervals and points that the kept pieces make up."""
-    found, points, at = list[Shape](), list[Shape](), 0
+    found, points, at = list[Answer](), list[Answer](), 0
     while at < len(kept):
         first = at
         while at < len(kept) and kept[at]:
@@ -129,11 +129,11 @@ def _joined(kept: list[bool], ends: list[Node]) -> Shape:
     return found[0] if len(found) == 1 else Union(tuple(found))
 
 
-def _pieces(shape: Shape) -> list[Interval]:
-    """Return the intervals of `shape`; a point is an interval from itself to itself."""
-    match shape:
+def _pieces(answer: Answer) -> list[Interval]:
+    """Return the intervals of `answer`; a point is an interval from itself to itself."""
+    match answer:
         case Interval():
-            return [shape]
+            return [answer]
         case Union(parts=parts):
             return [piece for part in parts for piece in _pieces(part)]
         case Items(kind="tuple", items=(Scalar(node=a), Scalar(node=b))):

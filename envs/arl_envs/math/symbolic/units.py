@@ -150,7 +150,7 @@ _SMALL = frozenset(("per", "of", "in", "total", "all", "altogether", "left", "mo
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Mentioned:
     """The words, units and variables in a question."""
 
     words: frozenset[str]
@@ -160,7 +160,7 @@ class Said:
 
 
 @lru_cache(maxsize=256)
-def said_in(question: str) -> Said:
+def mentioned_in(question: str) -> Mentioned:
     """Return the words, units and variables of `question`, between dollar signs and elsewhere."""
     texts = " ".join(match[1] for match in _TEXT.finditer(question))
     bare = _TEXT.sub(" ", question)
@@ -177,7 +177,7 @@ def said_in(question: str) -> Said:
     parts = {part for unit in units for part in unit.split("/")}  # mph: miles and hours
     names = _PROSE.findall(prose) + texts.split()
     names = frozenset(name.lower() for name in names if len(name) > 2)
-    return Said(names, frozenset(units | parts), frozenset(variables))
+    return Mentioned(names, frozenset(units | parts), frozenset(variables))
 
 
 def _inside(match: re.Match[str]) -> str:
@@ -197,7 +197,7 @@ def marked(text: str, question: str = "", gold: str = "") -> str:
     if not re.search(r"[A-Za-z]", text):
         return text
     text = re.sub(r"\\text\{\s*([ei])\s*\}", r" \1 ", text)
-    said, sure = said_in(question), _units_in(gold)
+    said, sure = mentioned_in(question), _units_in(gold)
     counts = bool(gold) and not re.search(r"[A-Za-z]", _TEXT_OR_COMMAND.sub("", gold))
     variables = {letter for letter in said.variables if known(letter) not in said.units | sure}
     text = re.sub(
@@ -215,7 +215,7 @@ def _units_in(gold: str) -> frozenset[str]:
     ) - {""}
 
 
-def _mark(match: re.Match[str], said: Said, sure: frozenset[str], counts: bool) -> str:
+def _mark(match: re.Match[str], said: Mentioned, sure: frozenset[str], counts: bool) -> str:
     value = re.split(r"[,;=<>]|\b(?:and|or)\b", match.string[: match.start()])[-1]
     words = re.findall(_WORD, match["unit"])
     spaced = bool(match["gap"])
@@ -226,7 +226,7 @@ def _mark(match: re.Match[str], said: Said, sure: frozenset[str], counts: bool) 
 
 
 def _is_unit(
-    word: str, value: str, spaced: bool, said: Said, sure: frozenset[str], counts: bool
+    word: str, value: str, spaced: bool, said: Mentioned, sure: frozenset[str], counts: bool
 ) -> bool:
     """Return whether `word` after `value` is a unit, or part of one, and no product of variables.
 

@@ -2,6 +2,6 @@
 
 from .database import TABLES, Database, Row, Rows
 from .desk import WRITES, Desk, tools_of
-from .rules import Refused
+from .rules import RuleRefusal
 
-__all__ = ["TABLES", "WRITES", "Database", "Desk", "Refused", "Row", "Rows", "tools_of"]
+__all__ = ["TABLES", "WRITES", "Database", "Desk", "Row", "Rows", "RuleRefusal", "tools_of"]

@@ -15,7 +15,7 @@ Attempt = tuple[str, str]
 """A tool and its arguments as JSON."""
 
 
-class Refused(ToolError):
+class RuleRefusal(ToolError):
     """A refusal by a rule of the shop. The number proves that exactly this call was tried."""
 
     def __init__(self, reason: str, number: int) -> None:
@@ -33,13 +33,13 @@ class Rulebook:
         self.salt = salt
         self.refused: set[Attempt] = set()
 
-    def refuse(self, reason: str, tool: str, arguments: Mapping[str, Any]) -> Refused:
+    def refuse(self, reason: str, tool: str, arguments: Mapping[str, Any]) -> RuleRefusal:
         """Record the attempt as refused and return the error to raise."""
         attempt = attempt_of(tool, arguments)
         self.refused.add(attempt)
         text = f"{self.salt}/{attempt[0]}/{attempt[1]}"
         digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
-        return Refused(reason, 100 + int.from_bytes(digest, "big") % 900)
+        return RuleRefusal(reason, 100 + int.from_bytes(digest, "big") % 900)
 
     def row(self, table: str, key: int, word: str) -> tuple[Any, ...]:
         """Return the row of `table` whose id is `key`.

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 from pydantic import ValidationError
 from verifiers.v1.utils import loaders
 
-from .plays import Event, Play, Refused, Shared, check, opening, paying, seats_of
+from .plays import Event, Play, Shared, UnplayableError, check, opening, paying, seats_of
 
 
 class Lost(Exception):
@@ -38,7 +38,9 @@ class Played:
         self.seats = seats_of(self.env)
         found = self.env.taskset
         if num_tasks is None and not found.bounded:
-            raise Refused(f"{taskset} has no end: say how many of its tasks, as num_tasks=1000")
+            raise UnplayableError(
+                f"{taskset} has no end: say how many of its tasks, as num_tasks=1000"
+            )
         self.shared = Shared(found)
         self.tasks: list[Any] = list(itertools.islice(found, num_tasks))
         is_plain = type(self.env) is vf.SingleAgentEnv
@@ -47,11 +49,11 @@ class Played:
         for task in self.tasks[:1]:  # a taskset has tasks of one type
             check(task)
             if is_plain and not paying(task):
-                raise Refused(f"{type(task).__name__} has no reward")
+                raise UnplayableError(f"{type(task).__name__} has no reward")
             self.is_one_reply &= not task.toolsets(task.config)
         for task in self.tasks:
             if is_plain and not task.data.prompt:
-                raise Refused(f"task {task.data.idx} has no prompt, and no user to begin")
+                raise UnplayableError(f"task {task.data.idx} has no prompt, and no user to begin")
         self.prompts = [opening(task.data) for task in self.tasks]
         self.digests = list(map(_digest, self.prompts if self.is_one_reply else self.tasks))
 
@@ -91,7 +93,7 @@ def read(source: dict[str, Any]) -> Played:
     """Return the taskset; the first call reads it.
 
     Raises:
-        Refused: the taskset is missing, does not take its config, or cannot be played.
+        UnplayableError: the taskset is missing, does not take its config, or cannot be played.
     """
     key = _key(source)
     if key not in _PLAYED:
@@ -179,14 +181,16 @@ def _environment(name: str, config: dict[str, Any], env: dict[str, Any]) -> Any:
         kind = vf.taskset_config_type(name)
         whole = loaders.env_config_type(name, str(env.get("id", "")))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
+        raise UnplayableError(f"{type(error).__name__}: {error}") from error
     try:
         of_taskset = kind.model_validate({**config, "id": name})
     except ValidationError as error:
         takes = ", ".join(sorted(set(kind.model_fields) - {"id"}))
-        raise Refused(f"{name} does not take this config; it takes {takes}: {error}") from error
+        raise UnplayableError(
+            f"{name} does not take this config; it takes {takes}: {error}"
+        ) from error
     try:
         return loaders.load_environment(whole.model_validate({**env, "taskset": of_taskset}))
     except ValidationError as error:
         takes = ", ".join(sorted(set(whole.model_fields) - {"taskset"}))
-        raise Refused(f"its env takes {takes}: {error}") from error
+        raise UnplayableError(f"its env takes {takes}: {error}") from error

@@ -31,7 +31,7 @@ from verifiers.v1.utils.decorators import discover_decorated, invoke
 Event = dict[str, Any]
 
 
-class Refused(Exception):
+class UnplayableError(Exception):
     """A request for something that is missing or cannot be played; the user has to change it."""
 
 
@@ -61,7 +61,7 @@ class Play:
         messages that each seat has not received yet.
 
         Raises:
-            Refused: the environment does something that cannot be played.
+            UnplayableError: the environment does something that cannot be played.
             Exception: its own code raised.
         """
         try:
@@ -135,9 +135,11 @@ class Seat:
         """Open an exchange in which the environment is the user; score it at the end."""
         try:
             if self.trace is not None:
-                raise Refused(f"the environment has its {self._name} begin twice in one episode")
+                raise UnplayableError(
+                    f"the environment has its {self._name} begin twice in one episode"
+                )
             if runtime is not None or tools:
-                raise Refused("the environment lends its agent a runtime or tool servers")
+                raise UnplayableError("the environment lends its agent a runtime or tool servers")
             check(task)
             self.trace = trace = _trace(task, self.config, name=self._name)
             trace.agent.trainable = self.trainable
@@ -235,7 +237,9 @@ class Exchange:
         return vf.Segment(messages=segment, terminated=self._over)
 
     async def send(self, *_: Any, **__: Any) -> None:
-        raise Refused("the environment speaks in the middle of its agent's turn (send or steer)")
+        raise UnplayableError(
+            "the environment speaks in the middle of its agent's turn (send or steer)"
+        )
 
     steer = send
 
@@ -274,7 +278,7 @@ class Tools:
             for tool in await served.list_tools():
                 name = "_".join(part for part in (toolset.server_name, tool.name) if part)
                 if name in found._of:
-                    raise Refused(f"two tools are called {name}")
+                    raise UnplayableError(f"two tools are called {name}")
                 found._of[name] = (served, tool.name)
                 about = {"description": tool.description or "", "parameters": tool.input_schema}
                 found.forms.append(vf.Tool(name=name, **about))
@@ -321,8 +325,8 @@ def seats_of(env: Any) -> list[str]:
     """Return the names of the environment's agents.
 
     Raises:
-        Refused: it names the player of an agent, or limits an agent by tokens, which are not
-            counted here.
+        UnplayableError: it names the player of an agent, or limits an agent by tokens, which are
+            not counted here.
     """
     limits = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
     hints = dict.fromkeys(limits, "set rollout.max_tokens instead")
@@ -330,7 +334,7 @@ def seats_of(env: Any) -> list[str]:
     hints["sampling"] = "set rollout.temperature and rollout.max_tokens instead"
     for seat, spec in env._agent_specs.items():
         if found := [key for key in hints if getattr(spec, key) is not None]:
-            raise Refused(f"{seat}.{found[0]}: {hints[found[0]]}")
+            raise UnplayableError(f"{seat}.{found[0]}: {hints[found[0]]}")
     return list(env._agent_specs)
 
 
@@ -339,15 +343,17 @@ def check(task: Any) -> None:
     kind, name = type(task), type(task).__name__
     _local(kind.toolsets(task.config))
     if kind.NEEDS_CONTAINER or task.data.image:
-        raise Refused(f"{name} needs a container, which is not started here")
+        raise UnplayableError(f"{name} needs a container, which is not started here")
     if discover_decorated(task, "intercept"):
-        raise Refused(f"{name} rewrites what the model says (@intercept)")
+        raise UnplayableError(f"{name} rewrites what the model says (@intercept)")
     own = [kind.setup] * (kind.setup is not vf.Task.setup)
     own += [kind.finalize] * (kind.finalize is not vf.Task.finalize)
     for hook in [*own, *paying(task), *task.hooks("metric")]:
         runtime = inspect.signature(hook).parameters.get("runtime")
         if runtime is not None and runtime.default is inspect.Parameter.empty:
-            raise Refused(f"{name}.{hook.__name__} needs a runtime, which is not started here")
+            raise UnplayableError(
+                f"{name}.{hook.__name__} needs a runtime, which is not started here"
+            )
 
 
 def paying(task: Any) -> list[Any]:
@@ -358,13 +364,15 @@ def paying(task: Any) -> list[Any]:
 def _local(toolsets: list[Any]) -> list[Any]:
     for toolset in toolsets:
         if getattr(toolset.config, "url", None):
-            raise Refused(
+            raise UnplayableError(
                 f"the tools of {toolset.server_name} are an MCP server elsewhere; attach it to the "
                 "environment with the wrapper arl_envs.mcp:McpTools"
             )
         runtime = getattr(toolset.config, "runtime", None)
         if runtime is not None and runtime.type != "subprocess":
-            raise Refused(f"the tools of {toolset.server_name} need a {runtime.type} runtime")
+            raise UnplayableError(
+                f"the tools of {toolset.server_name} need a {runtime.type} runtime"
+            )
     return toolsets
 
 
@@ -391,7 +399,9 @@ def _text(message: Any) -> str:
     parts = [message.content] if isinstance(message.content, str) else message.content or []
     texts = [part if isinstance(part, str) else getattr(part, "text", None) for part in parts]
     if getattr(message, "tool_calls", None) or None in texts:
-        raise Refused("the environment shows images, or calls that it makes up: text is played")
+        raise UnplayableError(
+            "the environment shows images, or calls that it makes up: text is played"
+        )
     return "\n".join(map(str, texts))
 
 

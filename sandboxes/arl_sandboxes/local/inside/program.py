@@ -7,7 +7,6 @@ import json
 import linecache
 import os
 import resource
-import signal
 import socket
 import sys
 
@@ -15,13 +14,14 @@ import session
 import wire
 
 from arl_isolation import locks
-from arl_isolation.programs import exactly, execute, flush, reseed, run_main
+from arl_isolation.programs import exactly, execute, flush, reseed, run_main, run_program, shell
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "LANG": "C.UTF-8"}
 _OWN_MODULES = (
-    "alone", "arl_isolation", "arl_isolation.bpf", "arl_isolation.locks", "arl_isolation.programs",
-    "boxes", "kernel", "landlock", "lone", "outer", "program", "root", "seccomp", "session",
-    "syscalls", "wire", "zygote",
+    "arl_isolation", "arl_isolation.bpf", "arl_isolation.forks", "arl_isolation.locks",
+    "arl_isolation.programs", "arl_isolation.removal", "kernel", "landlock",
+    "landlock_seccomp", "landlock_server", "namespace_server", "priority", "program", "root",
+    "seccomp", "session", "slot_server", "syscalls", "wire", "work_folders",
 )  # fmt: skip
 _MANY = 1 << 20
 _ALWAYS = (
@@ -138,11 +138,11 @@ def main(conn: socket.socket, filter: locks.Filter, domain: int | None, box: str
     elif order["kind"] == "write":
         os._exit(0)
     elif order["kind"] == "exec":
-        run_program(order["argv"], order["cwd"], order["env"])
+        run_program(order["argv"], order["cwd"], ENVIRONMENT | order["env"])
     elif order["kind"] == "repl":
         session.serve(socket.socket(fileno=kept))
     elif order["kind"] == "shell":
-        run_program(session.SHELL, ".", {})
+        run_program(shell(), ".", ENVIRONMENT)
 
 
 def give_up(conn: socket.socket, error: BaseException) -> None:
@@ -197,20 +197,3 @@ def limit(limits: dict[str, int]) -> None:
     for name, value in limits.items():
         soft, hard = value, value + 1 if name == "RLIMIT_CPU" else value
         resource.setrlimit(getattr(resource, name), (soft, hard))
-
-
-def run_program(argv: list[str], cwd: str, env: dict[str, str]) -> None:
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    try:
-        if cwd != ".":
-            os.chdir(cwd)
-        os.execvpe(argv[0], argv, ENVIRONMENT | env)
-    except ValueError as error:  # a name of the environment with "=", or a NUL
-        os.write(2, f"{argv[0]}: {error}\n".encode("utf-8", "replace"))
-        os._exit(126)
-    except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
-        what = cwd if missing and not os.path.isdir(cwd) else argv[0]
-        os.write(2, f"{what}: {error.strerror}\n".encode("utf-8", "replace"))
-        os._exit(127 if missing else 126)

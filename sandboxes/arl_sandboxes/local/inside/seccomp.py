@@ -31,7 +31,7 @@ _MADV_PAGEOUT = 21  # by it a plain user can drop pages of own files
 _TYPING = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they fake terminal input
 
 
-ZYGOTES = ("mount", "umount2", "unshare", "landlock_restrict_self")
+SERVERS = ("mount", "umount2", "unshare", "landlock_restrict_self")
 """The calls that process 1 of a slot needs later, and its children until they are locked in."""
 
 

@@ -1,25 +1,11 @@
-"""The processes that keep state between cells: a Python REPL, and a bash loop that acts as one."""
+"""A Python session in a slot, and its snapshots."""
 
 import os
-import signal
 import socket
-import sys
-import types
 
 import wire
 
-from arl_isolation.programs import exactly, run_cell
-
-SHELL = [
-    "bash",
-    "--norc",
-    "--noprofile",
-    "-c",
-    # Commands end with a NUL, on descriptor 3, which also carries the exit code back.
-    "trap : INT; while IFS= read -r -d '' -u 3 arl_cell; do "
-    'eval "$arl_cell" </dev/null 3>&-; printf "%d\\n" $? >&3; done',
-]
-
+from arl_isolation import programs
 
 _forks: list[int] = []
 """The snapshots of this process that may still run."""
@@ -27,18 +13,7 @@ _forks: list[int] = []
 
 def serve(conn: socket.socket) -> None:
     """Run cells until the host closes the socket."""
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    cells = 0
-    while True:
-        kind, length = wire.CELL.unpack(exactly(conn, wire.CELL.size))
-        if kind == wire.FORK:
-            conn = _fork(conn)
-            continue
-        cells += 1
-        done = run_cell(exactly(conn, length), f"<cell {cells}>", module.__dict__)
-        conn.sendall(wire.CELL_DONE.pack(done))
+    programs.serve_cells(conn, _fork)
 
 
 def _runs(child: int) -> bool:
@@ -67,11 +42,6 @@ def _fork(conn: socket.socket) -> socket.socket:
     _forks.clear()
     os.setpgid(0, 0)
     conn.close()
-    for number, handle in enumerate(handles):
-        os.dup2(handle, number, inheritable=number < 3)
-    for handle in handles:
-        if handle > 3:
-            os.close(handle)
-    conn = socket.socket(fileno=3)
+    conn = programs.take_handles(handles)
     conn.send(wire.HELLO)
     return conn

@@ -28,7 +28,7 @@ DENIED = [
     "quotactl", "quotactl_fd", "syslog", "sethostname", "setdomainname", "iopl", "ioperm",
 ]  # fmt: skip
 
-DENIED_ALONE = [
+DENIED_WITHOUT_NAMESPACES = [
     # attributes of files
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime",
     "utimes", "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "getxattr",
@@ -39,7 +39,8 @@ DENIED_ALONE = [
     # addresses for the socket of a session
     "bind", "listen", "accept", "accept4", "connect",
 ]  # fmt: skip
-"""The additional calls that are denied to a program without namespaces (see `alone`)."""
+"""The additional calls that are denied to a program without namespaces (see
+`landlock_seccomp`)."""
 
 STARTS = ("fork", "vfork", "execve", "execveat")
 """The calls, besides clone, that start a process or a program; denied to such a program, too."""

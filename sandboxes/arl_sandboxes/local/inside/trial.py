@@ -6,8 +6,8 @@ import os
 import sys
 
 import kernel
+import namespace_server
 import seccomp
-import zygote
 
 from arl_isolation import locks
 
@@ -17,7 +17,7 @@ def user_namespace() -> None:
 
 
 def uid_map() -> None:
-    zygote.enter_user_namespace(299_999)
+    namespace_server.enter_user_namespace(299_999)
 
 
 def mount_namespace() -> None:
@@ -27,7 +27,7 @@ def mount_namespace() -> None:
 
 def other_namespaces() -> None:
     uid_map()
-    kernel.unshare(zygote.INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts")
+    kernel.unshare(namespace_server.INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts")
 
 
 def mount() -> None:
@@ -49,7 +49,11 @@ def proc() -> None:
     child = os.fork()
     if child == 0:
         sys.exit(
-            attempt(lambda: kernel.mount("proc", "/proc", "proc", kernel.MS_RDONLY, zygote.PROC))[0]
+            attempt(
+                lambda: kernel.mount(
+                    "proc", "/proc", "proc", kernel.MS_RDONLY, namespace_server.PROC
+                )
+            )[0]
         )
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status:
@@ -100,10 +104,10 @@ TRIALS = {
 
 def attempt(trial) -> tuple[int, str]:
     try:
-        said = trial()
+        detail = trial()
     except OSError as error:
         return error.errno or 1, str(error.strerror or error)
-    return 0, said or ""
+    return 0, detail or ""
 
 
 def main(trials=TRIALS) -> None:
@@ -116,7 +120,7 @@ def main(trials=TRIALS) -> None:
             os._exit(0)
         os.close(write)
         with open(read, "rb") as answers:
-            said = answers.read()
+            result = answers.read()
         os.waitpid(child, 0)
-        found.append(json.loads(said) if said else [name, 1, "the trial died"])
+        found.append(json.loads(result) if result else [name, 1, "the trial died"])
     print(json.dumps(found))

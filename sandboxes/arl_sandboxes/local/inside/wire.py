@@ -29,7 +29,4 @@ DONE_BODY = struct.Struct("<IIIdq")  # number, wait status, others killed, CPU s
 HEADER = struct.Struct("<II")  # bytes of the JSON object, bytes after it
 GAVE_UP = b"X"  # the child could not begin; text follows
 
-CELL = struct.Struct("<cI")  # a Python session's: kind, length
-CELL_DONE = struct.Struct("<B")  # 0 fine, 1 raised, 2 out of memory
-RUN, FORK = b"R", b"F"
-HELLO = b"H"  # the first message of a fork
+HELLO = b"H"  # the first message of a session's fork

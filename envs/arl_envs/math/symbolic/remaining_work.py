@@ -87,7 +87,7 @@ _WORDS = {
 }
 
 
-def leftover(node: Node) -> frozenset[str]:
+def remaining_work(node: Node) -> frozenset[str]:
     """Return the kinds of work that are left in `node`."""
     if numeral(node) is not None:
         return frozenset() if numeral(node).proper else frozenset({"arithmetic"})  # pyright: ignore[reportOptionalMemberAccess]
@@ -104,9 +104,9 @@ def leftover(node: Node) -> frozenset[str]:
     return frozenset(found)
 
 
-def allowed(node: Node) -> frozenset[str]:
+def allowed_work(node: Node) -> frozenset[str]:
     """Return the work that an answer may leave if `node` is right: n! may stand for a binomial."""
-    found = leftover(node)
+    found = remaining_work(node)
     if "binomial" in found:
         found |= {"factorial", "power", "arithmetic"}
     return found | {"binomial", "power"} if "factorial" in found else found

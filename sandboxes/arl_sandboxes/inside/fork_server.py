@@ -1,7 +1,7 @@
-"""The zygote: the process that all programs and sessions are forked from, without their data.
+"""The fork server: the process that all programs and sessions are forked from, without their data.
 
 The runner reads programs, inputs and outputs; a fork of it would have the data of earlier requests
-in its memory. The zygote is a separate interpreter that receives only file descriptors. A new
+in its memory. The fork server is a separate interpreter that receives only file descriptors. A new
 process reports that it exists, and then reads its order itself, over a socket that is its
 descriptor 3.
 """
@@ -29,7 +29,7 @@ LENGTH = struct.Struct("<Q")
 
 def main(work: str) -> None:
     """Fork on request until the runner closes the connection."""
-    os.setsid()  # newborns stay in its kernel session until the runner knows their pids
+    os.setsid()  # new processes stay in its kernel session until the runner knows their pids
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1):  # the descriptors of the protocol
         os.dup2(null, number)
@@ -43,23 +43,23 @@ def main(work: str) -> None:
         handles = repl.receive_handles(conn)
         if handles is None:
             os._exit(0)
-        _bear(handles, work)
+        _fork(handles, work)
 
 
-def _bear(handles: array.array, work: str) -> None:
+def _fork(handles: array.array, work: str) -> None:
     try:
-        newborn = repl.fork_away()
+        is_new = repl.fork_away()
     except OSError as error:
         with contextlib.suppress(OSError):
             os.write(handles[-1], repl.GAVE_UP + str(error.strerror).encode())
-        newborn = False
-    if newborn:
-        _live(handles, work)
+        is_new = False
+    if is_new:
+        _run(handles, work)
     for handle in handles:
         os.close(handle)
 
 
-def _live(handles: array.array, work: str) -> None:
+def _run(handles: array.array, work: str) -> None:
     try:
         program.take_handles(handles)
         conn = socket.socket(fileno=CONN)
@@ -83,12 +83,12 @@ def _become(order: dict, conn: socket.socket, work: str) -> None:
         sys.path.append(work)  # last: a program's file must not stand in for a library
         programs.run_main(base64.b64decode(order["code"]))
     elif kind == "program":
-        program.run_program(order["argv"], order["cwd"], order["env"])
+        programs.run_program(order["argv"], order["cwd"], {**os.environ, **order["env"]})
     elif kind == "python":
         repl.serve(conn, work)
     else:
         os.set_inheritable(CONN, True)
-        program.run_program(repl.SHELL, ".", {})
+        programs.run_program(programs.shell("printf + >&3; "), ".", dict(os.environ))
 
 
 def frame(order: dict) -> bytes:

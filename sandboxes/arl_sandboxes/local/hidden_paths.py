@@ -25,7 +25,7 @@ _NOT_ENTERED = frozenset(
 """The large folders that contain no Python installation."""
 
 
-def hidden(trees: Sequence[str], interpreter: Sequence[str]) -> list[str]:
+def hidden_paths(trees: Sequence[str], interpreter: Sequence[str]) -> list[str]:
     """Return the folders and files of `trees` to be hidden from programs, as real paths.
 
     Args:

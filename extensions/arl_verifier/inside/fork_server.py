@@ -1,17 +1,15 @@
 """The process that imports modules and forks workers: `python -m` this module, with one handle; and
 a locked-in worker, which answers calls one by one until its stream closes or it is killed.
 
-The zygote sees no requests to workers. When the host closes the socket or dies, the zygote ends,
+The server sees no requests to workers. When the host closes the socket or dies, the server ends,
 and its workers with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
-import select
 import signal
 import socket
 import sys
@@ -19,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentgym_rl.core.errors import describe
-from arl_isolation import locks
+from arl_isolation import forks, locks
 from arl_verifier import wire
 
 from .lock import Lock
@@ -28,54 +26,36 @@ _HERE = os.path.dirname(__file__)
 _ERROR_CHARS = 2000
 
 
-class Zygote:
+class WorkerServer(forks.Server):
+    message_bytes = wire.MAX_CONTROL_BYTES
+
     def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
-        self._control = control
+        super().__init__(control)
         self._max_answer_bytes: int = config["max_answer_bytes"]
-        self._children: set[int] = set()
         self._generation = 0
         self._lock = Lock(config["memory_mb"], config["isolated"])
         self._lock.try_out(config["host"])
-        self._woken, self._wake = socket.socketpair()
-        for end in (self._woken, self._wake):
-            end.setblocking(False)
 
-    def run(self) -> None:
-        """Execute the host's commands until it closes the socket."""
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
-        self._say("ready", self._lock.held, self._lock.notes)
-        while True:
-            for fd, _ in poll.poll():
-                if fd == self._woken.fileno():
-                    self._woken.recv(4096)
-                elif not self._obey(self._control.recv(wire.MAX_CONTROL_BYTES)):
-                    return
-            self._reap()
+    def begin(self) -> None:
+        self._send("ready", self._lock.held, self._lock.notes)
 
     def end(self) -> None:
         """End every worker."""
-        for pid in self._children:
+        for pid in self.children:
             _kill_group(pid)
-        for pid in self._children:
+        for pid in self.children:
             os.waitpid(pid, 0)
 
-    def _obey(self, message: bytes) -> bool:
-        if not message:
-            return False
+    def obey(self, message: bytes) -> None:
         command, *rest = wire.decode(message)
         if command == "load":
             self._load(*rest)
         elif command == "spawn":
             self._spawn()
-        return True
 
     def _load(self, target: str) -> None:
         """Import `target` for future workers."""
-        self._say("loading", target)
+        self._send("loading", target)
         before = len(sys.modules)
         problem = ""
         try:
@@ -84,44 +64,40 @@ class Zygote:
             problem = describe(error, without=_HERE)
         if len(sys.modules) != before:
             self._generation += 1
-        gc.collect()
-        gc.freeze()
-        self._say("loaded", target, problem, self._generation)
+        forks.settle_memory()
+        self._send("loaded", target, problem, self._generation)
 
     def _spawn(self) -> None:
         mine, theirs = socket.socketpair()
-        zygote = os.getpid()
+        server = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
             mine.close()
             theirs.close()
-            self._say("unable", f"fork: {error}")
+            self._send("unable", f"fork: {error}")
             return
         if pid == 0:
             try:
                 mine.close()
-                self._become_worker(theirs, zygote)
+                self._become_worker(theirs, server)
             finally:
                 os._exit(125)
         theirs.close()
-        self._children.add(pid)
+        self.children[pid] = self._generation
         pidfd = os.pidfd_open(pid)
-        self._say("spawned", pid, self._generation, handles=(mine.fileno(), pidfd))
+        self._send("spawned", pid, self._generation, handles=(mine.fileno(), pidfd))
         mine.close()
         os.close(pidfd)
 
-    def _become_worker(self, stream: socket.socket, zygote: int) -> None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        locks.die_with_parent(zygote)
+    def _become_worker(self, stream: socket.socket, server: int) -> None:
+        self.leave()
+        locks.die_with_parent(server)
         os.setsid()
         os.chdir("/")
         os.environ.clear()
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # the OOM killer ends this process first
-        for end in (self._control, self._woken, self._wake):
-            end.close()
         fd = stream.detach()
         os.dup2(0, 2)  # /dev/null
         try:
@@ -134,21 +110,21 @@ class Zygote:
         serve(fd, self._max_answer_bytes)
         os._exit(0)
 
-    def _reap(self) -> None:
-        """Reap dead workers, kill what is left of their process groups, and inform the host."""
-        while self._children:
-            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if dead is None:
-                return
-            if dead.si_pid in self._children:
-                _kill_group(dead.si_pid)  # the pid cannot be reused before it is reaped
-            pid, status = os.waitpid(dead.si_pid, 0)
-            if pid in self._children:  # else a child that an imported module started
-                self._children.remove(pid)
-                self._say("exited", pid, os.waitstatus_to_exitcode(status))
+    def wait(self) -> tuple[int, int, Any]:
+        """Reap a process; kill what is left of a dead worker's process group."""
+        dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if dead is None:
+            return 0, 0, None
+        if dead.si_pid in self.children:
+            _kill_group(dead.si_pid)  # the pid cannot be reused before it is reaped
+        return os.wait4(dead.si_pid, 0)
 
-    def _say(self, *message: Any, handles: tuple[int, ...] = ()) -> None:
-        socket.send_fds(self._control, [wire.encode(message)], handles)
+    def ended(self, pid: int, status: int, usage: object) -> None:
+        if self.children.pop(pid, None) is not None:  # else a child that an imported module started
+            self._send("exited", pid, os.waitstatus_to_exitcode(status))
+
+    def _send(self, *message: Any, handles: tuple[int, ...] = ()) -> None:
+        socket.send_fds(self.control, [wire.encode(message)], handles)
 
 
 def _kill_group(pid: int) -> None:
@@ -162,14 +138,14 @@ def main() -> None:
     _, config = wire.decode(control.recv(wire.MAX_CONTROL_BYTES))
     locks.die_with_parent(config["host"])
     sys.path[:] = config["path"]
-    zygote = Zygote(control, config)
+    server = WorkerServer(control, config)
     locks.die_with_parent(config["host"])  # once more: a new user namespace may forget it
     try:
-        zygote.run()
+        server.serve()
     except (BrokenPipeError, ConnectionResetError):
         pass  # the host is gone
     finally:
-        zygote.end()
+        server.end()
     os._exit(0)
 
 

@@ -1,21 +1,21 @@
 """A slot's folder on the machine's disk: the work folder in it, and its removal.
 
-    TMPDIR/arl-box-XXXX/  of the launcher, locked (flock) for as long as that lives
+    TMPDIR/arl-box-XXXX/  of the fork server, locked (flock) for as long as that lives
         box/              the work folder, of the programs' user
         packages/         links to the packages that programs may import
         trash/            old work folders, until they are removed
 
-The programs that filled a work folder may want to prevent or misdirect its removal. So every step
-uses handles that follow no link, one folder at a time, moved up first: neither depth nor number nor
-mode of the entries matters.
+The programs that filled a work folder may want to prevent or misdirect its removal.
 """
 
 import contextlib
 import fcntl
+import itertools
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
+
+from arl_isolation import removal
 
 PREFIX = "arl-box-"
 _OPEN = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -61,7 +61,10 @@ class Folder:
 
     def tidy(self, most: int | None = None) -> bool:
         """Remove old work folders, at most `most` entries; return True if none is left."""
-        return _empty(self._trash, most)
+        if most is None:
+            return removal.empty(self._trash)
+        removed = itertools.count(1)
+        return removal.empty(self._trash, lambda: next(removed) >= most)
 
     def remove(self) -> None:
         """Remove the complete folder, however long that takes."""
@@ -124,68 +127,15 @@ def _remove(handle: int, path: str) -> None:
     try:
         with contextlib.suppress(FileNotFoundError):
             os.rename("box", "last", src_dir_fd=handle, dst_dir_fd=trash)
-        _empty(trash, None)
+        removal.empty(trash)
     finally:
         os.close(trash)
     os.rmdir("trash", dir_fd=handle)
     with contextlib.suppress(FileNotFoundError):
         packages = os.open("packages", os.O_RDONLY | _OPEN, dir_fd=handle)
         try:
-            _empty(packages, None)
+            removal.empty(packages)
         finally:
             os.close(packages)
         os.rmdir("packages", dir_fd=handle)
     os.rmdir(path)
-
-
-def _empty(top: int, most: int | None) -> bool:
-    """Empty a folder that nobody else writes to; return False if it stops after `most` entries."""
-    done = 0
-    while True:
-        before = done
-        with os.scandir(top) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    done = _level(top, entry.name, done, most)
-                else:
-                    os.unlink(entry.name, dir_fd=top)
-                    done += 1
-                if most is not None and done >= most:
-                    return False
-        if done == before:
-            return True
-
-
-def _level(top: int, name: str, done: int, most: int | None) -> int:
-    """Remove a folder of `top`; its folders become folders of `top`. Return the new `done`."""
-    folder = _open(top, name)
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                done += 1
-                if entry.is_dir(follow_symlinks=False):
-                    os.close(_open(folder, entry.name))  # only a writable folder can be moved
-                    moved = os.urandom(8).hex()
-                    os.rename(entry.name, moved, src_dir_fd=folder, dst_dir_fd=top)
-                else:
-                    os.unlink(entry.name, dir_fd=folder)
-                if most is not None and done >= most:
-                    return done
-    finally:
-        os.close(folder)
-    # A listing of a folder that shrinks may miss entries, which are left for another pass.
-    with contextlib.suppress(OSError):
-        os.rmdir(name, dir_fd=top)
-    return done + 1
-
-
-def _open(parent: int, name: str) -> int:
-    """Open a folder, whatever its mode is: a plain user cannot list, or move, one of mode 0."""
-    place = os.open(name, os.O_PATH | _OPEN, dir_fd=parent)
-    try:
-        path = f"/proc/self/fd/{place}"
-        if stat.S_IMODE(os.fstat(place).st_mode) & 0o700 != 0o700:
-            os.chmod(path, 0o700)
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    finally:
-        os.close(place)

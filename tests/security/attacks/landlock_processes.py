@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest_free as must
-from arena import LONE_MODES, Case, all_are, attack, described
+from arena import LANDLOCK_MODES, Case, all_are, attack, described
 
 from agentgym_rl.core.errors import SandboxError
 from agentgym_rl.gym.sandbox import Status
@@ -19,7 +19,7 @@ def read(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def signals_to_anybody(case: Case) -> None:
     """Launcher, host, the child that waits, groups, everybody; each of five calls."""
     column = 0 if case.arena.machine == "x86_64" else 1
@@ -44,7 +44,7 @@ T("thread", lambda: signal.pthread_kill(launcher, 9) if 0 else os.kill(launcher,
         assert (await case.run("os.kill(os.getpid(), 9)")).status is Status.KILLED
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def signals_to_oneself(case: Case) -> None:
     """The control: of all the targets, this one is left."""
     said = await case.tries("""
@@ -58,7 +58,7 @@ R["heard"] = str(len(heard))
     assert said == {"heard": "3"}
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def signals_by_the_back_door(case: Case) -> None:
     """Owners of handles, leases, watches, timers, a parent's death."""
     await all_are(case, """
@@ -93,7 +93,7 @@ T("another's", lambda: timer(4, os.getppid()))
     assert timers == {"another's": "EINVAL"}
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def more_processes_and_threads(case: Case) -> None:
     column = 0 if case.arena.machine == "x86_64" else 1
     said = await all_are(case, f"""
@@ -121,7 +121,7 @@ S("clone3", 435, 0, 88)
     assert result.stdout == b"False\n", described(result)
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def the_launcher_and_the_host(case: Case) -> None:
     """Their memory, environment, handles, limits and places in the file system."""
     said = await case.tries(f"""
@@ -149,7 +149,7 @@ for name in ("", "self/environ", "self/mem", "self/maps", "self/status", "self/f
     assert b"PYTHONPATH" in read(f"/proc/{os.getpid()}/environ")  # the control: there is one
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def the_environment_of_the_host(case: Case) -> None:
     result = await case.run("""
 libc.getenv.restype = ctypes.c_char_p
@@ -162,7 +162,7 @@ print(dict(os.environ), libc.getenv(b"ARL_SECURITY_SECRET"), libc.getenv(b"PYTHO
     assert os.environ["ARL_SECURITY_SECRET"] == case.arena.secret  # it was there to be had
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def capabilities_and_users(case: Case) -> None:
     said = await case.tries("""
 data = ctypes.create_string_buffer(24)
@@ -184,7 +184,7 @@ T("chroot", lambda: os.chroot("."))
 """, {"EPERM", "EINVAL"})  # fmt: skip
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def the_neighbours_box_and_processes(case: Case) -> None:
     async with case.arena.neighbour() as other:
         session = await other.open_session()
@@ -213,7 +213,7 @@ os.chdir(os.environ["HOME"])
         assert read(path) == b"NEIGHBOUR"
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def what_runs_beside_a_session(case: Case) -> None:
     """Two processes of one box share its files, and nothing else."""
     session = await case.sandbox.open_session()
@@ -230,7 +230,7 @@ for near in range(max(2, pid - 40), pid + 40):
     await session.close()
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def session_that_stops_itself(case: Case) -> None:
     """Between two cells; the next one is larger than any buffer."""
     session = await case.sandbox.open_session()
@@ -247,7 +247,7 @@ signal.setitimer(signal.ITIMER_REAL, {case.between_cells_s})
     assert (result.status, result.state_lost) == (Status.TIMEOUT, True), described(result)
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def what_this_isolation_has_not(case: Case) -> None:
     """It says so, in words, and nothing is run instead."""
     session = await case.sandbox.open_session()
@@ -261,7 +261,7 @@ async def what_this_isolation_has_not(case: Case) -> None:
     assert case.sandbox.capabilities.disk is False
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def files_for_the_next_episode_of_the_box(case: Case) -> None:
     old = await case.run("open('left', 'w').write('x'); os.makedirs('a/b')")
     assert old.ok, described(old)

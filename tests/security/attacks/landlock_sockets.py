@@ -5,10 +5,10 @@ import os
 import socket
 
 import pytest_free as must
-from arena import LONE_MODES, Case, all_are, attack, described
+from arena import LANDLOCK_MODES, Case, all_are, attack, described
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def sockets_of_any_kind(case: Case) -> None:
     """To listeners of the host that a plain program of its user does reach."""
     path = str(case.arena.canary.parent / "tmp" / "socket")
@@ -51,7 +51,7 @@ T("message", lambda: s.sendmsg([b"x"], [], 0, listener))
 """
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def names_for_sockets_that_are_there(case: Case) -> None:
     """A pair for an event loop, and a session's own: no name, and no way to anybody else."""
     mark = f"{os.getpid()}-{id(case)}"

@@ -47,7 +47,7 @@ _EVALUATION_S = 1200.0
 _FEWEST_TASKS = 64
 
 
-def fitted(
+def with_model_defaults(
     config: Config,
     folder: Path | None,
     *,

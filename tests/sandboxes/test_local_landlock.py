@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from arl_sandboxes.local import LocalBackend, processes
-from arl_sandboxes.local.inside import boxes
+from arl_sandboxes.local.inside import work_folders
 
 from agentgym_rl import make_sandbox
 from agentgym_rl.core.errors import ConfigError, SandboxError, SandboxLost
@@ -41,7 +41,7 @@ def temporary(tmp_path_factory, monkeypatch):
     folder.chmod(0o755)
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     yield folder
-    boxes.sweep(str(folder))
+    work_folders.sweep(str(folder))
     folder.rmdir()
 
 
@@ -64,11 +64,11 @@ def play(scenario: Callable[[LocalBackend], Awaitable[None]], **options) -> None
     asyncio.run(run())
 
 
-def launchers(parent: int | None = None) -> list[int]:
+def servers(parent: int | None = None) -> list[int]:
     """Of the slots of a process."""
     parent = parent or os.getpid()
     words = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [pid for pid in map(int, words) if b"/lone.py" in cmdline(pid)]
+    return [pid for pid in map(int, words) if b"/landlock_server.py" in cmdline(pid)]
 
 
 def cmdline(pid: int) -> bytes:
@@ -157,26 +157,26 @@ def test_afterwards_nothing_is_left(temporary):
         async with await opened.create() as sandbox:
             await sandbox.run_python("import os; os.makedirs('a/b')", files={"f": b"x"})
             await (await sandbox.open_session()).run("x = 1")
-            assert len(launchers()) == 2
+            assert len(servers()) == 2
             assert len(list(temporary.iterdir())) == 2
 
     before = sorted(os.listdir("/proc/self/fd"))
     play(scenario, slots=2)
     assert list(temporary.iterdir()) == []
-    assert launchers() == []
+    assert servers() == []
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_launcher_that_is_killed_takes_its_programs_and_files_with_it(temporary):
+def test_a_server_that_is_killed_takes_its_programs_and_files_with_it(temporary):
     async def scenario(opened):
         async with await opened.create() as sandbox:
-            (launcher,) = launchers()
+            (server,) = servers()
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(lost(sandbox.run_python(DEAF)))
                 await until(lambda: bool(list(temporary.glob("*/box/began"))))
-                programs = children(launcher)
+                programs = children(server)
                 folders = set(temporary.iterdir())
-                os.kill(launcher, signal.SIGKILL)
+                os.kill(server, signal.SIGKILL)
             assert running.result()
             await until(lambda: not any(map(alive, programs)))
         async with await opened.create() as sandbox:
@@ -199,17 +199,17 @@ async def lost(running: Awaitable[object]) -> bool:
 BEGUN = "import time; open('began', 'w').close(); time.sleep(60)"
 
 
-def test_a_launcher_that_is_frozen_is_lost_with_all_that_it_had(temporary):
+def test_a_server_that_is_frozen_is_lost_with_all_that_it_had(temporary):
     async def scenario(opened):
         async with await opened.create() as sandbox:
-            (launcher,) = launchers()
+            (server,) = servers()
             running = asyncio.ensure_future(sandbox.run_python(BEGUN, limits=Limits(wall_s=1.0)))
             await until(lambda: bool(list(temporary.glob("*/box/began"))))
-            programs = children(launcher)
-            os.kill(launcher, signal.SIGSTOP)
+            programs = children(server)
+            os.kill(server, signal.SIGSTOP)
             with pytest.raises(SandboxLost, match="is frozen"):
                 await running
-            await until(lambda: not any(map(alive, [launcher, *programs])))
+            await until(lambda: not any(map(alive, [server, *programs])))
         async with await opened.create() as sandbox:
             assert (await sandbox.run_python("print(1)")).stdout == b"1\n"
 
@@ -217,14 +217,14 @@ def test_a_launcher_that_is_frozen_is_lost_with_all_that_it_had(temporary):
     assert list(temporary.iterdir()) == []
 
 
-def test_a_launcher_that_does_not_end_is_killed(temporary, monkeypatch):
+def test_a_server_that_does_not_end_is_killed(temporary, monkeypatch):
     monkeypatch.setattr(processes, "LONE_GRACE_S", 0.3)
     stopped = []
 
     async def scenario(opened):
         sandbox = await opened.create()
         await sandbox.write_files({"a": b"1"})
-        stopped.extend(launchers())
+        stopped.extend(servers())
         os.kill(stopped[0], signal.SIGSTOP)  # and the backend closes at once, before it looks
 
     play(scenario)
@@ -258,7 +258,7 @@ def host(temporary: Path):
 
 def test_a_host_that_is_killed_leaves_nothing(temporary):
     with host(temporary) as started:
-        slots = launchers(started.pid)
+        slots = servers(started.pid)
         assert len(slots) == 2
         wait(lambda: all(map(children, slots)))
         programs = [pid for one in slots for pid in children(one)]
@@ -269,7 +269,7 @@ def test_a_host_that_is_killed_leaves_nothing(temporary):
 
 def test_what_nobody_could_remove_the_next_one_does(temporary):
     with host(temporary) as started:
-        slots = launchers(started.pid)
+        slots = servers(started.pid)
         wait(lambda: all(map(children, slots)))
         programs = [pid for one in slots for pid in children(one)]
         os.kill(started.pid, signal.SIGSTOP)  # nor can it notice
@@ -299,5 +299,5 @@ def test_memory_of_all_sessions_together_where_a_cgroup_can_be_made():
             gone = [await lost(session.run("len(x)")) for session in sessions]
             assert sum(gone) >= 2, gone
 
-    with contextlib.suppress(SandboxLost):  # the kernel may also have chosen the launcher
+    with contextlib.suppress(SandboxLost):  # the kernel may also have chosen the server
         play(scenario, limits=Limits(memory_mb=128, disk_mb=8))

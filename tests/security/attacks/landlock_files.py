@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest_free as must
-from arena import LONE_MODES, PWNED, SETTLE_S, Case, all_are, attack, described
+from arena import LANDLOCK_MODES, PWNED, SETTLE_S, Case, all_are, attack, described
 
 from agentgym_rl.core.errors import SandboxError
 from agentgym_rl.gym.sandbox import Sandbox, Status
@@ -20,7 +20,7 @@ def own_files() -> list[Path]:
     return sorted(Path(tempfile.gettempdir()).glob("arl-box-*"))
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def a_file_that_is_somebody_elses(case: Case) -> None:
     """Of the same user where that is no root; not a bit of it may change, nor be known."""
     target = case.arena.canary / "answers.txt"
@@ -67,7 +67,7 @@ os.chdir(os.environ["HOME"]); os.unlink("mine"); os.rmdir("dir")
         )  # fmt: skip
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def attributes_of_what_may_be_read(case: Case) -> None:
     """A handle that only reads is enough for a file's owner: of an interpreter at home, say."""
     await all_are(case, """
@@ -84,7 +84,7 @@ for path in (os.__file__, ".", "own"):
 """, {"EPERM"})  # fmt: skip
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def places_everybody_may_write(case: Case) -> None:
     """And the launcher's own folder, around the box."""
     await all_are(case, f"""
@@ -103,7 +103,7 @@ T("shared memory", lambda: shared_memory.SharedMemory(create=True, size=64))
     assert len(own_files()) >= 1  # they are there
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def links_out_of_the_box(case: Case) -> None:
     """What they lead to is no more to be had through them than without, on either side."""
     target = case.arena.canary / "answers.txt"
@@ -134,7 +134,7 @@ end()
     await case.run("for name in os.listdir('.'): os.unlink(name)")
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def trees_that_are_hard_to_remove(case: Case) -> None:
     """Deep (deeper: test_local_boxes.py), many, closed, with odd names, links that lead out."""
     target = case.arena.canary
@@ -173,7 +173,7 @@ async def box_of(sandbox: Sandbox) -> str:
     return (await sandbox.run_python("import os; print(os.environ['HOME'])")).stdout_text.strip()
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def the_box_emptied_and_gone_from_under_it(case: Case) -> None:
     result = await case.run("""
 T("rmdir", lambda: os.rmdir(os.environ["HOME"]))
@@ -185,7 +185,7 @@ end()
     assert await case.sandbox.list_files() == {}
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def room_that_no_limit_counts(case: Case) -> None:
     said = await case.tries("""
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -201,7 +201,7 @@ os.unlink("f")
     assert set(said.values()) == {"ENOTSUP", "EFBIG"}, said
 
 
-@attack(modes=LONE_MODES)
+@attack(modes=LANDLOCK_MODES)
 async def folder_and_link_in_turns_by_a_cell(case: Case) -> None:
     """A cell swaps a folder for a link as fast as it can while the host reads through it."""
     session = await case.sandbox.open_session()

@@ -1,4 +1,4 @@
-"""The shapes of answers, with expressions at the leaves."""
+"""The types of answers: a number, a set, a matrix and so on, with expressions at the leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Choice:
     """A letter of a multiple choice, perhaps with the value of that choice."""
 
     letter: str
-    value: Shape | None = None
+    value: Answer | None = None
     text: str = field(default="", compare=False)
     """The value as it is written."""
 
@@ -37,7 +37,7 @@ class Choice:
 class Quantity:
     """A value with a unit; "percent" and "degree" are units, too."""
 
-    value: Shape
+    value: Answer
     unit: str
 
 
@@ -50,7 +50,7 @@ class Items:
     """
 
     kind: Literal["tuple", "vector", "closed", "set", "list", "ordered"]
-    items: tuple[Shape, ...]
+    items: tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class Interval:
 class Union:
     """A union of intervals and sets."""
 
-    parts: tuple[Shape, ...]
+    parts: tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """A matrix: rows of equal length, and a number times them."""
 
-    rows: tuple[tuple[Shape, ...], ...]
+    rows: tuple[tuple[Answer, ...], ...]
     scale: Node | None = None
     is_turned: bool = False
     """Whether the matrix was written as a row or column with a T for its transpose."""
@@ -85,7 +85,7 @@ class Without:
     """A set such as all integers, except some numbers."""
 
     whole: Words
-    removed: Shape
+    removed: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Named:
     """A name and its value; (p, q) and p:q are names of several things, see `names`."""
 
     name: str
-    value: Shape
+    value: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Based:
 class Congruence:
     """The numbers that have one of `residues` (all of them `Scalar`) to a modulus."""
 
-    residues: tuple[Shape, ...]
+    residues: tuple[Answer, ...]
     modulus: Node
 
 
@@ -133,18 +133,18 @@ class Congruence:
 class Ratio:
     """A ratio such as 3:4, or a time of day."""
 
-    parts: tuple[Shape, ...]
+    parts: tuple[Answer, ...]
 
 
-Shape = (
+Answer = (
     Scalar | Words | Choice | Quantity | Items | Interval | Union | Matrix | Relation | Named
     | Based | Ratio | Without | Chain | Congruence
 )  # fmt: skip
 
 
-def leaves(shape: Shape) -> Iterator[Node]:
-    """Yield every expression in `shape`."""
-    match shape:
+def leaves(answer: Answer) -> Iterator[Node]:
+    """Yield every expression in `answer`."""
+    match answer:
         case Scalar(node=node):
             yield node
         case Interval(low=low, high=high):

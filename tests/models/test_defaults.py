@@ -9,8 +9,8 @@ import pytest
 
 from agentgym_rl.config import Config, dump_toml, load_config, unset_keys
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.models import fitted as module
-from agentgym_rl.models.fitted import fitted
+from agentgym_rl.models import defaults as module
+from agentgym_rl.models.defaults import with_model_defaults
 from agentgym_rl.models.resolve import BUNDLED_MODELS
 from tests.kit.cases import cases
 
@@ -43,20 +43,20 @@ def on_a_cpu(monkeypatch):
 @pytest.mark.parametrize("name", BUNDLED_MODELS)
 def test_nothing_changes_for_the_bundled_models(name, caplog):
     caplog.set_level(logging.INFO)
-    found = fitted(Config(), BUNDLED_MODELS[name], turns=6)
+    found = with_model_defaults(Config(), BUNDLED_MODELS[name], turns=6)
     assert found == load_config(None, {"trainer.learning_rate": 3e-4})
     assert caplog.text == ""
 
 
 @cases("size, rate", [(M, 3e-4), (135 * M, 1e-5), (4 * B, 5e-6), (32 * B, 1e-6)])
 def test_the_learning_rate_falls_with_the_size(size, rate, tmp_path):
-    assert fitted(Config(), model(tmp_path / "m", size)).trainer.learning_rate == rate
+    assert with_model_defaults(Config(), model(tmp_path / "m", size)).trainer.learning_rate == rate
 
 
 @cases("size, rate", [(M, 5e-4), (135 * M, 1e-4), (4 * B, 2e-5), (32 * B, 1e-5)])
 def test_the_warm_up_s_rate_falls_with_the_size(size, rate, tmp_path):
     asked = load_config(None, {"init.method": "sft", "init.data": "rows.jsonl"})
-    assert fitted(asked, model(tmp_path / "m", size)).init.learning_rate == rate
+    assert with_model_defaults(asked, model(tmp_path / "m", size)).init.learning_rate == rate
 
 
 @cases("size", [25 * M, 135 * M, 600 * M, 7 * B])
@@ -66,7 +66,7 @@ def test_the_warm_up_s_rate_falls_with_the_size(size, rate, tmp_path):
 def test_values_are_possible_together(size, context, device, turns, tmp_path):
     folder = model(tmp_path / "m", size, context=context)
     asked = load_config(None, {"engine.device": device})
-    found = fitted(asked, folder, turns=turns)
+    found = with_model_defaults(asked, folder, turns=turns)
     engine = found.own_engine
     assert load_config(None, Config.model_validate(found.model_dump()).model_dump()) == found
     assert 16 <= engine.max_model_len <= min(context or 32_768, 32_768)
@@ -82,7 +82,7 @@ def test_values_are_possible_together(size, context, device, turns, tmp_path):
 
 def test_what_is_larger_or_slower_gets_more_time_and_less_work(tmp_path):
     sizes = [25 * M, 135 * M, 600 * M, 7 * B]
-    found = [fitted(Config(), model(tmp_path / str(size), size)) for size in sizes]
+    found = [with_model_defaults(Config(), model(tmp_path / str(size), size)) for size in sizes]
     times = [it.own_engine.stall_timeout_s for it in found]
     assert times == sorted(times)
     assert times[-1] > times[0]
@@ -90,9 +90,12 @@ def test_what_is_larger_or_slower_gets_more_time_and_less_work(tmp_path):
     assert tasks == sorted(tasks, reverse=True)
     assert tasks[0] > tasks[-1]
     heavy = model(tmp_path / "kv", 135 * M, layers=80, kv_heads=64, dim=128, context=32_768)
-    assert fitted(Config(), heavy).own_engine.max_num_seqs < found[1].own_engine.max_num_seqs
+    assert (
+        with_model_defaults(Config(), heavy).own_engine.max_num_seqs
+        < found[1].own_engine.max_num_seqs
+    )
     gpu = load_config(None, {"engine.device": "cuda"})
-    on_gpu = fitted(gpu, tmp_path / str(135 * M))
+    on_gpu = with_model_defaults(gpu, tmp_path / str(135 * M))
     assert on_gpu.rollout.max_tokens > found[1].rollout.max_tokens
     assert on_gpu.own_engine.stall_timeout_s == 60
 
@@ -104,14 +107,14 @@ def test_what_is_set_stays_and_others_follow_it(tmp_path):
         "eval.num_tasks": 7,
         "trainer.max_tokens_per_microbatch": 2048,
     }
-    found = fitted(load_config(None, asked), folder, turns=6)
+    found = with_model_defaults(load_config(None, asked), folder, turns=6)
     values = (found.rollout.max_tokens, found.eval.num_tasks)
     assert values == (64, 7)
     assert found.own_engine.max_model_len == 2048
     assert found.algo.max_tokens == 6 * 64
-    long = fitted(load_config(None, {"engine.max_model_len": 6000}), folder)
+    long = with_model_defaults(load_config(None, {"engine.max_model_len": 6000}), folder)
     assert long.trainer.max_tokens_per_microbatch == 6000
-    even_here = fitted(
+    even_here = with_model_defaults(
         load_config(None, {"engine.max_model_len": 6000}), BUNDLED_MODELS["bundled/math"]
     )
     assert even_here.trainer.max_tokens_per_microbatch == 6000
@@ -121,7 +124,7 @@ def test_a_text_model_inside_another_is_read(tmp_path):
     folder = model(tmp_path / "m", 135 * M, context=None)
     about = {"text_config": {"max_position_embeddings": 512, "num_hidden_layers": 2}}
     (folder / "config.json").write_text(json.dumps(about))
-    assert fitted(Config(), folder).own_engine.max_model_len == 512
+    assert with_model_defaults(Config(), folder).own_engine.max_model_len == 512
 
 
 @cases(
@@ -136,15 +139,15 @@ def test_a_text_model_inside_another_is_read(tmp_path):
 )
 def test_a_context_ends_with_the_window_that_the_engine_can_cache(about, length, tmp_path):
     folder = model(tmp_path / "m", 135 * M, **about)
-    assert fitted(Config(), folder).own_engine.max_model_len == length
+    assert with_model_defaults(Config(), folder).own_engine.max_model_len == length
     vllm = load_config(None, {"engine.type": "vllm"})
-    assert fitted(vllm, folder).own_engine.max_model_len == 2560
+    assert with_model_defaults(vllm, folder).own_engine.max_model_len == 2560
 
 
 def test_the_table_has_each_value_with_its_reason_and_only_those_left_unset(tmp_path):
     said: list[str] = []
     asked = load_config(None, {"rollout.max_tokens": 99})
-    found = fitted(asked, model(tmp_path / "m", 135 * M), say=said.append)
+    found = with_model_defaults(asked, model(tmp_path / "m", 135 * M), say=said.append)
     head, *rows = said[0].splitlines()
     assert "135M parameters, 8,192 positions, a CPU" in head
     assert "--section.key=VALUE" in head
@@ -152,29 +155,29 @@ def test_the_table_has_each_value_with_its_reason_and_only_those_left_unset(tmp_
     assert "rollout.max_tokens" not in told
     assert told["engine.max_model_len"] == str(found.own_engine.max_model_len)
     assert all(len(row.split()) > 3 for row in rows)
-    assert fitted(found, Path("/nowhere"), say=said.append) == found
+    assert with_model_defaults(found, Path("/nowhere"), say=said.append) == found
     assert len(said) == 1
 
 
 def test_a_recorded_configuration_keeps_its_values(tmp_path):
-    found = fitted(Config(), model(tmp_path / "m", 135 * M), turns=3)
+    found = with_model_defaults(Config(), model(tmp_path / "m", 135 * M), turns=3)
     file = tmp_path / "config.toml"
     file.write_text(dump_toml(found))
-    assert fitted(load_config(file), model(tmp_path / "other", 7 * B)) == found
+    assert with_model_defaults(load_config(file), model(tmp_path / "other", 7 * B)) == found
     overridden = load_config(Config(), {"seed": 5})
     assert set(unset_keys(overridden)) == set(unset_keys(Config()))
 
 
 def test_a_model_served_elsewhere_gets_room_for_its_replies():
     asked = load_config(None, {"engine.type": "openai", "model.path": "m"})
-    found = fitted(asked, None)
+    found = with_model_defaults(asked, None)
     assert (found.rollout.max_tokens, found.rollout.turn_timeout_s) == (1024, 120)
 
 
 @cases("gpus", [0, 4])
 def test_a_slurm_job_gets_what_fits_its_nodes(gpus, tmp_path):
     asked = load_config(None, {"cluster.type": "slurm", "cluster.gpus_per_node": gpus})
-    found = fitted(asked, model(tmp_path / "m", 135 * M))
+    found = with_model_defaults(asked, model(tmp_path / "m", 135 * M))
     assert found.rollout.max_tokens == (1024 if gpus else 256)
 
 
@@ -182,9 +185,9 @@ def test_a_damaged_model_is_refused(tmp_path):
     folder = model(tmp_path / "m", 30 * M)
     (folder / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"cannot read .*config\.json"):
-        fitted(Config(), folder)
+        with_model_defaults(Config(), folder)
     with pytest.raises(ConfigError, match="no weights"):
-        fitted(Config(), tmp_path)
+        with_model_defaults(Config(), tmp_path)
 
 
 @cases(
@@ -203,11 +206,13 @@ def test_the_date_in_prompts_is_the_moment_at_which_the_run_begins(tmp_path, nam
     folder = model(tmp_path / "m", M)
     (folder / named).parent.mkdir(exist_ok=True)
     (folder / named).write_text("{{ strftime_now('%d') }}")
-    date = fitted(load_config(None, asked), folder).gateway.date
+    date = with_model_defaults(load_config(None, asked), folder).gateway.date
     assert date == found if isinstance(found, str) else bool(date) == found
-    (tmp_path / "config.toml").write_text(dump_toml(fitted(load_config(None, asked), folder)))
+    (tmp_path / "config.toml").write_text(
+        dump_toml(with_model_defaults(load_config(None, asked), folder))
+    )
     kept = load_config(tmp_path / "config.toml")
-    assert fitted(kept, folder) == kept
+    assert with_model_defaults(kept, folder) == kept
 
 
 def test_a_date_that_is_none_is_refused():

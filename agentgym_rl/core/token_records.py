@@ -132,7 +132,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class TeacherLogprobs:
     """The log-probs that served teachers gave to the tokens of a row."""
 
     logprobs: npt.NDArray[np.float32]
@@ -144,9 +144,9 @@ class Told:
         """Return a mask, [T], of the tokens with a log-prob of at least one teacher."""
         return np.asarray(~np.isnan(self.logprobs).all(axis=1), dtype=np.bool_)
 
-    def head(self, num_tokens: int) -> Told:
+    def head(self, num_tokens: int) -> TeacherLogprobs:
         """Return the log-probs of the first `num_tokens` tokens."""
-        return Told(self.logprobs[:num_tokens])
+        return TeacherLogprobs(self.logprobs[:num_tokens])
 
     def pack(self) -> dict[str, Any]:
         """Return blocks for msgpack, compressed: most tokens of a row have no such log-prob."""
@@ -154,7 +154,7 @@ class Told:
         return {"teachers": self.logprobs.shape[1], "logprobs": zlib.compress(data, 1)}
 
     @classmethod
-    def unpack(cls, blocks: Mapping[str, Any], *, length: int) -> Told:
+    def unpack(cls, blocks: Mapping[str, Any], *, length: int) -> TeacherLogprobs:
         """Return the log-probs in the blocks of `pack`, of a row of `length` tokens.
 
         Raises:
@@ -183,7 +183,7 @@ def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) 
     ids = np.full((length, *shape), UNKNOWN_EXPERT, np.int16)
     for start, part in told:
         stop = start + len(part)
-        if part.shape[1:] != shape or not 0 <= start <= stop <= length:
+        if part.shape[1:] != shape or start < 0 or stop > length:
             raise ValueError(
                 f"experts of shape {part.shape} from token {start} on, in a row of {length} tokens "
                 f"with {shape}"

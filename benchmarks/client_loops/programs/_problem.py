@@ -1,4 +1,4 @@
-"""The facts that every program is told, and the tool that it offers."""
+"""The problem that every program solves, and the tool that it offers."""
 
 import os
 

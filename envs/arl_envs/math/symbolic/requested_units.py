@@ -14,7 +14,7 @@ from .canonical import canonical as canonical_node
 from .expression import Node, Unreadable
 from .notation import plain
 from .parser import parse
-from .units import CURRENCIES, MATH, MEASURES, canonical, known, said_in, singular
+from .units import CURRENCIES, MATH, MEASURES, canonical, known, mentioned_in, singular
 
 _LENGTHS = frozenset(("m", "cm", "mm", "km", "inch", "foot", "yard", "mile"))
 _TIMES = frozenset(("second", "minute", "hour", "day", "week", "month", "year"))
@@ -91,56 +91,61 @@ _KINDS = re.compile(
 )
 
 
-def may_be_unsaid(question: str, unit: str) -> bool:
+def may_omit_unit(question: str, unit: str) -> bool:
     """Return whether an answer without the right answer's `unit` still means the same."""
     if unit == "percent":
-        return asks_for(question, "percent")
-    return not _MAGNITUDES & set(unit.split()) or asks_for(question, unit)
+        return wants_unit(question, "percent")
+    return not _MAGNITUDES & set(unit.split()) or wants_unit(question, unit)
 
 
-def may_be_said(question: str, unit: str) -> bool:
+def may_add_unit(question: str, unit: str) -> bool:
     """Return whether an answer may add `unit` to a right answer without one.
 
     The question must ask for `unit`, or it must ask for nothing else that is counted, measured or
     paid, and have no variables.
     """
-    if asks_for(question, unit):
+    if wants_unit(question, unit):
         return True
     words = frozenset(re.findall(r"[a-z]+", unit.lower()))
     if unit in _CHANGES or words & (_MAGNITUDES | {singular(word) for word in _NO_NOUNS}):
         return False
-    asked, said = _asked(question), said_in(question)
-    if asked.named or asked.unit or _KINDS.search(asked.wanted) or _NO_UNIT.search(asked.wanted):
+    request, mentioned = _request(question), mentioned_in(question)
+    if (
+        request.named
+        or request.unit
+        or _KINDS.search(request.wanted)
+        or _NO_UNIT.search(request.wanted)
+    ):
         return False
-    if said.variables or _PERCENT.search(asked.text) or _FORMULA.search(asked.wanted):
+    if mentioned.variables or _PERCENT.search(request.text) or _FORMULA.search(request.wanted):
         return False
     lower = question.lower()
     used = {name for name, sign in _MONEY_SIGNS.items() if re.search(sign, lower)}
     if unit in _MONEY_SIGNS or unit in CURRENCIES:
-        return used <= {unit} and not _NO_MONEY.search(asked.wanted)
-    if used and _MONEY.search(asked.wanted):
+        return used <= {unit} and not _NO_MONEY.search(request.wanted)
+    if used and _MONEY.search(request.wanted):
         return False
-    return unit.partition("^")[0] not in MEASURES or said.units <= {unit}
+    return unit.partition("^")[0] not in MEASURES or mentioned.units <= {unit}
 
 
-def asks_for(question: str, unit: str) -> bool:
+def wants_unit(question: str, unit: str) -> bool:
     """Return whether `question` wants its answer in `unit`; False in doubt."""
-    asked = _asked(question)
+    request = _request(question)
     above, _, below = unit.partition("/")
-    if below and re.search(rf"\b(?:per|each|every|an?|one)\s+{below}", asked.wanted):
-        return asks_for(question, above) or unit in asked.counted
-    if asked.counts:
-        return unit in asked.counted
-    if asked.unit:
-        return unit == asked.unit
+    if below and re.search(rf"\b(?:per|each|every|an?|one)\s+{below}", request.wanted):
+        return wants_unit(question, above) or unit in request.counted
+    if request.counts:
+        return unit in request.counted
+    if request.unit:
+        return unit == request.unit
     if unit == "percent":
-        return bool(_PERCENT.search(asked.text))
-    if unit in _MONEY_SIGNS and _is_money(question.lower(), asked, unit):
+        return bool(_PERCENT.search(request.text))
+    if unit in _MONEY_SIGNS and _is_money(question.lower(), request, unit):
         return True
-    return _is_kind(question, asked, unit)
+    return _is_kind(question, request, unit)
 
 
-def wants(question: str, node: Node) -> bool:
+def wants_value(question: str, node: Node) -> bool:
     """Return whether the question asks for the value of `node`, as in "Find $x+y$"."""
     requests = [one for one in _SENTENCE.split(question) if _REQUEST.search(one.lower())]
     for match in MATH.finditer(requests[-1] if requests else ""):
@@ -167,12 +172,12 @@ def is_ratio(
         whole = [int(part) for part in gold if part is not None and part.denominator == 1]
         if _TIME.search(lower) or (len(whole) == len(gold) and gcd(*whole) > 1):
             return False
-    said = r"\s*(?::|\bto\b|/|\\colon)\s*".join(str(part) for part in answer)
-    return re.search(rf"(?<![0-9.]){said}(?![0-9])", lower) is None
+    mentioned = r"\s*(?::|\bto\b|/|\\colon)\s*".join(str(part) for part in answer)
+    return re.search(rf"(?<![0-9.]){mentioned}(?![0-9])", lower) is None
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     text: str
     """The sentences that contain a request, in lower case."""
     wanted: str
@@ -188,7 +193,7 @@ class _Asked:
 
 
 @lru_cache(maxsize=256)
-def _asked(question: str) -> _Asked:
+def _request(question: str) -> _Request:
     lower = " ".join(re.sub(r"\\text\w*\{|\\math\w+\{|[}~]", " ", question.lower()).split())
     sentences = _SENTENCE.split(lower)
     text = " ".join(one for one in sentences if _REQUEST.search(one)) or lower
@@ -198,11 +203,11 @@ def _asked(question: str) -> _Asked:
     wanted = text[last.start() :].lstrip(" ,.;:?!") if last else text
     counts = bool(last and last["count"])
     counted = _counted(text[last.end() :], question) if last and counts else frozenset[str]()
-    said = _counted(text[last.end() :], "") if last and counts else frozenset[str]()
+    mentioned = _counted(text[last.end() :], "") if last and counts else frozenset[str]()
     named = [_measure(_tokens(text[match.end() :]), 0)[0] for match in _NAMED_IN.finditer(text)]
     named += [known(match[1]) for match in _NEAREST.finditer(text)]
     unit = next((one for one in reversed(named) if one), "")
-    return _Asked(text, wanted, counts, counted, said, unit)
+    return _Request(text, wanted, counts, counted, mentioned, unit)
 
 
 def _tokens(text: str) -> list[str]:
@@ -251,26 +256,28 @@ def _counted(text: str, question: str) -> frozenset[str]:
         others = {canonical(noun) for noun in nouns if singular(noun) != noun}
         run += others if len(others) == 1 else ()
     ends = range(1, len(run) + 1)
-    said = {" ".join(run[start:end]) for end in ends for start in range(end)}
-    return frozenset(said if not plural else said - MEASURES)  # dollar bills are not dollars
+    mentioned = {" ".join(run[start:end]) for end in ends for start in range(end)}
+    return frozenset(
+        mentioned if not plural else mentioned - MEASURES
+    )  # dollar bills are not dollars
 
 
-def _is_money(question: str, asked: _Asked, unit: str) -> bool:
+def _is_money(question: str, request: _Request, unit: str) -> bool:
     """Return whether the question asks for a price, and `unit` is its only currency."""
     used = {name for name, sign in _MONEY_SIGNS.items() if re.search(sign, question)}
-    wanted = asked.wanted
+    wanted = request.wanted
     return used == {unit} and bool(_MONEY.search(wanted)) and not _NO_MONEY.search(wanted)
 
 
-def _is_kind(question: str, asked: _Asked, unit: str) -> bool:
+def _is_kind(question: str, request: _Request, unit: str) -> bool:
     """Return whether `unit` is the only unit in the question for the requested quantity."""
-    match = _KINDS.search(asked.wanted)
+    match = _KINDS.search(request.wanted)
     kind = match.lastgroup if match else None
     base, _, power = unit.partition("^")
     if kind in ("angle", "sign"):
         return unit == "degree" and "radian" not in question.lower()
     powers = {"length": "", "area": "2", "volume": "3"}
-    units = said_in(question).units
+    units = mentioned_in(question).units
     if kind in powers and power == powers[kind] and (base == "unit" or base in _LENGTHS):
         return base == "unit" or units & _LENGTHS == {base}
     if kind == "speed":

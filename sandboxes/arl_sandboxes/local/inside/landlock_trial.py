@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 
-import alone
 import landlock
-import lone
+import landlock_seccomp
+import landlock_server
 import trial
 
 from arl_isolation import locks
@@ -38,7 +38,7 @@ def domain() -> None:
 
 def filter_calls() -> None:
     locks.no_new_privileges()
-    locks.Filter(alone.program(os.getpid())).install()
+    locks.Filter(landlock_seccomp.program(os.getpid())).install()
     try:
         child = os.fork()
     except PermissionError:
@@ -54,7 +54,7 @@ def users() -> None:
     me = os.getpid()
     child = os.fork()
     if child == 0:
-        number, _ = trial.attempt(lambda: lone.become(_UID, me))
+        number, _ = trial.attempt(lambda: landlock_server.become(_UID, me))
         os.write(write, bytes([number]))
         signal.pause()
     number = os.read(read, 1)[0]
@@ -66,8 +66,8 @@ def users() -> None:
 
 def folders(config: dict) -> None:
     """Check that the programs' user can read each folder."""
-    lone.become(_UID if os.getuid() == 0 else None, os.getppid())
-    for path in lone.readable(config):
+    landlock_server.become(_UID if os.getuid() == 0 else None, os.getppid())
+    for path in landlock_server.readable(config):
         try:
             os.close(os.open(path, os.O_RDONLY))
         except FileNotFoundError:

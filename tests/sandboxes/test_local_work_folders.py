@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from arl_sandboxes.local.inside import boxes
-from arl_sandboxes.local.inside.boxes import Folder
+from arl_sandboxes.local.inside import work_folders
+from arl_sandboxes.local.inside.work_folders import Folder
 
 from tests.exhaustive import EXHAUSTIVE
 from tests.kit.cases import cases
@@ -41,7 +41,7 @@ def test_a_folder_is_its_owners_alone(folder, tmp_path):
     assert os.stat(folder.path).st_mode & 0o777 == 0o700
     assert os.stat(folder.box).st_mode & 0o777 == 0o700
     assert os.listdir(tmp_path) == [os.path.basename(folder.path)]
-    assert os.path.basename(folder.path).startswith(boxes.PREFIX)
+    assert os.path.basename(folder.path).startswith(work_folders.PREFIX)
 
 
 def test_a_new_box_is_another_one(folder):
@@ -113,16 +113,16 @@ def test_many_are_removed_bit_by_bit(folder):
 
 
 def test_a_folder_in_use_is_no_leftover(folder, tmp_path):
-    assert list(boxes.leftovers(str(tmp_path))) == []
-    boxes.sweep(str(tmp_path))
+    assert list(work_folders.leftovers(str(tmp_path))) == []
+    work_folders.sweep(str(tmp_path))
     assert os.path.isdir(folder.box)
 
 
 MAKE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-import boxes
-folder = boxes.Folder(sys.argv[2], None)
+import work_folders
+folder = work_folders.Folder(sys.argv[2], None)
 os.close(folder.renew())
 folder.show("/usr", "usr")
 os.makedirs(folder.box + "/a/b")
@@ -134,30 +134,37 @@ os.kill(os.getpid(), 9)
 
 def left(tmp_path: Path) -> str:
     """A folder whose maker was killed."""
-    command = [sys.executable, "-I", "-c", MAKE, str(Path(boxes.__file__).parent), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        MAKE,
+        str(Path(work_folders.__file__).parent),
+        str(tmp_path),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
 
 
 def test_what_the_dead_have_left_is_swept(tmp_path):
     paths = [left(tmp_path), left(tmp_path)]
-    assert sorted(boxes.leftovers(str(tmp_path))) == sorted(paths)
-    boxes.sweep(str(tmp_path))
+    assert sorted(work_folders.leftovers(str(tmp_path))) == sorted(paths)
+    work_folders.sweep(str(tmp_path))
     assert os.listdir(tmp_path) == []
     assert os.path.isdir("/usr/bin")
 
 
 def test_other_peoples_folders_are_let_alone(tmp_path):
     (tmp_path / "something").mkdir()
-    (tmp_path / f"{boxes.PREFIX}file").write_text("x")
-    (tmp_path / f"{boxes.PREFIX}link").symlink_to("/usr")
-    everybody = tmp_path / f"{boxes.PREFIX}everybody"
+    (tmp_path / f"{work_folders.PREFIX}file").write_text("x")
+    (tmp_path / f"{work_folders.PREFIX}link").symlink_to("/usr")
+    everybody = tmp_path / f"{work_folders.PREFIX}everybody"
     everybody.mkdir()
     everybody.chmod(0o777)
     if os.getuid() == 0:
-        (tmp_path / f"{boxes.PREFIX}theirs").mkdir()
-        os.chown(tmp_path / f"{boxes.PREFIX}theirs", 12345, 12345)
+        (tmp_path / f"{work_folders.PREFIX}theirs").mkdir()
+        os.chown(tmp_path / f"{work_folders.PREFIX}theirs", 12345, 12345)
     before = sorted(os.listdir(tmp_path))
-    boxes.sweep(str(tmp_path))
+    work_folders.sweep(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -166,5 +173,5 @@ def test_a_sweep_interrupted_goes_on_another_time(tmp_path):
     os.rmdir(f"{path}/box")  # as if its remover had been killed half-way
     os.unlink(f"{path}/packages/usr")
     os.rmdir(f"{path}/packages")
-    boxes.sweep(str(tmp_path))
+    work_folders.sweep(str(tmp_path))
     assert os.listdir(tmp_path) == []
