@@ -5,11 +5,10 @@ editors see them, in lines `from .module import name as name`. The table of what
 these lines, as lazy_loader reads it from a stub (https://scientific-python.org/specs/spec-0001/).
 """
 
-import re
 import sys
 from collections.abc import Callable
 
-_LISTED = re.compile(r"^    from (\S+) import (?:\(\s*)?(\w+) as \2\b", re.MULTILINE)
+_LISTED = "    from "
 
 
 def lazy_names(
@@ -21,8 +20,8 @@ def lazy_names(
     its place counts. Names `of_extensions` are in the entry-point group `agentgym_rl.names`.
     """
     with open(f"{sys.modules[package].__file__}", encoding="utf-8") as file:
-        lines = _LISTED.findall(file.read())
-    homes = {name: package + home if home.startswith(".") else home for home, name in lines}
+        lines = [line.split() for line in file if line.startswith(_LISTED) and " as " in line]
+    homes = {name: package + home if home[0] == "." else home for _, home, *_, name in lines}
     names = sorted({*homes, *of_extensions})
 
     def load(name: str) -> object:
