@@ -10,11 +10,11 @@ Each word is a file or folder of this package (docs/map.md has all of them). The
 are the public ones; they load on first use, so `import agentgym_rl` stays fast and torch-free.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from typing import Any
 
     from agentgym_rl.config import Config as Config
     from agentgym_rl.config import load_config as load_config
@@ -60,121 +60,10 @@ if TYPE_CHECKING:
     from agentgym_rl.trainer.trainer import Trainer as Trainer
 
     check_env: Callable[..., Coroutine[Any, Any, Any]]
+else:
+    from agentgym_rl.core.lazy import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(__name__, of_extensions=("check_env",))
+    __all__ += ["__version__"]
 
 __version__ = "0.1.0"
-
-_HOMES = {
-    "Agent": "gym.agent",
-    "AgentError": "core.errors",
-    "ArlError": "core.errors",
-    "Buffer": "controller.buffer",
-    "Config": "config",
-    "ConfigError": "core.errors",
-    "Engine": "core.engine",
-    "Env": "gym.env",
-    "EnvError": "core.errors",
-    "EnvSpec": "gym.specs",
-    "Fleet": "fleet.fleet",
-    "InfraError": "core.errors",
-    "Message": "core.chat",
-    "Recorder": "rollout.recorder",
-    "Rollout": "rollout.rollout",
-    "Sandbox": "gym.sandbox",
-    "SandboxError": "core.errors",
-    "SandboxLost": "core.errors",
-    "SandboxUnavailable": "core.errors",
-    "Step": "gym.env",
-    "SyncEnv": "gym.sync_env",
-    "Task": "core.task",
-    "TaskSource": "core.task",
-    "ToolEnv": "gym.tool_env",
-    "ToolError": "gym.tool_env",
-    "ToolSpec": "core.chat",
-    "Trainer": "trainer.trainer",
-    "Trajectory": "core.trajectory",
-    "Verifier": "gym.services",
-    "evaluate": "evaluate.command",
-    "load_config": "config",
-    "make": "gym.registry",
-    "make_agent": "gym.registry",
-    "make_sandbox": "gym.registry",
-    "pprint_registry": "gym.registry",
-    "register": "gym.registry",
-    "spec": "gym.registry",
-    "tool": "gym.tool_env",
-    "train": "run.launch",
-}
-_MODULES = {"data": "gym.data", "runs": "run.runs", "wrappers": "gym.wrappers"}
-_OF_EXTENSIONS = ("check_env",)
-"""The names that extensions provide, by the entry-point group `agentgym_rl.names`."""
-
-__all__ = [
-    "Agent",
-    "AgentError",
-    "ArlError",
-    "Buffer",
-    "Config",
-    "ConfigError",
-    "Engine",
-    "Env",
-    "EnvError",
-    "EnvSpec",
-    "Fleet",
-    "InfraError",
-    "Message",
-    "Recorder",
-    "Rollout",
-    "Sandbox",
-    "SandboxError",
-    "SandboxLost",
-    "SandboxUnavailable",
-    "Step",
-    "SyncEnv",
-    "Task",
-    "TaskSource",
-    "ToolEnv",
-    "ToolError",
-    "ToolSpec",
-    "Trainer",
-    "Trajectory",
-    "Verifier",
-    "__version__",
-    "check_env",
-    "data",
-    "evaluate",
-    "load_config",
-    "make",
-    "make_agent",
-    "make_sandbox",
-    "pprint_registry",
-    "register",
-    "runs",
-    "spec",
-    "tool",
-    "train",
-    "wrappers",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if module := _MODULES.get(name):
-        return import_module(f".{module}", __name__)
-    if home := _HOMES.get(name):
-        return getattr(import_module(f".{home}", __name__), name)
-    if name in _OF_EXTENSIONS:
-        return _of_extension(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _of_extension(name: str) -> Any:
-    from agentgym_rl.core.errors import ConfigError
-    from agentgym_rl.core.extensions import load_extension
-
-    try:
-        return load_extension("names", name)
-    except ConfigError as error:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {error}") from error
-
-
-def __dir__() -> list[str]:
-    return __all__

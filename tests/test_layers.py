@@ -99,35 +99,49 @@ def _named_in_string(node: ast.AST) -> str | None:
     return None
 
 
-def imports(module: str, files: Mapping[str, Path]) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything `module` imports; names of ours are module names."""
+def imports(
+    module: str, files: Mapping[str, Path], *, listed: bool = True
+) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything `module` imports; names of ours are module names. Not
+    `listed`: without what a package lists, as that loads on first use."""
+    names = () if listed else _listed(module, files[module])
+    for line, base, name in _imported(module, files):
+        if name not in names:
+            yield line, _module_of(base, name, files) if name else base
+
+
+def _imported(module: str, files: Mapping[str, Path]) -> Iterator[tuple[int, str, str]]:
+    """(line, module, name) of everything `module` imports; without a name for a whole module."""
     is_package = files[module].name == "__init__.py"
     for node in ast.walk(_tree(files[module])):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(module, is_package, node)
-            for alias in node.names:
-                yield node.lineno, _module_of(base, alias.name, files)
+            yield from ((node.lineno, base, alias.name) for alias in node.names)
         elif name := _named_in_string(node):
-            yield node.lineno, name
+            yield node.lineno, name, ""
 
 
 def _module_of(base: str, name: str, files: Mapping[str, Path]) -> str:
     if f"{base}.{name}" in files:
         return f"{base}.{name}"
-    if base == FACADE:  # a public name: what counts is the module it comes from
-        home = _homes(files[FACADE]).get(name, FACADE) if FACADE in files else FACADE
-        return f"{home}.{name}" if f"{home}.{name}" in files else home
+    if base in files and (home := _listed(base, files[base]).get(name)):
+        return _module_of(home, name, files)  # what counts is the module it comes from
     return f"{base}.{name}" if base == "safetensors" else base
 
 
 @cache
-def _homes(facade: Path) -> dict[str, str]:
+def _listed(package: str, file: Path) -> dict[str, str]:
+    """Return the modules of the names that load on first use (`agentgym_rl/core/lazy.py`)."""
+    if file.name != "__init__.py":
+        return {}
     return {
-        alias.name: _absolute(FACADE, True, node)
-        for node in ast.walk(_tree(facade))
-        if isinstance(node, ast.ImportFrom) and _absolute(FACADE, True, node).startswith(FACADE)
+        alias.name: _absolute(package, True, node)
+        for block in _tree(file).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and _absolute(package, True, node).startswith(FACADE)
         for alias in node.names
     }
 
@@ -201,9 +215,9 @@ def _under(name: str, packages: tuple[str, ...]) -> bool:
 
 def _cycle(files: Mapping[str, Path]) -> list[str]:
     graph = {
-        module: {t for _, t in imports(module, files) if t in files and t not in (module, FACADE)}
+        module: ({t for _, t in imports(module, files, listed=False)} & files.keys())
+        - {module, FACADE}
         for module in files
-        if module != FACADE  # it only names others, on first use
     }
     try:
         TopologicalSorter(graph).prepare()
@@ -217,6 +231,34 @@ def test_imports_go_one_way():
     assert violations(ROOT) == []
 
 
+MOST_PAST = 846
+"""The number of names that are imported past the `__init__` of their package; it may only fall."""
+
+
+def past_packages(root: Path) -> dict[str, bool]:
+    """Return the names that code outside of a package of ours imports from one of its modules, each
+    with whether the package lists it."""
+    files = sources(root)
+    found: dict[str, bool] = {}
+    for module in files:
+        for _, base, name in _imported(module, files):
+            top = ".".join(base.split(".")[:2])
+            if not base.startswith(f"{FACADE}.") or f"{module}.".startswith(f"{top}."):
+                continue
+            if base != top or f"{base}.{name}" in files:
+                listed = _listed(top, files[top]) if top in files else {}
+                found[f"{base}.{name}".rstrip(".")] = listed.get(name) == base
+    return found
+
+
+@pytest.mark.slow
+def test_packages_are_imported_by_their_interface():
+    """A name that a package lists comes from the package; few others are used outside of it."""
+    found = past_packages(ROOT)
+    assert [name for name, listed in found.items() if listed] == []
+    assert len(found) <= MOST_PAST, sorted(found)
+
+
 # --- the test itself: every rule must notice a planted violation
 
 CLEAN = {
@@ -226,7 +268,9 @@ CLEAN = {
     "agentgym_rl/core/errors.py": "",
     "agentgym_rl/gym/env.py": "from agentgym_rl.core.errors import ArlError",
     "agentgym_rl/run/go.py": "from agentgym_rl import __version__\nfrom ..gym.env import Env",
-    "agentgym_rl/gateway/__init__.py": "",
+    "agentgym_rl/gateway/__init__.py": "if 0:\n    from .app import App as App",
+    "agentgym_rl/cli/__init__.py": "if 0:\n    from .main import main_of as main_of",
+    "agentgym_rl/cli/main.py": "",
     "agentgym_rl/gateway/app.py": "from . import sessions\nfrom ..core.errors import ArlError",
     "agentgym_rl/gateway/sessions.py": "",
     "agentgym_rl/algo/__init__.py": "import torch",
@@ -250,6 +294,13 @@ PLANTED = {
     "lazy": (ENV, "def f():\n    from agentgym_rl.run import go", "upward"),
     "type_checking": (ENV, f"if TYPE_CHECKING:\n    {GO}", "upward"),
     "by_string": (ENV, "importlib.import_module('agentgym_rl.run.go')", "upward"),
+    "by_interface": ("agentgym_rl/core/errors.py", "from ..gateway import App", "upward"),
+    "cycle_by_interface": ("agentgym_rl/gateway/sessions.py", "from . import App", "cycle"),
+    "cli_by_interface": (
+        "extensions/arl_plan/plan.py",
+        "from agentgym_rl.cli import main_of",
+        "not one of the modules of cli",
+    ),
     "by_public_name": ("agentgym_rl/core/errors.py", "from agentgym_rl import Env", "upward"),
     "same_floor": ("agentgym_rl/models/x.py", "from ..gateway.app import App", "same floor"),
     "cycle": ("agentgym_rl/gateway/sessions.py", "def f():\n    from .app import App", "cycle"),
@@ -306,6 +357,15 @@ def test_a_clean_tree_passes(tmp_path):
 def test_a_planted_violation_is_found(tmp_path, planted):
     file, text, complaint = planted
     assert any(complaint in found for found in violations(_plant(tmp_path, CLEAN | {file: text})))
+
+
+def test_a_name_past_its_package_is_found(tmp_path):
+    tree = CLEAN | {"agentgym_rl/core/__init__.py": "if 0:\n    from .errors import A as A"}
+    tree |= {"agentgym_rl/gym/env.py": "from ..core.errors import A, B\nfrom ..core import A"}
+    found = past_packages(_plant(tmp_path, tree))
+    assert found["agentgym_rl.core.errors.A"]
+    assert not found["agentgym_rl.core.errors.B"]
+    assert "agentgym_rl.core.A" not in found
 
 
 def test_sources_are_really_read():

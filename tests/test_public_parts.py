@@ -2,7 +2,6 @@
 
 import doctest
 import inspect
-from importlib import import_module
 
 import pytest
 
@@ -27,8 +26,7 @@ STARTED = ["Fleet", "Rollout", "Trainer", "evaluate", "train"]
 
 def check(name: str) -> None:
     """Run the example in the docstring of a public name."""
-    home = agentgym_rl._HOMES.get(name)  # `agentgym_rl.evaluate` may be the package of that name
-    part = getattr(import_module(f"agentgym_rl.{home}") if home else agentgym_rl, name)
+    part = agentgym_rl.__getattr__(name)  # `agentgym_rl.evaluate` may be the package of that name
     text = inspect.getdoc(part) or ""
     test = doctest.DocTestParser().get_doctest(text, {"__name__": __name__}, name, name, 0)
     assert test.examples, f"{name} has no example"
