@@ -18,46 +18,46 @@ if TYPE_CHECKING:
 
     from agentgym_rl.config import Config as Config
     from agentgym_rl.config import load_config as load_config
-    from agentgym_rl.controller.buffer import Buffer as Buffer
-    from agentgym_rl.core.chat import Message as Message
-    from agentgym_rl.core.chat import ToolSpec as ToolSpec
-    from agentgym_rl.core.engine import Engine as Engine
-    from agentgym_rl.core.errors import AgentError as AgentError
-    from agentgym_rl.core.errors import ArlError as ArlError
-    from agentgym_rl.core.errors import ConfigError as ConfigError
-    from agentgym_rl.core.errors import EnvError as EnvError
-    from agentgym_rl.core.errors import InfraError as InfraError
-    from agentgym_rl.core.errors import SandboxError as SandboxError
-    from agentgym_rl.core.errors import SandboxLost as SandboxLost
-    from agentgym_rl.core.errors import SandboxUnavailable as SandboxUnavailable
-    from agentgym_rl.core.task import Task as Task
-    from agentgym_rl.core.task import TaskSource as TaskSource
-    from agentgym_rl.core.trajectory import Trajectory as Trajectory
+    from agentgym_rl.controller import Buffer as Buffer
+    from agentgym_rl.core import AgentError as AgentError
+    from agentgym_rl.core import ArlError as ArlError
+    from agentgym_rl.core import ConfigError as ConfigError
+    from agentgym_rl.core import Engine as Engine
+    from agentgym_rl.core import EnvError as EnvError
+    from agentgym_rl.core import InfraError as InfraError
+    from agentgym_rl.core import Message as Message
+    from agentgym_rl.core import SandboxError as SandboxError
+    from agentgym_rl.core import SandboxLost as SandboxLost
+    from agentgym_rl.core import SandboxUnavailable as SandboxUnavailable
+    from agentgym_rl.core import Task as Task
+    from agentgym_rl.core import TaskSource as TaskSource
+    from agentgym_rl.core import ToolSpec as ToolSpec
+    from agentgym_rl.core import Trajectory as Trajectory
     from agentgym_rl.evaluate.command import evaluate as evaluate
-    from agentgym_rl.fleet.fleet import Fleet as Fleet
+    from agentgym_rl.fleet import Fleet as Fleet
+    from agentgym_rl.gym import Agent as Agent
+    from agentgym_rl.gym import Env as Env
+    from agentgym_rl.gym import EnvSpec as EnvSpec
+    from agentgym_rl.gym import Sandbox as Sandbox
+    from agentgym_rl.gym import Step as Step
+    from agentgym_rl.gym import SyncEnv as SyncEnv
+    from agentgym_rl.gym import ToolEnv as ToolEnv
+    from agentgym_rl.gym import ToolError as ToolError
+    from agentgym_rl.gym import Verifier as Verifier
     from agentgym_rl.gym import data as data
+    from agentgym_rl.gym import make as make
+    from agentgym_rl.gym import make_agent as make_agent
+    from agentgym_rl.gym import make_sandbox as make_sandbox
+    from agentgym_rl.gym import pprint_registry as pprint_registry
+    from agentgym_rl.gym import register as register
+    from agentgym_rl.gym import spec as spec
+    from agentgym_rl.gym import tool as tool
     from agentgym_rl.gym import wrappers as wrappers
-    from agentgym_rl.gym.agent import Agent as Agent
-    from agentgym_rl.gym.env import Env as Env
-    from agentgym_rl.gym.env import Step as Step
-    from agentgym_rl.gym.registry import make as make
-    from agentgym_rl.gym.registry import make_agent as make_agent
-    from agentgym_rl.gym.registry import make_sandbox as make_sandbox
-    from agentgym_rl.gym.registry import pprint_registry as pprint_registry
-    from agentgym_rl.gym.registry import register as register
-    from agentgym_rl.gym.registry import spec as spec
-    from agentgym_rl.gym.sandbox import Sandbox as Sandbox
-    from agentgym_rl.gym.services import Verifier as Verifier
-    from agentgym_rl.gym.specs import EnvSpec as EnvSpec
-    from agentgym_rl.gym.sync_env import SyncEnv as SyncEnv
-    from agentgym_rl.gym.tool_env import ToolEnv as ToolEnv
-    from agentgym_rl.gym.tool_env import ToolError as ToolError
-    from agentgym_rl.gym.tool_env import tool as tool
-    from agentgym_rl.rollout.recorder import Recorder as Recorder
-    from agentgym_rl.rollout.rollout import Rollout as Rollout
+    from agentgym_rl.rollout import Recorder as Recorder
+    from agentgym_rl.rollout import Rollout as Rollout
     from agentgym_rl.run import runs as runs
     from agentgym_rl.run.launch import train as train
-    from agentgym_rl.trainer.trainer import Trainer as Trainer
+    from agentgym_rl.trainer import Trainer as Trainer
 
     check_env: Callable[..., Coroutine[Any, Any, Any]]
 else:

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentgym_rl import __version__
-from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.cluster import free_port
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import BUNDLED

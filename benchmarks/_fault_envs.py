@@ -18,9 +18,8 @@ from arl_envs.code.generated import solution_of, submission
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl import Agent
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Split, TaskSource
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import Message, Split, TaskSource
+from agentgym_rl.gym import Step
 
 FOLDER = Path(os.environ.get("ARL_FAULT_DIR", "."))
 

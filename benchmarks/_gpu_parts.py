@@ -30,18 +30,15 @@ from arl_embedded.section import EmbeddedEngineConfig
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from agentgym_rl.algo.packing import PackedRows, pack_rows
+from agentgym_rl.algo import PackedRows, pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.engine import Delta, SamplingParams
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.core import Delta, Row, SamplingParams
+from agentgym_rl.engines import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.storage.weights_folder import WeightsFolder
-from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.runtime import serving
+from agentgym_rl.storage import WeightsFolder
+from agentgym_rl.trainer import Policy, join_world, make_optimizer
 from agentgym_rl.trainer.usage import peak_tflops
-from agentgym_rl.trainer.world import join_world
 
 from ._common import engine_server, model_config
 from ._runs import RunFailed, train

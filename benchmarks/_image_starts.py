@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from agentgym_rl.core.errors import ArlError
-from agentgym_rl.gym.registry import make_sandbox
-from agentgym_rl.gym.sandbox import ImageRecipe, SandboxBackend
+from agentgym_rl.core import ArlError
+from agentgym_rl.gym import ImageRecipe, SandboxBackend, make_sandbox
 
 STARTS = 20
 PAUSE_S = 0.5

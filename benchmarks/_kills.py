@@ -26,10 +26,8 @@ from arl_sandboxes.docker.sandbox import DockerSandbox
 from arl_sandboxes.local.sandbox import LocalSandbox
 
 from agentgym_rl import InfraError, Sandbox, SandboxError, Step
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.registry import make_sandbox
-from agentgym_rl.gym.sandbox import Image, ImageRecipe, SandboxBackend
+from agentgym_rl.core import Message, Task
+from agentgym_rl.gym import Image, ImageRecipe, SandboxBackend, make_sandbox
 
 from ._left_over import Footprint, parents
 

@@ -169,8 +169,8 @@ def _peak(pid: int | str = "self", what: str = "VmHWM") -> int:
 def rank_process(rank: str, arguments: Sequence[str]) -> None:
     """Load the model as one rank; publish two versions; print their costs."""
     from agentgym_rl.config import load_config
-    from agentgym_rl.runtime.memory import give_back_memory
-    from agentgym_rl.trainer.world import join_world
+    from agentgym_rl.runtime import give_back_memory
+    from agentgym_rl.trainer import join_world
 
     folder, scratch, dtype, transport, size, url, *large = arguments
     torch.set_num_threads(1)
@@ -203,9 +203,9 @@ def change(policy: Any, *, by: float) -> None:
 def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
     """Return a sharded policy that can only be published: it was not tried for training."""
     from agentgym_rl.config import TrainerConfig
-    from agentgym_rl.trainer.policy import Policy
+    from agentgym_rl.trainer import Policy
     from agentgym_rl.trainer.sharding import shard
-    from agentgym_rl.weights.source import load_whole
+    from agentgym_rl.weights import load_whole
 
     class Bare(Policy):
         def __init__(self) -> None:
@@ -219,7 +219,7 @@ def bare_policy(folder: Path, world: Any, dtype: torch.dtype) -> Any:
 def make_way_out(policy: Any, scratch: Path, engine: Any, transport: str, url: str) -> Any:
     """Return a function that publishes a version of `policy`, and returns the costs."""
     from agentgym_rl.trainer.publication import VersionWriter
-    from agentgym_rl.weights.files import fingerprint, kinds_of
+    from agentgym_rl.weights import fingerprint, kinds_of
 
     shared = scratch / "versions"
     shared.mkdir(exist_ok=True)
@@ -253,8 +253,7 @@ def publish(tensors: Any, shared: Path, version: int, url: str, scratch: Path, p
         (scratch / f"path-{version}.tmp").rename(scratch / f"path-{version}")
         wait_for(scratch / f"staged-{version}")
         return 0.0
-    from agentgym_rl.weights.publish import Publisher
-    from agentgym_rl.weights.transport import SharedFiles
+    from agentgym_rl.weights import Publisher, SharedFiles
 
     transport = SharedFiles(shared)
     if tensors is None:
@@ -281,10 +280,10 @@ def announce(scratch: Path, version: int, kinds: Any, fingerprint: str) -> None:
 
 def meet(scratch: Path, rank: int) -> Any:
     """Join the broadcast group of rank 0 and the receiver."""
-    from agentgym_rl.weights.broadcast import BroadcastGroup
+    from agentgym_rl.weights import BroadcastGroup
 
     if rank == 0:
-        from agentgym_rl.cluster.spec import free_port
+        from agentgym_rl.cluster import free_port
 
         port = free_port()
         (scratch / "port.tmp").write_text(str(port))
@@ -357,8 +356,8 @@ def large_model() -> Any:
 
 def random_model(folder: Path) -> None:
     """Save the large model in bfloat16, one tensor after the other."""
-    from agentgym_rl.weights.files import Kind, KnownKinds
-    from agentgym_rl.weights.parts import save_tensors
+    from agentgym_rl.weights import KnownKinds, save_tensors
+    from agentgym_rl.weights.files import Kind
 
     model = large_model()
     parameters = dict(model.named_parameters())

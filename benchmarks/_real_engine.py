@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.core.model_folder import weight_files
+from agentgym_rl.core import weight_files
 from agentgym_rl.engines import protocol
-from agentgym_rl.weights.adapter import read_base
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.weights import read_base, write_version
 
 from ._common import engine_process, generate, model_config, over_http, say
 from ._toy import sized

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.storage.weights_folder import WeightsFolder
-from agentgym_rl.weights.publish import Published, Publisher
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.core import SamplingParams
+from agentgym_rl.engines import HttpEngine
+from agentgym_rl.storage import WeightsFolder
+from agentgym_rl.weights import Publisher, SharedFiles
+from agentgym_rl.weights.publish import Published
 
 from ._common import engine_server, model_config, no_peer, peer_python, say
 from ._real_engine import Part

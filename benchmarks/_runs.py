@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.storage.phases import read_phases
+from agentgym_rl.storage import read_phases
 
 from ._common import say
 from ._toy import TOY_EVALUATION, TOY_RUN, resized

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.own_loss import LossTokens, TokenObjective
+from agentgym_rl.algo import LossTokens, TokenObjective
 
 CLIP = 0.2
 LIMIT = 0.2

@@ -25,10 +25,8 @@ from arl_envs.code.generated import Recipe, solution_of, submission
 from arl_envs.code.grader import DRIVER, Grader
 from arl_envs.code.problem import CallTest, Problem
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.registry import make_sandbox
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.core import Message, Task
+from agentgym_rl.gym import SandboxBackend, make_sandbox
 from agentgym_rl.runtime.event_loop import LoopLag
 
 from ._common import hardware, say, versions

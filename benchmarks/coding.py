@@ -20,8 +20,8 @@ from arl_check.policies import calling
 from arl_envs.harbor.env import HarborEnv
 
 from agentgym_rl import SandboxUnavailable
-from agentgym_rl.core.chat import Message
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.core import Message
+from agentgym_rl.gym import SandboxBackend
 
 from ._common import hardware, say, versions
 from ._kills import (

@@ -25,8 +25,8 @@ from typing import Any
 
 from torch import Tensor
 
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.storage.weights_folder import WeightsFolder
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.storage import WeightsFolder
 
 from ._common import (
     VLLM_PYTHON,

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.cluster import free_port
 
 from ._common import hardware, no_peer, peer_python, say, versions
 from ._toy import sized

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.trainer.usage import peak_tflops
 
 from ._common import end, hardware, say, versions

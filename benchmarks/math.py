@@ -18,7 +18,7 @@ from typing import Any
 from arl_envs.math.judge import COMPARE, judge
 from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core import EnvError
 from tests.envs.math.cases import Case, labelled
 
 from ._common import hardware, versions

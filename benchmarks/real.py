@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from . import _real_engine, _real_trainer
 from ._common import hardware, say, versions

@@ -18,9 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
 
-from agentgym_rl.core.errors import ArlError
-from agentgym_rl.gym.registry import make_sandbox
-from agentgym_rl.gym.sandbox import Sandbox, SandboxBackend
+from agentgym_rl.core import ArlError
+from agentgym_rl.gym import Sandbox, SandboxBackend, make_sandbox
 from agentgym_rl.runtime.event_loop import LoopLag
 
 from ._common import hardware, say, versions

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer.world import join_world
+from agentgym_rl.trainer import join_world
 
 from ._common import hardware, no_peer, peer_python, qwen3, say, versions
 from ._runs import TIMEOUT_S, RunFailed, train

@@ -33,14 +33,11 @@ from arl_vllm.client import VllmEngine
 from safetensors.torch import load_file
 from torch import Tensor
 
-from agentgym_rl.core.engine import Interrupt, SamplingParams
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.client.client import EngineClient, HttpEngine
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.storage.weights_folder import WeightsFolder
-from agentgym_rl.weights.publish import Published, Publisher
-from agentgym_rl.weights.receivers import recognized
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.core import ConfigError, Interrupt, SamplingParams
+from agentgym_rl.engines import EngineClient, HttpEngine, Router
+from agentgym_rl.storage import WeightsFolder
+from agentgym_rl.weights import Publisher, SharedFiles, recognized
+from agentgym_rl.weights.publish import Published
 
 from . import _publication, real
 from ._common import (

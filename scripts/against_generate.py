@@ -28,13 +28,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.rollout.factory import env_spec, services
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import ConfigError, Task, Trajectory
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.models import model_folder
+from agentgym_rl.rollout import env_spec
+from agentgym_rl.rollout.factory import services
+from agentgym_rl.storage import EpisodeReader
 
 TIE = 1e-3
 """The largest difference of two log-probs that counts as a tie: float32 kernels agree to 1e-4."""

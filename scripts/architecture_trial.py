@@ -24,22 +24,25 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.algo.packing import micro_batches
+from agentgym_rl.algo import micro_batches
 from agentgym_rl.config import Config, LoraConfig, dump_toml
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.engine import Delta, SamplingParams
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.trainer.export import export_model
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import (
+    ConfigError,
+    Delta,
+    Group,
+    Outcome,
+    Row,
+    SamplingParams,
+    StepReport,
+    Task,
+    Trajectory,
+)
+from agentgym_rl.engines import HttpEngine
+from agentgym_rl.runtime import serving
+from agentgym_rl.storage import EpisodeLog
+from agentgym_rl.trainer import Policy, World, export_model, join_world
 from agentgym_rl.trainer.trial import refusal
-from agentgym_rl.trainer.world import World, join_world
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.weights import write_version
 
 TOLERANCE = 1e-5
 """The largest |difference| of a log-prob, in nats."""

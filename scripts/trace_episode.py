@@ -18,16 +18,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.models.resolve import model_folder, resolve_paths
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.factory import env_spec, serving_policy
+from agentgym_rl.core import Task, Trajectory
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.fleet import Fleet
+from agentgym_rl.gateway import SessionSampling
+from agentgym_rl.models import model_folder, resolve_paths
+from agentgym_rl.rollout import Player, env_spec, serving_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("agentgym_rl/", "envs/", "agents/", "sandboxes/", "extensions/")

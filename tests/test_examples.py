@@ -19,10 +19,9 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from agentgym_rl.config import Config, dump_toml, load_config
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.registry import make, make_agent, spec
-from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.core import Task
+from agentgym_rl.gym import Env, make, make_agent, spec
+from agentgym_rl.models import resolve_paths
 from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[1]

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 import agentgym_rl
-from agentgym_rl.core.extensions import PREFIX, entry_points_of
+from agentgym_rl.core import entry_points_of
+from agentgym_rl.core.extensions import PREFIX
 from agentgym_rl.gym import registry
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.runtime import import_object
 from agentgym_rl.runtime.log import OURS
 from tests.docs.test_english import ODD
 from tests.kit.cases import cases
@@ -334,14 +335,14 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 MOST_LINES = {
-    ".": 200,
+    ".": 100,
     "algo": 2_350,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_400,
-    "arl_inspect": 1_950,
+    "arl_inspect": 1_900,
     "arl_objectives": 2_000,
     "arl_plan": 3_950,
     "arl_scale": 3_500,
@@ -354,21 +355,21 @@ MOST_LINES = {
     "cli": 2_250,
     "cluster": 1_300,
     "config": 2_850,
-    "controller": 1_600,
-    "core": 3_600,
-    "engines": 3_650,
+    "controller": 1_550,
+    "core": 3_800,
+    "engines": 3_700,
     "evaluate": 1_750,
-    "fleet": 1_100,
-    "gateway": 11_300,
-    "gym": 5_700,
+    "fleet": 1_150,
+    "gateway": 11_350,
+    "gym": 5_750,
     "models": 650,
-    "report": 700,
-    "rollout": 2_450,
-    "run": 2_050,
-    "runtime": 2_650,
+    "report": 750,
+    "rollout": 2_500,
+    "run": 2_300,
+    "runtime": 2_700,
     "storage": 3_000,
-    "trainer": 5_800,
-    "weights": 2_750,
+    "trainer": 5_750,
+    "weights": 2_600,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it

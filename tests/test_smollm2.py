@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from scripts import smollm2
 

@@ -14,3 +14,45 @@
 
 Legend: [E] episodes of the batch, [R] rows, [N] trained tokens (loss_mask True), [T] packed tokens.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .advantages import Moments as Moments
+    from .advantages import episode_advantages as episode_advantages
+    from .advantages import moments_of as moments_of
+    from .advantages import shaped_rewards as shaped_rewards
+    from .aggregation import Tally as Tally
+    from .aggregation import aggregation_weights as aggregation_weights
+    from .aggregation import tally_mismatch as tally_mismatch
+    from .aggregation import tally_weights as tally_weights
+    from .balance import fill_bins as fill_bins
+    from .kl import largest_moment as largest_moment
+    from .losses import BehaviorWeights as BehaviorWeights
+    from .losses import behavior_weights as behavior_weights
+    from .losses import finite_logprobs as finite_logprobs
+    from .losses import policy_loss as policy_loss
+    from .losses import row_means as row_means
+    from .losses import row_sums as row_sums
+    from .losses import row_sums_to_come as row_sums_to_come
+    from .losses import unbounded as unbounded
+    from .own_advantage import Ranks as Ranks
+    from .own_advantage import TokenBatch as TokenBatch
+    from .own_advantage import own_advantages as own_advantages
+    from .own_loss import LossTokens as LossTokens
+    from .own_loss import TokenObjective as TokenObjective
+    from .own_parts import check_own_parts as check_own_parts
+    from .packing import PackedRows as PackedRows
+    from .packing import micro_batches as micro_batches
+    from .packing import pack_rows as pack_rows
+    from .prefixes import fill_shared as fill_shared
+    from .prefixes import num_distinct as num_distinct
+    from .rounding import relative_difference as relative_difference
+    from .routing import Routers as Routers
+    from .routing import routers_of as routers_of
+    from .terms import Term as Term
+    from .terms import all_terms as all_terms
+else:
+    from agentgym_rl.core.lazy import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -22,7 +22,7 @@ from agentgym_rl.config import (
     MaskCorrection,
     SequenceMaskCorrection,
 )
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.runtime import import_object
 
 from .own_loss import LossTokens, TokenObjective, own_objective
 

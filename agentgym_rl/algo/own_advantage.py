@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core.credit import Credit
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.imports import import_function
+from agentgym_rl.core import ConfigError, Credit
+from agentgym_rl.runtime import import_function
 
 from .advantages import Moments, moments_of
 from .own_loss import needs_of

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import is_function_path
-from agentgym_rl.runtime.imports import import_function
+from agentgym_rl.core import ConfigError, is_function_path
+from agentgym_rl.runtime import import_function
 
 from .terms import provider
 

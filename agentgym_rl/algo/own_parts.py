@@ -10,7 +10,7 @@ from typing import get_args
 import torch
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from .aggregation import Tally
 from .own_advantage import advantage_needs, check_advantage, made_up_batch

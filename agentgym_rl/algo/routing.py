@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.token_records import UNKNOWN_EXPERT
+from agentgym_rl.core import UNKNOWN_EXPERT, ConfigError
 
 _log = logging.getLogger(__name__)
 

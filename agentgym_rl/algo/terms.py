@@ -13,13 +13,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from agentgym_rl.config import BASELINES, AlgoConfig, NoKeys, Section
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import (
-    entry_points_of,
-    is_ours,
-    load_extension,
-    not_installed,
-)
+from agentgym_rl.core import ConfigError, entry_points_of, is_ours, load_extension, not_installed
 
 if TYPE_CHECKING:
     from torch import Tensor

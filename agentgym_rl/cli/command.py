@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 if TYPE_CHECKING:
     from agentgym_rl.config import Config

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import ENGINES
-from agentgym_rl.core.errors import ArlError
-from agentgym_rl.engines.kind import OwnKind
-from agentgym_rl.gym.registry import listing, make_sandbox
-from agentgym_rl.gym.sandbox import Probe, ProbeReport
-from agentgym_rl.models.resolve import BUNDLED_MODELS, weights_size
+from agentgym_rl.core import ArlError
+from agentgym_rl.engines import OwnKind
+from agentgym_rl.gym import Probe, ProbeReport, listing, make_sandbox
+from agentgym_rl.models import BUNDLED_MODELS, weights_size
 
 PYTHON = (3, 11)
 SHARED_MEMORY = Path("/dev/shm")

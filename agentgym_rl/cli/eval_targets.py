@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentgym_rl.config import ENGINES, load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names
-from agentgym_rl.evaluate.folder import EvalTarget
-from agentgym_rl.evaluate.target import (
-    checked_checkpoint,
-    chosen,
-    config_of_run,
-    export_of,
-    run_of,
-)
-from agentgym_rl.storage.run_folder import MARK, config_of
+from agentgym_rl.core import ConfigError, extension_names
+from agentgym_rl.evaluate import EvalTarget, checked_checkpoint, config_of_run, export_of, run_of
+from agentgym_rl.evaluate.target import chosen
+from agentgym_rl.storage import config_of
+from agentgym_rl.storage.run_folder import MARK
 
 from .command import load_configuration, overrides_of
 

@@ -9,19 +9,17 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from agentgym_rl.cluster.processes import cluster_kind, cluster_of
+from agentgym_rl.cluster import cluster_kind, cluster_of
 from agentgym_rl.config import Config
-from agentgym_rl.core.engine import version_label
-from agentgym_rl.engines.launch import engine_process
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import model_folder, resolve_paths
-from agentgym_rl.rollout.config_checks import check_policy
-from agentgym_rl.run.parts import producer_kind
+from agentgym_rl.core import version_label
+from agentgym_rl.engines import engine_process
+from agentgym_rl.models import model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.rollout import check_policy
+from agentgym_rl.run import producer_kind
 from agentgym_rl.run.train import checked
-from agentgym_rl.runtime import log
-from agentgym_rl.runtime.signals import run_interruptible
+from agentgym_rl.runtime import log, run_interruptible
 from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
-from agentgym_rl.trainer.launch import trainer_processes
+from agentgym_rl.trainer import trainer_processes
 
 from .output import print_result
 

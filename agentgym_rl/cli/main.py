@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from agentgym_rl.core.errors import ArlError, ConfigError, cause_of
+from agentgym_rl.core import ArlError, ConfigError, cause_of
 from agentgym_rl.runtime.log import kept_for_json
 from agentgym_rl.runtime.memory import end_without_memory
 

@@ -12,13 +12,13 @@ from agentgym_rl.runtime import log
 
 if TYPE_CHECKING:
     from agentgym_rl.config import LoggingConfig
-    from agentgym_rl.report.progress import Progress
+    from agentgym_rl.report import Progress
 
 
 @contextmanager
 def progress_of(config: LoggingConfig, *, total_steps: int) -> Iterator[Progress]:
     """Open the progress view, with this process's logs printed above it."""
-    from agentgym_rl.report.progress import make_progress
+    from agentgym_rl.report import make_progress
 
     progress = make_progress(config.progress, total_steps=total_steps)
     try:

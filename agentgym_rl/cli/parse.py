@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agentgym_rl import __version__
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from . import registry
 from .command import Command

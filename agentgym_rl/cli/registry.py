@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import (
-    entry_points_of,
-    extension_names,
-    is_ours,
-    load_extension,
-    shadowed,
-)
+from agentgym_rl.core import ConfigError, entry_points_of, extension_names, is_ours, load_extension
+from agentgym_rl.core.extensions import shadowed
 
 from .command import Command
 

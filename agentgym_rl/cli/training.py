@@ -42,9 +42,8 @@ def run_training(args: Namespace, train: Job) -> int:
         from .launching import show_or_submit
 
         return show_or_submit(args, config, resume=args.resume and args.resume.resolve())
-    from agentgym_rl.report.run import training_text
-    from agentgym_rl.runtime.gc_pacing import paced_collections
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.report import training_text
+    from agentgym_rl.runtime import paced_collections, run_interruptible
 
     with progress_of(config.logging, total_steps=config.steps) as progress, paced_collections():
         result = run_interruptible(
@@ -64,6 +63,6 @@ def training_configuration(args: Namespace) -> Config:
     """
     if args.resume is None:
         return load_configuration(args)
-    from agentgym_rl.run.resume import resumed_config
+    from agentgym_rl.run import resumed_config
 
     return resumed_config(args.resume, args.config, overrides_of(args))

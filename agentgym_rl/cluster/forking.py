@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import IO
 
-from agentgym_rl.runtime.frozen import LOOK_EVERY_S, Vital
+from agentgym_rl.runtime import Vital
+from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 
 from .fork_server import INHERITED, MESSAGE_BYTES, OWN_ENVIRONMENT, Request
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.runtime import HttpClient
 
 ASK_EVERY_S = 1.0
 ASK_TIMEOUT_S = 1.0

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from agentgym_rl.core.errors import ProcessDied
-from agentgym_rl.runtime.frozen import STARTED_BY, Vital, state
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.core import ProcessDied
+from agentgym_rl.runtime import Vital, together
+from agentgym_rl.runtime.frozen import STARTED_BY, state
 from arl_isolation.locks import die_with_parent
 
 from .forking import ForkedProcess, Forks

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agentgym_rl.config import ClusterConfig, Config, may_use_gpu
-from agentgym_rl.core.errors import ConfigError, ProcessDied
-from agentgym_rl.core.extensions import extension_names, load_extension
+from agentgym_rl.core import ConfigError, ProcessDied, extension_names, load_extension
 
 from .resources import demands
 from .spec import ProcessSpec

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Generic, Protocol, TypeVar
 
-from agentgym_rl.core.errors import ProcessDied
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.core import ProcessDied
+from agentgym_rl.runtime import together
 
 log = logging.getLogger(__name__)
 

@@ -14,24 +14,21 @@ import tomli_w
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
 from pydantic_core import PydanticCustomError
 
-from agentgym_rl.core.added_keys import with_added_keys
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.registered import OneOf, type_of
-from agentgym_rl.core.section import (
+from agentgym_rl.core import (
     SECRET,
     Anytime,
+    ConfigError,
     InEval,
-    NoKeys,
+    OneOf,
     OnResume,
     Section,
     Sections,
-    fields_of,
-    free_keys,
-    secret_in,
     section_types,
-    unset_keys,
+    type_of,
+    with_added_keys,
     without,
 )
+from agentgym_rl.core.section import NoKeys, fields_of, free_keys, secret_in, unset_keys
 
 from .algo import BASELINES, LOSSES, AlgoConfig
 from .algo_terms import (

@@ -9,28 +9,28 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from agentgym_rl.core.added_keys import LossKind, ObjectiveKeys, with_added_keys
-from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import (
-    extension_names,
-    is_function_path,
-    load_extension,
-    load_extensions,
-)
-from agentgym_rl.core.section import (
+from agentgym_rl.core import (
     INNER,
+    ConfigError,
     Fitted,
+    LossKind,
     Needs,
+    ObjectiveKeys,
     Section,
     default,
+    extension_names,
     field_of,
+    is_function_path,
+    is_mapping,
+    load_extension,
+    load_extensions,
     missing_key,
-    missing_member,
     named_or_function,
     none_of,
     one_of,
+    with_added_keys,
 )
+from agentgym_rl.core.section import missing_member
 
 from .algo_terms import (
     Correction,

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from agentgym_rl.core.section import Needs, Section, default, one_of
+from agentgym_rl.core import Needs, Section, default, one_of
 
 
 class NoCorrection(Section):

@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Never
 
-from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError, is_mapping
 
 from .engine import ENGINES
 

@@ -7,10 +7,15 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, field_validator
 
-from agentgym_rl.core.added_keys import with_added_keys
-from agentgym_rl.core.extensions import extension_names, load_extension
-from agentgym_rl.core.registered import OneOf
-from agentgym_rl.core.section import Section, Sections, named_or_function
+from agentgym_rl.core import (
+    OneOf,
+    Section,
+    Sections,
+    extension_names,
+    load_extension,
+    named_or_function,
+    with_added_keys,
+)
 
 PROCESSES = "processes"
 """The group of entry points with the kinds of clusters (cluster/processes.py)."""

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from agentgym_rl.core.chat import is_url
+from agentgym_rl.core import SECRET, Anytime, Fitted, OnResume, Section, Sections, is_url
 from agentgym_rl.core.registered import Registered, WithKeys
-from agentgym_rl.core.section import SECRET, Anytime, Fitted, OnResume, Section, Sections
 
 from .cluster import ClusterConfig
 from .model import LoraConfig

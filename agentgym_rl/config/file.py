@@ -15,19 +15,21 @@ from typing import Any, TypeVar, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from agentgym_rl.core.chat import is_dict, is_list, is_mapping
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_toml
-from agentgym_rl.core.registered import type_of
-from agentgym_rl.core.section import (
+from agentgym_rl.core import (
     INNER,
     SECRET,
+    ConfigError,
     Section,
     field_of,
     flat,
+    is_dict,
+    is_list,
+    is_mapping,
     missing_key,
+    parse_toml,
     reached,
     section_types,
+    type_of,
     without,
 )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from agentgym_rl.core.section import Fitted, InEval, Section
+from agentgym_rl.core import Fitted, InEval, Section
 
 
 class GatewayConfig(Section):

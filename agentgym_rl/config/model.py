@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core.section import Section, Sections
+from agentgym_rl.core import Section, Sections
 
 from .algo import AlgoConfig
 

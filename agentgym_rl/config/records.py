@@ -17,10 +17,7 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel
 
-from agentgym_rl.core.chat import is_dict, is_list
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.registered import type_of
-from agentgym_rl.core.section import Section, reached, section_types
+from agentgym_rl.core import ConfigError, Section, is_dict, is_list, reached, section_types, type_of
 
 log = logging.getLogger(__name__)
 

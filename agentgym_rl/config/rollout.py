@@ -9,10 +9,18 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core.added_keys import PlayKeys, with_added_keys
-from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.extensions import path_of
-from agentgym_rl.core.section import Anytime, Fitted, InEval, OnResume, Section, Sections
+from agentgym_rl.core import (
+    Anytime,
+    Fitted,
+    InEval,
+    OnResume,
+    PlayKeys,
+    Section,
+    Sections,
+    is_mapping,
+    path_of,
+    with_added_keys,
+)
 
 from .algo import AlgoConfig
 from .trainer import TrainerConfig, WeightsConfig

@@ -7,17 +7,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core.added_keys import with_added_keys
-from agentgym_rl.core.registered import OneOf, offered
-from agentgym_rl.core.section import (
+from agentgym_rl.core import (
     Fitted,
     Needs,
+    OneOf,
     OnResume,
     Section,
     named_or_function,
     none_of,
     one_of,
+    with_added_keys,
 )
+from agentgym_rl.core.registered import offered
 
 OPTIMIZERS = ("adamw", "muon", "adamw8bit")
 """The names of `trainer.optimizer`; any other is a function."""

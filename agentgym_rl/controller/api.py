@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.runtime.http_server import MSGPACK, Api, bearer, is_secret, read_body
+from agentgym_rl.runtime import MSGPACK, Api, is_secret, read_body
+from agentgym_rl.runtime.http_server import bearer
 
 from .ranks import HttpRanks
 

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from agentgym_rl.algo import num_distinct
 from agentgym_rl.algo.balance import balance
-from agentgym_rl.algo.prefixes import num_distinct
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group, by_env
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.core import BatchRow, BatchShard, ConfigError, Group, Trajectory
+from agentgym_rl.core.group import by_env
 
 
 def _nothing(env_id: str, data: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:

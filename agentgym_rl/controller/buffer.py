@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.group import Group
-from agentgym_rl.runtime.waiting import Changes
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.core import Group
+from agentgym_rl.runtime import Changes
+from agentgym_rl.storage import EpisodeLog
 
 ADMISSION_TIMEOUT_S = BATCH_TIMEOUT_S = 3600.0
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.engine import EngineLoad
-from agentgym_rl.gym.sandbox import SandboxStats
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.core import EngineLoad
+from agentgym_rl.gym import SandboxStats
+from agentgym_rl.runtime import ENGINE_CLOCK
 
 from .buffer import Buffer
 

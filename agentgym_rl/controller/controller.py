@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Never, Protocol
 
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.runtime.waiting import Changes
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import Overlap, PhasesFile
-from agentgym_rl.storage.recovery import NOTHING, Recovered
+from agentgym_rl.runtime import Changes
+from agentgym_rl.storage import EpisodeLog, MetricsFile, PhasesFile, Recovered
+from agentgym_rl.storage.phases import Overlap
+from agentgym_rl.storage.recovery import NOTHING
 
 from .buffer import Buffer
 from .publication import Publications

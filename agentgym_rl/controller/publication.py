@@ -12,8 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import Published, WeightsError
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,8 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.core.batch import BatchShard, Intervals, StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.runtime.http_client import HttpClient
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.core import BatchShard, Intervals, Published, StepReport, TrainerError
+from agentgym_rl.runtime import HttpClient, together
 
 MOVED, STILL = b"\xc3", b"\xc2"
 """The bytes before an answer: whether the rank has finished a pass since the last one. An answer is

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core.group import Group
+from agentgym_rl.core import Group
 
 from .batches import taught, why_nothing_taught
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError, Interrupt
 
 if TYPE_CHECKING:
-    from agentgym_rl.gym.sandbox import Probe
+    from agentgym_rl.gym import Probe
 
 Release = tuple[int, ...]
 
@@ -149,7 +148,7 @@ def dotted(release: Release) -> str:
 
 def probe_build(title: str, find_build: Callable[[], Build]) -> Probe:
     """Return whether `find_build`, which raises ConfigError, finds the project `title`."""
-    from agentgym_rl.gym.sandbox import Probe
+    from agentgym_rl.gym import Probe
 
     try:
         build = find_build()

@@ -11,9 +11,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import ENGINES
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.models.resolve import CANARIES
-from agentgym_rl.runtime.http_client import HttpClient, read_json
+from agentgym_rl.core import ConfigError
+from agentgym_rl.models import CANARIES
+from agentgym_rl.runtime import HttpClient, read_json
 
 from .kind import Ask, Checked, EngineSetup, ServerKind
 

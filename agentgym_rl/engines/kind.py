@@ -19,15 +19,13 @@ from agentgym_rl.config import (
     ServerEngineConfig,
     WeightsConfig,
 )
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.core.extensions import load_extension
-from agentgym_rl.weights.receivers import ReceiverKind
+from agentgym_rl.core import ConfigError, EngineError, Interrupt, load_extension
+from agentgym_rl.weights import ReceiverKind
 
 from .builds import Build, Releases, probe_build
 
 if TYPE_CHECKING:
-    from agentgym_rl.gym.sandbox import Probe
+    from agentgym_rl.gym import Probe
 
     from .client.client import ClientOptions, EngineClient
     from .router.router import Router
@@ -48,7 +46,7 @@ class EngineSetup:
     @classmethod
     def of(cls, config: Config) -> EngineSetup:
         """Return the setup of the configured run."""
-        from agentgym_rl.models.resolve import model_folder
+        from agentgym_rl.models import model_folder
 
         engine, folder = config.own_engine, Path()
         if isinstance(engine, ServerEngineConfig):

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.cluster import ProcessSpec
 from agentgym_rl.config import OwnEngineConfig, ServerEngineConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from .kind import kind_of
 

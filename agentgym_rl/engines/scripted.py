@@ -10,19 +10,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import get_args
 
-from agentgym_rl.core.engine import (
+from agentgym_rl.core import (
     Delta,
     Engine,
+    EngineError,
     EngineInfo,
     FinishReason,
     Interrupt,
-    Memory,
     SamplingParams,
     SleepLevel,
-    joined,
+    WeightsError,
 )
-from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.runtime.waiting import Changes
+from agentgym_rl.core.engine import Memory, joined
+from agentgym_rl.runtime import Changes
 
 _PATIENCE_S = 60.0
 """The longest wait of a request for a resume, and of a pause for requests."""

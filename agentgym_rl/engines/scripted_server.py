@@ -17,9 +17,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.models.resolve import tokenizer_hash
-from agentgym_rl.runtime.http_server import Api, json_response, serving
-from agentgym_rl.runtime.signals import stop_signal
+from agentgym_rl.models import tokenizer_hash
+from agentgym_rl.runtime import Api, json_response, serving, stop_signal
 
 _UNIFORM = 1000
 _LOGPROB = -math.log(_UNIFORM)

@@ -12,10 +12,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from agentgym_rl.config import LoraConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import Heads, tensor_heads
-from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.storage.weights_folder import LORA_A, LORA_B, PREFIX
+from agentgym_rl.core import ConfigError, tensor_heads
+from agentgym_rl.core.model_folder import Heads
+from agentgym_rl.runtime import replacing
+from agentgym_rl.storage import LORA_A, LORA_B
+from agentgym_rl.storage.weights_folder import PREFIX
 
 PEFT_TENSORS = "adapter_model.safetensors"
 """The file of an adapter's tensors, under these names."""

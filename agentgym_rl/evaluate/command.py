@@ -11,29 +11,34 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cluster.forking import Forks
-from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster import Forks, LocalProcesses
 from agentgym_rl.config import (
     Config,
     EndpointConfig,
     ModelConfig,
     dump_record,
 )
-from agentgym_rl.core.errors import ConfigError, cause_of
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.report.progress import Progress, reporting_to
+from agentgym_rl.core import ConfigError, cause_of
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.fleet import Fleet
+from agentgym_rl.models import model_folder, with_model_defaults
+from agentgym_rl.report import Progress, reporting_to
+from agentgym_rl.rollout import (
+    Meter,
+    Pace,
+    Player,
+    Rollout,
+    check_prompts,
+    check_single_agent,
+    endpoint_kind,
+    env_spec,
+    serving_policy,
+    specimen,
+    turns_of,
+)
 from agentgym_rl.rollout.config_checks import check
-from agentgym_rl.rollout.endpoints import endpoint_kind
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
-from agentgym_rl.rollout.players import check_single_agent
-from agentgym_rl.rollout.prompt_lengths import check_prompts
-from agentgym_rl.rollout.rollout import Rollout
-from agentgym_rl.rollout.throughput import Meter, Pace, measuring
-from agentgym_rl.storage.run_folder import file_name
+from agentgym_rl.rollout.throughput import measuring
+from agentgym_rl.storage import file_name
 
 from .evaluate import evaluate as play_all
 from .evaluate import planned
@@ -297,7 +302,7 @@ async def serving_model(
         temporary, model_dir = Path(name), model_folder(config.model, config.env.id)
         if target.checkpoint:
             progress.phase(f"reading {target.model}")
-            from agentgym_rl.trainer.export import export_checkpoint  # torch, only needed here
+            from agentgym_rl.trainer import export_checkpoint  # torch, only needed here
 
             exported = temporary / "model"
             export_checkpoint(target.checkpoint, exported, model_dir=model_dir, lora=config.lora)

@@ -15,10 +15,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from agentgym_rl.cluster.forking import Forks
-from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster import Forks, LocalProcesses
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import (
+from agentgym_rl.core import (
     ArlError,
     ConfigError,
     EngineError,
@@ -27,15 +26,14 @@ from agentgym_rl.core.errors import (
     StorageError,
     TooManyErrors,
     WeightsError,
-    leaves,
 )
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.gym.services import Services
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.factory import env_spec, serving_policy
+from agentgym_rl.core.errors import leaves
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.fleet import Fleet
+from agentgym_rl.gym import Services
+from agentgym_rl.models import model_folder
+from agentgym_rl.report import Progress
+from agentgym_rl.rollout import Player, env_spec, serving_policy
 
 from .evaluate import ON_PROGRESS, evaluate
 from .folder import EvalFolder, EvalTarget, open_folder, read_folder

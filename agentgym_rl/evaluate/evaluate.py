@@ -8,11 +8,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentgym_rl.config import EvalConfig, RolloutConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task, TaskSource, derived_seed, length_of
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.rollout.episode import Player, play_with_retries
+from agentgym_rl.core import (
+    ConfigError,
+    Outcome,
+    Task,
+    TaskSource,
+    Trajectory,
+    derived_seed,
+    length_of,
+)
+from agentgym_rl.gateway import SessionSampling
+from agentgym_rl.rollout import Player, play_with_retries
 from agentgym_rl.rollout.producer import drawn
 from agentgym_rl.storage.metric_warnings import CUT_SHARE
 

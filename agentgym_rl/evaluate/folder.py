@@ -27,15 +27,11 @@ from agentgym_rl.config import (
     free_keys,
     load_config,
 )
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json, parse_toml
-from agentgym_rl.core.section import differences as config_differences
-from agentgym_rl.core.section import flat
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.models.resolve import model_name, resolve_paths
-from agentgym_rl.runtime.atomic_file import replace_text
-from agentgym_rl.storage.episode_log import EpisodeLog, check_log
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import ConfigError, Trajectory, flat, parse_json, parse_toml
+from agentgym_rl.core import differences as config_differences
+from agentgym_rl.models import model_name, resolve_paths
+from agentgym_rl.runtime import replace_text
+from agentgym_rl.storage import EpisodeLog, EpisodeReader, check_log
 from agentgym_rl.storage.run_folder import MARK, shown
 
 from .result import DURATION, EvalResult, summarize

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.core.extensions import load_extensions, not_installed, only_one
-from agentgym_rl.report.progress import Progress
+from agentgym_rl.core import load_extensions, not_installed, only_one
+from agentgym_rl.report import Progress
 
 from .folder import EvalTarget
 

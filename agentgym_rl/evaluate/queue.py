@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym_rl.runtime.atomic_file import remove, replacing
-from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords, Status
-from agentgym_rl.storage.recovery import NOTHING, Recovered
-from agentgym_rl.storage.weights_folder import version_name
+from agentgym_rl.runtime import replacing
+from agentgym_rl.runtime.atomic_file import remove
+from agentgym_rl.storage import EvalRecord, EvalRecords, Recovered, version_name
+from agentgym_rl.storage.evaluations import Status
+from agentgym_rl.storage.recovery import NOTHING
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentgym_rl.config import EvalConfig
-from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
+from agentgym_rl.core import ConfigError, InfraError, Outcome, TooManyErrors, Trajectory
 from agentgym_rl.core.group import by_env
-from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.evaluate import statistics
 
 from .statistics import Estimate

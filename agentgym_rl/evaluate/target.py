@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, EndpointConfig, ServerEngineConfig, load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.storage.run_folder import config_of
+from agentgym_rl.core import ConfigError
+from agentgym_rl.storage import config_of
 
 from .folder import EvalTarget
 

@@ -16,23 +16,21 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from agentgym_rl.cluster import LocalProcesses, Processes, Supervisor
 from agentgym_rl.cluster.health import was_awake
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.cluster.restarts import Supervisor
-from agentgym_rl.core.engine import EngineInfo
-from agentgym_rl.core.errors import (
+from agentgym_rl.core import (
     AdapterRefused,
     ConfigError,
     EngineError,
+    EngineInfo,
     ProcessDied,
     WeightsError,
 )
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.runtime import together
 from agentgym_rl.runtime.waiting import Wait, watched
+from agentgym_rl.storage import version_name
 from agentgym_rl.storage.run_files import Run
-from agentgym_rl.storage.weights_folder import version_name
 
 from .parts import MakeTurns, Turns, shortest
 from .publications import Publications

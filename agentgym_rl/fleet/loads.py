@@ -7,9 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from agentgym_rl.core.engine import EngineLoad
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.client.client import EngineClient, Measure, Total
+from agentgym_rl.core import EngineError, EngineLoad
+from agentgym_rl.engines import EngineClient, Measure, Total
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,9 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Protocol
 
 from agentgym_rl.config import ClusterConfig, OwnEngineConfig, TrainerConfig
-from agentgym_rl.core.extensions import (
-    extension_names,
-    load_extension,
-    not_installed,
-    only_one,
-)
+from agentgym_rl.core import extension_names, load_extension, not_installed, only_one
 from agentgym_rl.core.messages import Used
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.engines import Router
 
 from .servers import Server
 

@@ -8,10 +8,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.client.client import EngineClient
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.core import UNKNOWN_VERSION, EngineError
+from agentgym_rl.engines import EngineClient, Router
 
 from .parts import MakeTurns, Mirrors
 from .servers import Server

@@ -13,15 +13,25 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S, health_of
-from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.core.engine import UNKNOWN_VERSION, EngineInfo, version_label
-from agentgym_rl.core.errors import ConfigError, EngineError, InfraError, ProcessDied
-from agentgym_rl.engines.checks import check_server
-from agentgym_rl.engines.client.client import EngineClient
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.engines.launch import engine_name, engine_process
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.cluster import Processes, health_of
+from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S, SILENCE_LIMIT_S
+from agentgym_rl.core import (
+    UNKNOWN_VERSION,
+    ConfigError,
+    EngineError,
+    EngineInfo,
+    InfraError,
+    ProcessDied,
+    version_label,
+)
+from agentgym_rl.engines import (
+    EngineClient,
+    EngineSetup,
+    Router,
+    check_server,
+    engine_name,
+    engine_process,
+)
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,42 @@
+"""The endpoint that agents call: an OpenAI API that records every token."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .client import AgentClients as AgentClients
+    from .dialects import Dialect as Dialect
+    from .dialects import Question as Question
+    from .dialects import Reply as Reply
+    from .dialects import Route as Route
+    from .dialects import Writer as Writer
+    from .dialects import typed_event as typed_event
+    from .dialects.formats import WireFormat as WireFormat
+    from .errors import ApiError as ApiError
+    from .errors import bad_request as bad_request
+    from .errors import unsupported as unsupported
+    from .messages import thoughts_of as thoughts_of
+    from .messages import without_billing as without_billing
+    from .messages import without_thoughts as without_thoughts
+    from .parsers import Event as Event
+    from .parsers import ParserFactory as ParserFactory
+    from .parsers import Reasoning as Reasoning
+    from .parsers import ToolCall as ToolCall
+    from .parsers.calls_in_text import has_call as has_call
+    from .request.body import given_fields as given_fields
+    from .request.body import json_object as json_object
+    from .request.body import refuse_unknown as refuse_unknown
+    from .request.chat_request import ChatRequest as ChatRequest
+    from .request.client_sampling import left_to_session as left_to_session
+    from .request.offered_tools import Offer as Offer
+    from .request.unreadable import PartReader as PartReader
+    from .request.unreadable import Unreadable as Unreadable
+    from .server.gateway import Gateway as Gateway
+    from .server.gateway import SessionServer as SessionServer
+    from .session.session import Session as Session
+    from .session.session import SessionRecord as SessionRecord
+    from .session.session import SessionSampling as SessionSampling
+    from .template.chat_format import ChatFormat as ChatFormat
+else:
+    from agentgym_rl.core.lazy import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

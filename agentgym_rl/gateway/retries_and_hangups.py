@@ -13,10 +13,8 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
-from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.runtime import ENGINE_CLOCK, LruDict, Receive, Scope, Send, together
+from agentgym_rl.runtime.http_server import header, reply
 
 from .errors import ApiError, bad_request
 from .session.tree import Lineage

@@ -9,9 +9,16 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
-from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
-from agentgym_rl.core.errors import EngineError, RequestRefused
-from agentgym_rl.core.token_records import choices_of, mask_of
+from agentgym_rl.core import (
+    Delta,
+    EngineError,
+    FinishReason,
+    RequestRefused,
+    Sampler,
+    SamplingParams,
+    choices_of,
+)
+from agentgym_rl.core.token_records import mask_of
 from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, in_thread_if_large
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.client_sampling import refused
@@ -20,8 +27,7 @@ from agentgym_rl.gateway.session.session import Session
 from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.detokenizer import Detokenizer
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.runtime import ENGINE_CLOCK, together
 
 from .dialects import OnEvents, Reply
 from .errors import bad_request, session_closed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import Task
 
 from .env import Env
 

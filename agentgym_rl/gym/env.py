@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.task import SeededTasks, Split, TaskSource
+from agentgym_rl.core import EnvError, Message, SeededTasks, Split, TaskSource, ToolSpec
 
 if TYPE_CHECKING:
     from .sandbox import Sandbox

@@ -26,8 +26,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.errors import ArlError, ConfigError, EnvError, describe
+from agentgym_rl.core import ArlError, ConfigError, EnvError, Message, ToolSpec
+from agentgym_rl.core.errors import describe
 from arl_isolation import locks
 
 if TYPE_CHECKING:

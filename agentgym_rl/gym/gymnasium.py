@@ -16,10 +16,18 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium import Space
 
-from agentgym_rl.core.chat import Message, ToolSpec, is_list, is_mapping
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Split, Task, TaskSource, checked_task
-from agentgym_rl.runtime.event_loop import LoopThread
+from agentgym_rl.core import (
+    ConfigError,
+    Message,
+    Split,
+    Task,
+    TaskSource,
+    ToolSpec,
+    checked_task,
+    is_list,
+    is_mapping,
+)
+from agentgym_rl.runtime import LoopThread
 
 from . import registry
 from .env import Env

@@ -19,10 +19,9 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
-from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import entry_points_of, forget_entry_points, path_of
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.core import ConfigError, entry_points_of, is_mapping, path_of
+from agentgym_rl.core.extensions import forget_entry_points
+from agentgym_rl.runtime import import_object
 
 from .agent import Agent
 from .env import Env

@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Literal, Self
 
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.core import SandboxError
 
 WORK_DIR = "/box"
 """The folder in which programs start, and in which their files are, in a sandbox without an

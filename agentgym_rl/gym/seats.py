@@ -17,9 +17,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import checked_task, derived_number
+from agentgym_rl.core import ConfigError, EnvError, Message, checked_task, derived_number
 
 from .env import Env, Step
 from .step_clock import OffTheClock

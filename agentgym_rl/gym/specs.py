@@ -19,11 +19,18 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agentgym_rl.core.chat import is_dict, is_list, is_tuple
-from agentgym_rl.core.errors import ArlError, ConfigError, near_match
-from agentgym_rl.core.task import Split, TaskSource
+from agentgym_rl.core import (
+    ArlError,
+    ConfigError,
+    Split,
+    TaskSource,
+    is_dict,
+    is_list,
+    is_tuple,
+    near_match,
+)
 from agentgym_rl.gym.wrappers.attempts import FEEDBACK
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.runtime import import_object
 
 from .agent import Agent
 from .env import Env

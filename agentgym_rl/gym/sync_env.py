@@ -8,9 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Self, TypeVar, get_args
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.errors import ConfigError, near_match
-from agentgym_rl.core.task import SeededTasks, Split, TaskSource
+from agentgym_rl.core import (
+    ConfigError,
+    Message,
+    SeededTasks,
+    Split,
+    TaskSource,
+    ToolSpec,
+    near_match,
+)
 
 from .env import Env, Step
 from .env_process import ProcessEnv

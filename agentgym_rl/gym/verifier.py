@@ -11,15 +11,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import (
-    PREFIX,
+from agentgym_rl.core import (
+    ConfigError,
     entry_points_of,
     extension_names,
     is_ours,
     load_extension,
     only_one,
 )
+from agentgym_rl.core.extensions import PREFIX
 
 VERIFIERS = "verifiers"
 """The group of entry points of classes of pools."""

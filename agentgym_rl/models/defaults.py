@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, Section, may_use_gpu, unset_keys
-from agentgym_rl.core.model_folder import num_parameters, text_settings, writes_date
+from agentgym_rl.core import num_parameters, text_settings
+from agentgym_rl.core.model_folder import writes_date
 
 log = logging.getLogger(__name__)
 

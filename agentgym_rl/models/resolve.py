@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.config import AlgoConfig, Config, KlConfig, ModelConfig, Section
-from agentgym_rl.core.chat import is_dict
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import (
-    end_ids,
-    read_json,
-    read_small,
-    template_files,
-    text_settings,
-)
+from agentgym_rl.core import ConfigError, end_ids, is_dict, read_json, template_files, text_settings
+from agentgym_rl.core.model_folder import read_small
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

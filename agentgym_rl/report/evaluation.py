@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agentgym_rl.storage.evaluations import EvalRecord
+from agentgym_rl.storage import EvalRecord
 
 from .figures import counts, evaluated_lines, figures, pace_lines, token_lines, usd, verdict_lines
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from agentgym_rl.config import LoggingConfig
-from agentgym_rl.storage.evaluations import EvalRecord
+from agentgym_rl.storage import EvalRecord
 
 from .evaluation import eval_line
 from .figures import env_rewards, step_line

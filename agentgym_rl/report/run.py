@@ -10,7 +10,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from agentgym_rl.storage.run_list import RunSummary
+from agentgym_rl.storage import RunSummary
 
 from .evaluation import evaluation_lines
 from .figures import counts, figures, judge_lines, pace_lines, trained_lines

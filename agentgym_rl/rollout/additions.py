@@ -15,9 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.extensions import load_extensions
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.core import Task, Trajectory, load_extensions
 
 GROUP = "additions"
 

@@ -13,16 +13,20 @@ from agentgym_rl.config import (
     OwnEngineConfig,
     SandboxConfig,
 )
-from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
-from agentgym_rl.core.extensions import is_function_path
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.core.task import Split, Task
-from agentgym_rl.engines.kind import kind_of
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.runtime.imports import check_eight_bits, check_findable
+from agentgym_rl.core import (
+    ConfigError,
+    SandboxUnavailable,
+    Split,
+    Task,
+    is_function_path,
+    tensor_heads,
+)
+from agentgym_rl.engines import kind_of
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.gym import EnvSpec, registry
+from agentgym_rl.models import model_folder
+from agentgym_rl.runtime import check_eight_bits
+from agentgym_rl.runtime.imports import check_findable
 
 from .draws import draws_kind
 from .factory import env_spec, specimen

@@ -13,12 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import load_extensions, only_one
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.recovery import NOTHING, Recovered
+from agentgym_rl.core import ConfigError, Group, Task, load_extensions, only_one
+from agentgym_rl.storage import EpisodeLog, Recovered
+from agentgym_rl.storage.recovery import NOTHING
 
 GROUP = "draws"
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from agentgym_rl.config import Config, EndpointConfig, EngineKind
-from agentgym_rl.core.extensions import load_extension
+from agentgym_rl.core import load_extension
 
 if TYPE_CHECKING:
     from .episode import Player

@@ -15,22 +15,24 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.credit import added_reward
-from agentgym_rl.core.errors import AgentError, EnvError, ImageError, InfraError, too_slow
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import (
+    AgentError,
+    EnvError,
+    ImageError,
+    InfraError,
+    Message,
+    Outcome,
+    Task,
+    ToolSpec,
+    Trajectory,
+    added_reward,
+    too_slow,
+)
 from agentgym_rl.core.transcript import Transcript
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import SessionServer
-from agentgym_rl.gateway.session.session import Session, SessionRecord, SessionSampling
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.sandbox import Sandbox
-from agentgym_rl.gym.services import NO_SERVICES, Services
+from agentgym_rl.gateway import AgentClients, Session, SessionRecord, SessionSampling, SessionServer
+from agentgym_rl.gym import NO_SERVICES, Agent, Env, Sandbox, Services, Step
 from agentgym_rl.gym.wrappers import StepTimeout, within
-from agentgym_rl.runtime.log import Repeated
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.runtime import ENGINE_CLOCK, Repeated
 
 log = logging.getLogger(__name__)
 

@@ -20,19 +20,13 @@ from agentgym_rl.config import (
     SandboxConfig,
     VerifierConfig,
 )
-from agentgym_rl.core.chat import Message, ToolSpec
-from agentgym_rl.core.engine import EngineInfo
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.gateway.client import ASLEEP_S, AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway, SessionServer
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.services import Services, running_services
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.core import ConfigError, EngineInfo, Message, ToolSpec
+from agentgym_rl.engines import Router
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionServer
+from agentgym_rl.gateway.client import ASLEEP_S
+from agentgym_rl.gym import Env, EnvSpec, Services, registry, running_services
 from agentgym_rl.gym.wrappers import within
-from agentgym_rl.models.resolve import model_folder, tokenizer_hash
+from agentgym_rl.models import model_folder, tokenizer_hash
 
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
 from .players import player_kind

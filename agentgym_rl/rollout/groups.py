@@ -23,18 +23,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentgym_rl.config import RolloutConfig
+from agentgym_rl.controller import Buffer
 from agentgym_rl.controller.batches import tells_apart
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.chat import is_list, is_mapping, is_tuple
-from agentgym_rl.core.errors import ConfigError, EpisodeError, InfraError, TooManyErrors, too_slow
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.runtime.imports import import_object
-from agentgym_rl.runtime.log import Repeated
-from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.recovery import NOTHING, Recovered
+from agentgym_rl.core import (
+    ConfigError,
+    EpisodeError,
+    Group,
+    InfraError,
+    Outcome,
+    Task,
+    TooManyErrors,
+    Trajectory,
+    is_list,
+    is_mapping,
+    is_tuple,
+    too_slow,
+)
+from agentgym_rl.runtime import Repeated, import_object, in_thread
+from agentgym_rl.storage import EpisodeLog, Recovered
+from agentgym_rl.storage.recovery import NOTHING
 
 from .additions import Addition
 from .draws import Draws

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.extensions import extension_names, load_extension, only_one
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.core import extension_names, load_extension, only_one
+from agentgym_rl.gym import Env, EnvSpec
 
 from .episode import Player
 

@@ -16,10 +16,8 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task, TaskSource, derived_seed
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.gateway.session.session import SessionSampling
+from agentgym_rl.core import ConfigError, Task, TaskSource, Trajectory, derived_seed
+from agentgym_rl.gateway import SessionSampling
 from agentgym_rl.gym.data import Epochs, without_end
 
 from .draws import Draws, draws_kind

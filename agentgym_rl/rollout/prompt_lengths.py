@@ -16,17 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentgym_rl.config import Config, RolloutConfig, SandboxConfig
-from agentgym_rl.core.chat import RENDERED, text_message
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import text_settings
-from agentgym_rl.core.task import Split, Task, TaskSource, length_of
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.registry import make_sandbox
-from agentgym_rl.gym.services import Services
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.core import (
+    ConfigError,
+    Split,
+    Task,
+    TaskSource,
+    length_of,
+    text_message,
+    text_settings,
+)
+from agentgym_rl.core.chat import RENDERED
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.gym import EnvSpec, Services, make_sandbox
 from agentgym_rl.gym.wrappers import within
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.runtime.event_loop import LoopThread
+from agentgym_rl.models import model_folder
+from agentgym_rl.runtime import LoopThread
 
 from .episode import CLOSE_TIMEOUT_S
 from .factory import env_spec

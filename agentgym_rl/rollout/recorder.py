@@ -8,12 +8,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Sampler
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import Session, SessionRecord, SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import resolve_model
+from agentgym_rl.core import Sampler
+from agentgym_rl.gateway import (
+    AgentClients,
+    ChatFormat,
+    Gateway,
+    Session,
+    SessionRecord,
+    SessionSampling,
+)
+from agentgym_rl.models import resolve_model
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -6,11 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Split, Task, TaskSource
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import ConfigError, Group, Split, Task, TaskSource, Trajectory
 from agentgym_rl.storage.run_files import Run
 
 from .episode import Player

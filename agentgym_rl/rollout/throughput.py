@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agentgym_rl.core.messages import Used
-from agentgym_rl.gym.services import NO_SERVICES, Services
-from agentgym_rl.gym.verifier import VerifierPool, VerifierStats
+from agentgym_rl.gym import NO_SERVICES, Services, VerifierPool, VerifierStats
 from agentgym_rl.runtime.event_loop import LoopLag
 
 

@@ -9,17 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.cluster import ForkServer
 from agentgym_rl.cluster.processes import submitted
 from agentgym_rl.config import Config, OwnEngineConfig, TrainerConfig, load_config
-from agentgym_rl.core.errors import cause_of
-from agentgym_rl.engines.kind import kind_of
-from agentgym_rl.trainer.launch import rank_environment, rank_imports
+from agentgym_rl.core import cause_of
+from agentgym_rl.engines import kind_of
+from agentgym_rl.trainer import rank_environment, rank_imports
 
 from .parts import Forked, producer_kind
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
-    from agentgym_rl.report.progress import Progress
+    from agentgym_rl.report import Progress
 
     from .result import TrainResult
 
@@ -85,7 +85,7 @@ async def launch(
         forked = producer_kind(config).forked(config)
         with fork_server(config.own_engine, config.trainer, forked) as server:
             run = job()
-            from agentgym_rl.report.progress import reporting_to
+            from agentgym_rl.report import reporting_to
 
             resume = Path(os.path.abspath(resume)) if resume else None  # noqa: ASYNC240
             with reporting_to(progress, config.logging, total_steps=config.steps) as progress:

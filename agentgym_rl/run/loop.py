@@ -24,15 +24,10 @@ from functools import partial
 from pathlib import Path
 
 from agentgym_rl.config import WeightsConfig
-from agentgym_rl.controller.batches import shards_of
-from agentgym_rl.controller.controller import LOOK_EVERY_S, Controller
-from agentgym_rl.controller.publication import publish
-from agentgym_rl.controller.ranks import Ranks, RanksFailed
+from agentgym_rl.controller import LOOK_EVERY_S, Controller, Ranks, RanksFailed, publish, shards_of
 from agentgym_rl.controller.schedule import Due
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import TrainerError, WeightsError
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.core import Published, StepReport, TrainerError, WeightsError
+from agentgym_rl.runtime import together
 from agentgym_rl.storage.metrics import finite
 from agentgym_rl.storage.recovery import batches
 

@@ -15,46 +15,36 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym_rl.cluster.forking import Forks, ForkServer
-from agentgym_rl.cluster.processes import Processes, cluster_of
+from agentgym_rl.cluster import Forks, ForkServer, Processes, cluster_of
 from agentgym_rl.config import Config, dump_record
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.controller import Controller
-from agentgym_rl.controller.ranks import HttpRanks
-from agentgym_rl.controller.schedule import Plan
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, load_extension
-from agentgym_rl.core.task import TaskSource
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.evaluate.queue import EvalQueue
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.parts import turns_of
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import (
+from agentgym_rl.controller import Buffer, Controller, HttpRanks, Plan
+from agentgym_rl.core import ConfigError, TaskSource, extension_names, load_extension
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.evaluate import EvalQueue
+from agentgym_rl.fleet import Fleet, turns_of
+from agentgym_rl.models import (
     check_tokenizer,
     model_folder,
     reference_folder,
     weights_size,
+    with_model_defaults,
 )
-from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.additions import addition_kinds
-from agentgym_rl.runtime.atomic_file import replace_text
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.evaluations import EvalRecord
-from agentgym_rl.storage.metric_warnings import MetricWarnings
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import PhasesFile
-from agentgym_rl.storage.recovery import Recovered
-from agentgym_rl.storage.run_folder import (
+from agentgym_rl.report import Progress
+from agentgym_rl.rollout import addition_kinds
+from agentgym_rl.runtime import replace_text
+from agentgym_rl.storage import (
     EPISODES,
-    MARK,
-    create_run_dir,
+    EpisodeLog,
+    EvalRecord,
+    MetricsFile,
+    PhasesFile,
+    Recovered,
+    WeightsFolder,
     file_name,
-    held,
-    release_if_unused,
 )
+from agentgym_rl.storage.metric_warnings import MetricWarnings
+from agentgym_rl.storage.run_folder import MARK, create_run_dir, held, release_if_unused
 from agentgym_rl.storage.trackers import Trackers, open_trackers
-from agentgym_rl.storage.weights_folder import WeightsFolder
 
 from .loop import Loop
 from .parts import PREPARATIONS, Opened, Preparation

@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym_rl.cluster.forking import Forks
-from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.cluster import Forks, ProcessSpec
 from agentgym_rl.config import Config
-from agentgym_rl.core.extensions import extension_names, load_extension, only_one
+from agentgym_rl.core import extension_names, load_extension, only_one
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
-    from agentgym_rl.report.progress import Progress
-    from agentgym_rl.rollout.episode import Player
-    from agentgym_rl.rollout.groups import OpenGroups
-    from agentgym_rl.rollout.producer import Cursor, Producer
+    from agentgym_rl.report import Progress
+    from agentgym_rl.rollout import Cursor, OpenGroups, Player, Producer
 
     from .training import TrainingRun
 
@@ -74,7 +71,7 @@ class _InThisProcess(ProducerKind):
     def producer(
         self, run: TrainingRun, groups: OpenGroups, cursor: Cursor, player: Player
     ) -> Producer:
-        from agentgym_rl.rollout.producer import LocalProducer
+        from agentgym_rl.rollout import LocalProducer
 
         return LocalProducer(run.config.rollout, groups, cursor, player, seed=run.config.seed)
 

@@ -8,14 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agentgym_rl.controller.batches import batch_metrics, left_out
-from agentgym_rl.controller.controller import Controller
+from agentgym_rl.controller import Controller, TeachingWatch, batch_metrics
+from agentgym_rl.controller.batches import left_out
 from agentgym_rl.controller.schedule import Due
-from agentgym_rl.controller.teaching import TeachingWatch
-from agentgym_rl.core.batch import BatchShard, Intervals, StepReport
-from agentgym_rl.core.group import Group
+from agentgym_rl.core import BatchShard, Group, Intervals, StepReport
+from agentgym_rl.storage import StepPhases
 from agentgym_rl.storage.metrics import finite
-from agentgym_rl.storage.phases import StepPhases
 
 log = logging.getLogger(__name__)
 

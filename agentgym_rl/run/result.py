@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym_rl.config import TrainerConfig
+from agentgym_rl.controller import Controller
 from agentgym_rl.controller.batches import taught
-from agentgym_rl.controller.controller import Controller
-from agentgym_rl.evaluate.result import EvalResult
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.report.run import plot_reward
-from agentgym_rl.rollout.groups import FinishedGroups
-from agentgym_rl.rollout.throughput import Pace, SandboxPace, VerifierPace
-from agentgym_rl.storage.checkpoints import Retention, best_checkpoint
-from agentgym_rl.storage.evaluations import EvalRecord
-from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.evaluate import EvalResult
+from agentgym_rl.fleet import Fleet
+from agentgym_rl.report import plot_reward
+from agentgym_rl.rollout import FinishedGroups, Pace, SandboxPace, VerifierPace
+from agentgym_rl.storage import EvalRecord, Recovered, Retention, best_checkpoint
 from agentgym_rl.storage.run_folder import shown
 
 

@@ -13,34 +13,35 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, LaterVersion, dump_toml, free_keys, load_config, unset_keys
-from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.core.parse import parse_json, parse_toml
-from agentgym_rl.core.section import differences, flat
-from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core import (
+    ConfigError,
+    Task,
+    TaskSource,
+    TrainerError,
+    differences,
+    flat,
+    parse_json,
+    parse_toml,
+)
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import model_digests, model_folder, resolve_paths
-from agentgym_rl.storage.checkpoints import (
+from agentgym_rl.models import model_digests, model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.storage import (
+    EPISODES,
+    WARMED_UP,
+    EpisodeLog,
+    EvalRecords,
+    Recovered,
+    check_log,
     checksums,
-    list_checkpoints,
+    config_of,
     newest_checkpoint,
     read_manifest,
 )
-from agentgym_rl.storage.episode_log import EpisodeLog, check_log
+from agentgym_rl.storage.checkpoints import list_checkpoints
 from agentgym_rl.storage.episode_reader import explained
-from agentgym_rl.storage.evaluations import EvalRecords
 from agentgym_rl.storage.metrics import finite, rewrite_metrics
-from agentgym_rl.storage.recovery import NOTHING, Recovered, first_absent, recover
-from agentgym_rl.storage.run_folder import (
-    EPISODES,
-    MARK,
-    MODEL,
-    TASKS,
-    WARMED_UP,
-    build,
-    config_of,
-    shown,
-)
+from agentgym_rl.storage.recovery import NOTHING, first_absent, recover
+from agentgym_rl.storage.run_folder import MARK, MODEL, TASKS, build, shown
 
 log = logging.getLogger(__name__)
 

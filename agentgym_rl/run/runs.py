@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import model_folder, resolve_paths
+from agentgym_rl.models import model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.storage import RunSummary, find_runs
 from agentgym_rl.storage.run_files import Run
-from agentgym_rl.storage.run_list import RunSummary, find_runs
 
 __all__ = ["Run", "RunSummary", "find", "new", "temporary"]
 

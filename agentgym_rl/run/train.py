@@ -12,22 +12,29 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from pathlib import Path
 
-from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.cluster import ForkServer
 from agentgym_rl.config import Config
-from agentgym_rl.core.extensions import extension_names, load_extension
-from agentgym_rl.evaluate.during_training import Evaluator
-from agentgym_rl.evaluate.evaluate import EvalResult
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import model_folder, resolve_paths
-from agentgym_rl.report.progress import Progress
+from agentgym_rl.core import extension_names, load_extension
+from agentgym_rl.evaluate import EvalResult, Evaluator
+from agentgym_rl.models import model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.report import Progress
+from agentgym_rl.rollout import (
+    Draws,
+    FinishedGroups,
+    OpenGroups,
+    Player,
+    Producer,
+    TaskCursor,
+    check_prompts,
+    check_single_agent,
+    draws_of,
+    env_spec,
+    player_kind,
+    serving_policy,
+    specimen,
+    turns_of,
+)
 from agentgym_rl.rollout.config_checks import check
-from agentgym_rl.rollout.draws import Draws, draws_of
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.factory import env_spec, serving_policy, specimen, turns_of
-from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.players import check_single_agent, player_kind
-from agentgym_rl.rollout.producer import Producer, TaskCursor
-from agentgym_rl.rollout.prompt_lengths import check_prompts
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.storage.run_folder import record_tasks
 

@@ -22,24 +22,18 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym_rl.cluster.forking import Forks
-from agentgym_rl.cluster.health import LOOK_EVERY_S, Silence
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.cluster.restarts import Supervisor
+from agentgym_rl.cluster import Forks, LocalProcesses, Processes, Silence, Supervisor
+from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.controller.controller import Controller
-from agentgym_rl.controller.ranks import HttpRanks
-from agentgym_rl.core.errors import ConfigError, ProcessDied
-from agentgym_rl.evaluate.queue import EvalQueue
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.models.resolve import BUNDLED_MODELS, frozen_folders
-from agentgym_rl.runtime.tasks import together
-from agentgym_rl.storage.checkpoints import newest_checkpoint, read_manifest
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.controller import Controller, HttpRanks
+from agentgym_rl.core import ConfigError, ProcessDied
+from agentgym_rl.evaluate import EvalQueue
+from agentgym_rl.fleet import Fleet
+from agentgym_rl.models import BUNDLED_MODELS, frozen_folders
+from agentgym_rl.runtime import together
+from agentgym_rl.storage import EpisodeLog, Recovered, newest_checkpoint, read_manifest
 from agentgym_rl.storage.run_folder import shown
-from agentgym_rl.trainer.launch import trainer_processes, trial_process
+from agentgym_rl.trainer import trainer_processes, trial_process
 
 from .loop import Loop
 

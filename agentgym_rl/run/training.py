@@ -16,26 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from agentgym_rl.cluster.processes import Processes
+from agentgym_rl.cluster import Processes
 from agentgym_rl.config import Config
-from agentgym_rl.controller.api import RanksApi
+from agentgym_rl.controller import Controller, RanksApi
 from agentgym_rl.controller.concurrency import adapt
-from agentgym_rl.controller.controller import Controller
-from agentgym_rl.core.extensions import extension_names, load_extension
-from agentgym_rl.core.task import TaskSource
-from agentgym_rl.evaluate.queue import EvalQueue
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.loads import EngineLoads
-from agentgym_rl.gym.services import NO_SERVICES, Services
-from agentgym_rl.report.progress import Progress
+from agentgym_rl.core import TaskSource, extension_names, load_extension
+from agentgym_rl.evaluate import EvalQueue
+from agentgym_rl.fleet import EngineLoads, Fleet
+from agentgym_rl.gym import NO_SERVICES, Services
+from agentgym_rl.report import Progress
+from agentgym_rl.rollout import Draws, OpenGroups, Producer
 from agentgym_rl.rollout.additions import additions
-from agentgym_rl.rollout.draws import Draws
-from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.producer import Producer
-from agentgym_rl.runtime.http_server import App, serving
-from agentgym_rl.storage.checkpoints import Retention, prune
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.runtime import App, serving
+from agentgym_rl.storage import EpisodeLog, Recovered, Retention
+from agentgym_rl.storage.checkpoints import prune
 
 from .result import Played, TrainResult, summarize_training
 from .trainer_ranks import TrainerGroup

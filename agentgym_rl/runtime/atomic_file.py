@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 
 def unfinished_path(path: Path) -> Path:

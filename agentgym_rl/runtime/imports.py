@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 _TRIES = 10
 _SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
-from agentgym_rl.core.errors import StorageError
+from agentgym_rl.core import StorageError
 
 Statement = tuple[str, tuple[object, ...]]
 Run = Callable[[Sequence[Statement], bool], None]

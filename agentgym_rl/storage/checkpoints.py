@@ -30,9 +30,7 @@ from typing import Self
 import msgspec
 
 from agentgym_rl.config import LaterVersion, TrainerConfig, check_format
-from agentgym_rl.core.chat import is_dict
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.parse import parse_json
+from agentgym_rl.core import TrainerError, is_dict, parse_json
 
 from .evaluations import EvalRecord, EvalRecords
 

@@ -22,12 +22,16 @@ from contextlib import closing
 from pathlib import Path
 
 from agentgym_rl.config import FORMAT, LaterVersion
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.errors import ConfigError, StorageError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory, forks_json
+from agentgym_rl.core import (
+    ConfigError,
+    Group,
+    StepReport,
+    StorageError,
+    Task,
+    Trajectory,
+    forks_json,
+    parse_json,
+)
 
 from .batched_commits import GroupCommit, Statement, merged
 from .episode_reader import check_log_format

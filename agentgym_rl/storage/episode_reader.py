@@ -11,10 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agentgym_rl.config import check_format
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory, forks_json
+from agentgym_rl.core import ConfigError, Task, Trajectory, forks_json, parse_json
 
 
 class Facts(NamedTuple):

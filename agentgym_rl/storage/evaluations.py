@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.runtime.atomic_file import replace_text
+from agentgym_rl.core import parse_json
+from agentgym_rl.runtime import replace_text
 
 log = logging.getLogger(__name__)
 

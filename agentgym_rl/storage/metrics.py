@@ -8,9 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentgym_rl.core.errors import StorageError
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.runtime.atomic_file import replace_text
+from agentgym_rl.core import StorageError, parse_json
+from agentgym_rl.runtime import replace_text
 
 
 class MetricsFile:

@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agentgym_rl.core.errors import ConfigError, StorageError
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.core import ConfigError, StorageError, Trajectory, parse_json
 
 COMPUTE_PHASES = ("proximal", "values", "forward_backward", "optimizer", "critic")
 """The trainer phases that count as training for `overlap`."""

@@ -27,10 +27,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.core import ConfigError, Group, Trajectory, parse_json
 
 from .episode_log import EVALUATED
 from .episode_reader import explained, open_to_read

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core import StepReport
 
 from .episode_log import EpisodeLog
 from .metrics import MetricsFile, finite

@@ -16,8 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from agentgym_rl.config import Config, dump_record
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import TaskSource
+from agentgym_rl.core import ConfigError, TaskSource
 
 from .evaluations import FOLDER as EVALUATIONS
 from .evaluations import LINES as EVALUATION_LINES

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentgym_rl.config import ENGINES
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json, parse_toml
-from agentgym_rl.core.section import differences
+from agentgym_rl.core import ConfigError, differences, parse_json, parse_toml
 from agentgym_rl.runtime.frozen import state
 
 from .evaluations import LINES

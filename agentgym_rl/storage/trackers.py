@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from agentgym_rl.config import LoggingConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import is_function_path, load_extension
-from agentgym_rl.runtime.imports import import_function
+from agentgym_rl.core import ConfigError, is_function_path, load_extension
+from agentgym_rl.runtime import import_function
 
 log = logging.getLogger(__name__)
 

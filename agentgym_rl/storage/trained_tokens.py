@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from agentgym_rl.core.errors import ConfigError, StorageError
-from agentgym_rl.core.trajectory import FloatArray, Row
-from agentgym_rl.runtime.atomic_file import replacing
+from agentgym_rl.core import ConfigError, FloatArray, Row, StorageError
+from agentgym_rl.runtime import replacing
 
 FOLDER = "tokens"
 _NAME = re.compile(r"step-(\d{6,})\.rank-(\d+)\.npz")

@@ -28,18 +28,17 @@ from typing import Any
 
 import numpy as np
 
-from agentgym_rl.core.engine import version_label
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import (
-    Shapes,
-    Stored,
+from agentgym_rl.core import (
+    ConfigError,
+    WeightsError,
     base_checksum,
     check_shapes,
-    digest,
+    parse_json,
     read_stored,
     tensor_heads,
+    version_label,
 )
-from agentgym_rl.core.parse import parse_json
+from agentgym_rl.core.model_folder import Shapes, Stored, digest
 
 _log = logging.getLogger(__name__)
 

@@ -19,3 +19,41 @@ recompute.py    the computations of audits, after a run
 world.py        the ranks, and the messages between them
 usage.py        the time of each phase, and the use of the device
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .export import export_checkpoint as export_checkpoint
+    from .export import export_model as export_model
+    from .export import export_trained as export_trained
+    from .launch import rank_environment as rank_environment
+    from .launch import rank_imports as rank_imports
+    from .launch import trainer_processes as trainer_processes
+    from .launch import trial_process as trial_process
+    from .launch import warm_up_trainer as warm_up_trainer
+    from .model_term import Loading as Loading
+    from .model_term import ModelTerm as ModelTerm
+    from .objective import RankBatch as RankBatch
+    from .optim import learning_rate as learning_rate
+    from .optim import make_optimizer as make_optimizer
+    from .optim import set_learning_rate as set_learning_rate
+    from .optim import take_step as take_step
+    from .packed import PackedModel as PackedModel
+    from .policy import Policy as Policy
+    from .recompute import Recomputer as Recomputer
+    from .recompute import open_recomputer as open_recomputer
+    from .recompute import replay_batches as replay_batches
+    from .shard_tensors import MicroBatch as MicroBatch
+    from .shard_tensors import ShardTokens as ShardTokens
+    from .shard_tensors import accumulate as accumulate
+    from .shard_tensors import frozen_pass as frozen_pass
+    from .step import Stepper as Stepper
+    from .step import make_stepper as make_stepper
+    from .trainer import Trainer as Trainer
+    from .usage import Phases as Phases
+    from .world import World as World
+    from .world import join_world as join_world
+else:
+    from agentgym_rl.core.lazy import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

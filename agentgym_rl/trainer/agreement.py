@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import TrainerError
 
 from .policy import Policy
 from .shard_tensors import ShardTokens

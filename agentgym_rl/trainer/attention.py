@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 
 from agentgym_rl.algo.packing import Branches
 from agentgym_rl.algo.prefixes import MOST_COPIES
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import TrainerError
 
 SEGMENT_SDPA = "seg_rows"
 """The name under which transformers models find `segment_attention`; without "sdpa", which

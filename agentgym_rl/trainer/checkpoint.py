@@ -37,16 +37,10 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future as Written
 
 from agentgym_rl.config import FORMAT, Config, dump_toml
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import TrainerError
 from agentgym_rl.runtime.atomic_file import put, remove, unfinished_path
-from agentgym_rl.storage.checkpoints import (
-    MANIFEST,
-    Manifest,
-    Retention,
-    checksums,
-    prune,
-    read_manifest,
-)
+from agentgym_rl.storage import MANIFEST, Manifest, Retention, checksums, read_manifest
+from agentgym_rl.storage.checkpoints import prune
 
 from .model_term import ModelTerm
 from .policy import Policy

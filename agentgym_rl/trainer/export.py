@@ -15,24 +15,20 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import LoraConfig, load_config
-from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.storage.checkpoints import (
+from agentgym_rl.core import ConfigError, TrainerError, parse_json, tensor_heads
+from agentgym_rl.models import model_folder
+from agentgym_rl.runtime import replacing
+from agentgym_rl.storage import (
     MANIFEST,
     Retention,
     best_checkpoint,
-    check_whole,
+    config_of,
     newest_checkpoint,
     read_manifest,
 )
-from agentgym_rl.storage.run_folder import config_of, shown
-from agentgym_rl.weights.adapter import peft_tensors
-from agentgym_rl.weights.files import kinds_of
-from agentgym_rl.weights.parts import save_tensors
-from agentgym_rl.weights.source import SourceNames
+from agentgym_rl.storage.checkpoints import check_whole
+from agentgym_rl.storage.run_folder import shown
+from agentgym_rl.weights import SourceNames, kinds_of, peft_tensors, save_tensors
 
 from .checkpoint import load_checkpoint
 from .lora import Adapter

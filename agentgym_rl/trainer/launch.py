@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.cluster import ProcessSpec
 from agentgym_rl.config import EngineConfig, OwnEngineConfig, TrainerConfig, may_use_gpu
 
 _IMPORTS = ("agentgym_rl.trainer.main", "torch._dynamo")  # optimizers import the latter

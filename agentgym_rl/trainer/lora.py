@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from agentgym_rl.config import LoraConfig
-from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
-from agentgym_rl.core.model_folder import base_checksum
+from agentgym_rl.core import ConfigError, TrainerError, WeightsError, base_checksum
+from agentgym_rl.weights import LazyTensors, read_base
 from agentgym_rl.weights import adapter as version
-from agentgym_rl.weights.adapter import merged, read_base
-from agentgym_rl.weights.files import LazyTensors
+from agentgym_rl.weights.adapter import merged
 
 _NAME = "default"
 """The default adapter name of peft."""

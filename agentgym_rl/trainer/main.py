@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import ArlError, StorageError, TrainerError
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.storage.checkpoints import Retention, lineage_after
+from agentgym_rl.core import ArlError, BatchShard, Published, StepReport, StorageError, TrainerError
+from agentgym_rl.models import with_model_defaults
+from agentgym_rl.storage import Retention
+from agentgym_rl.storage.checkpoints import lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
-from agentgym_rl.weights.files import StoredVersion
+from agentgym_rl.weights import StoredVersion
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from agentgym_rl.algo.terms import Term
+from agentgym_rl.algo import Term
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 
 from .objective import RankBatch

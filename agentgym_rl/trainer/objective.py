@@ -10,21 +10,23 @@ from functools import partial, reduce
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.advantages import (
+from agentgym_rl.algo import (
+    BehaviorWeights,
+    LossTokens,
+    Tally,
+    Term,
+    TokenBatch,
+    aggregation_weights,
+    behavior_weights,
     episode_advantages,
+    largest_moment,
     moments_of,
+    own_advantages,
     shaped_rewards,
-    shuffled,
-    whitened,
 )
-from agentgym_rl.algo.aggregation import Tally, aggregation_weights
-from agentgym_rl.algo.kl import largest_moment
-from agentgym_rl.algo.losses import BehaviorWeights, LossTokens, behavior_weights
-from agentgym_rl.algo.own_advantage import TokenBatch, own_advantages
-from agentgym_rl.algo.terms import Term
+from agentgym_rl.algo.advantages import shuffled, whitened
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core.batch import BatchShard
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import BatchShard, TrainerError
 
 from .shard_tensors import MicroBatch, ShardTokens
 from .usage import Phases

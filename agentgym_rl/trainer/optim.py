@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from agentgym_rl.algo.aggregation import Tally
+from agentgym_rl.algo import Tally
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.core.extensions import is_function_path
-from agentgym_rl.runtime.imports import check_eight_bits, import_function
+from agentgym_rl.core import ConfigError, TrainerError, is_function_path
+from agentgym_rl.runtime import check_eight_bits, import_function
 
 from .sharding import local
 

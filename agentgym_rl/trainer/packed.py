@@ -11,19 +11,20 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from agentgym_rl.algo.packing import PackedRows, micro_batches
+from agentgym_rl.algo import PackedRows, micro_batches
 from agentgym_rl.config import LoraConfig, TrainerConfig
-from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.runtime.memory import give_back_memory
-from agentgym_rl.weights.files import Kind, KnownKinds, kinds_of
-from agentgym_rl.weights.source import (
+from agentgym_rl.core import ConfigError, Row, TrainerError
+from agentgym_rl.runtime import give_back_memory
+from agentgym_rl.weights import (
+    KnownKinds,
     Piece,
     SourceNames,
     inner_linears,
+    kinds_of,
     load_whole,
     set_own_attention,
 )
+from agentgym_rl.weights.files import Kind
 
 from .lora import Adapter
 from .packing_trial import (

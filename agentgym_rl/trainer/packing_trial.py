@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from agentgym_rl.algo.packing import PackedRows, lay_out
-from agentgym_rl.algo.rounding import relative_difference, tolerance
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.algo import PackedRows, relative_difference
+from agentgym_rl.algo.packing import lay_out
+from agentgym_rl.algo.rounding import tolerance
+from agentgym_rl.core import TrainerError
 
 from .attention import SEGMENT_SDPA, VARLEN
 from .sharding import KeptByLight

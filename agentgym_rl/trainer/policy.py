@@ -16,13 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.packing import Allowed, PackedRows
-from agentgym_rl.algo.routing import Routers, routers_of
+from agentgym_rl.algo import PackedRows, Routers, Tally, routers_of
+from agentgym_rl.algo.packing import Allowed
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.token_records import UNKNOWN_EXPERT
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.core import UNKNOWN_EXPERT, Row, TrainerError
 
 from .packed import PackedModel
 from .packing_trial import probe

@@ -21,27 +21,30 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import Config, OwnEngineConfig, WeightsConfig
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import Published, WeightsError
 from agentgym_rl.runtime.atomic_file import remove
-from agentgym_rl.storage.weights_folder import digest, version_name
-from agentgym_rl.weights.files import Kind, StoredVersion, combined, prune, stored
-from agentgym_rl.weights.gloo import Broadcasts
-from agentgym_rl.weights.parts import (
+from agentgym_rl.storage import version_name
+from agentgym_rl.storage.weights_folder import digest
+from agentgym_rl.weights import (
+    Broadcasts,
     PartsWriter,
-    Plan,
-    Version,
+    Piece,
+    PublicationFailed,
+    Publisher,
+    ReceiverKind,
+    SharedFiles,
+    StoredVersion,
+    Transport,
     copy_version,
     new_folder,
-    oldest,
     plan_parts,
+    receiver_kind,
+    recognized,
     stored_before,
     write_index,
 )
-from agentgym_rl.weights.publish import PublicationFailed, Publisher
-from agentgym_rl.weights.receivers import ReceiverKind, receiver_kind, recognized
-from agentgym_rl.weights.source import Piece
-from agentgym_rl.weights.transport import SharedFiles, Transport
+from agentgym_rl.weights.files import Kind, combined, prune, stored
+from agentgym_rl.weights.parts import Plan, Version, oldest
 
 from .policy import Policy
 

@@ -15,13 +15,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.core.batch import BatchShard
-from agentgym_rl.core.engine import parse_version
-from agentgym_rl.core.errors import TrainerError, WeightsError
-from agentgym_rl.core.trajectory import FloatArray, Row
-from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.files import fingerprint, opened_version
-from agentgym_rl.weights.source import multiplying_in
+from agentgym_rl.core import BatchShard, FloatArray, Row, TrainerError, WeightsError, parse_version
+from agentgym_rl.weights import fingerprint, is_adapter, multiplying_in, opened_version
+from agentgym_rl.weights.adapter import merged
 
 from .policy import Policy
 from .step import make_stepper

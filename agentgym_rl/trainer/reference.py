@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
-from agentgym_rl.algo.own_advantage import TokenBatch
+from agentgym_rl.algo import TokenBatch
 from agentgym_rl.config import KlConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.models.resolve import reference_folder
+from agentgym_rl.core import TrainerError
+from agentgym_rl.models import reference_folder
 
 from .model_term import Loading, ModelTerm
 from .objective import RankBatch

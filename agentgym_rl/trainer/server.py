@@ -27,12 +27,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from agentgym_rl.controller.ranks import MOVED, STILL, Metrics, answer
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.controller import MOVED, STILL, Metrics, answer
+from agentgym_rl.core import TrainerError
+from agentgym_rl.runtime import MSGPACK, Api, in_thread, is_secret, read_body, serving
 from agentgym_rl.runtime.http_client import call
-from agentgym_rl.runtime.http_server import MSGPACK, Api, bearer, is_secret, read_body, serving
-from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.weights.transport import own_address
+from agentgym_rl.runtime.http_server import bearer
+from agentgym_rl.weights import own_address
 
 _CALL_TIMEOUT_S = 90.0
 """The longest wait for an answer of the controller."""

@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.packing import PackedRows
-from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.algo import PackedRows
+from agentgym_rl.core import BatchRow, BatchShard, Row, TrainerError
 
 from .packed import PackedModel
 from .policy import PolicyBase

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from transformers import AttentionInterface
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.weights.source import is_linear, multiply_in
+from agentgym_rl.weights import is_linear, multiply_in
 
 from .attention import SEGMENT_SDPA, segment_attention
 from .world import World

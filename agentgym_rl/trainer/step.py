@@ -16,14 +16,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.aggregation import Tally, tally_mismatch, tally_weights
-from agentgym_rl.algo.losses import policy_loss
-from agentgym_rl.algo.own_parts import check_own_parts
-from agentgym_rl.algo.terms import Term, all_terms
+from agentgym_rl.algo import (
+    Tally,
+    Term,
+    all_terms,
+    check_own_parts,
+    policy_loss,
+    tally_mismatch,
+    tally_weights,
+)
 from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
-from agentgym_rl.core.batch import BatchShard
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.storage.checkpoints import Manifest
+from agentgym_rl.core import BatchShard, TrainerError
+from agentgym_rl.storage import Manifest
 
 from .checkpoint import load_checkpoint
 from .model_term import Loading, ModelTerm

@@ -14,15 +14,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from agentgym_rl.controller.batches import batch_metrics, shards_of
-from agentgym_rl.controller.publication import Engines, publish
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.group import Group
-from agentgym_rl.storage.checkpoints import Manifest, Retention
+from agentgym_rl.controller import Engines, batch_metrics, publish, shards_of
+from agentgym_rl.core import BatchShard, Group, Published, StepReport
+from agentgym_rl.storage import Manifest, Retention
 from agentgym_rl.storage.run_files import Run
+from agentgym_rl.weights import PublicationFailed, Publisher
 from agentgym_rl.weights.files import prune
-from agentgym_rl.weights.publish import PublicationFailed, Publisher
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash

@@ -18,12 +18,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentgym_rl.algo.own_parts import check_own_parts
+from agentgym_rl.algo import check_own_parts
 from agentgym_rl.config import Config, LoraConfig, load_config
-from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.core.model_folder import num_parameters
-from agentgym_rl.models.resolve import frozen_folders, model_folder
-from agentgym_rl.weights.source import load_whole
+from agentgym_rl.core import ConfigError, TrainerError, num_parameters
+from agentgym_rl.models import frozen_folders, model_folder
+from agentgym_rl.weights import load_whole
 
 from .lora import Adapter
 from .optim import check_optimizer

@@ -12,8 +12,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import nn
 
-from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.algo import PackedRows, Tally
 
 from .world import World
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from agentgym_rl.algo.advantages import Moments
-from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.algo import Moments
+from agentgym_rl.core import ConfigError, TrainerError
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 LOOPBACK = "lo"

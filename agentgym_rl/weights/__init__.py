@@ -14,3 +14,56 @@ gloo.py          transport: a broadcast over sockets (broadcast.py: the group, o
 Kinds of engines may have routes and transports of their own (arl_sglang/weight_routes.py,
 arl_vllm/native.py).
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .adapter import check_finite as check_finite
+    from .adapter import is_adapter as is_adapter
+    from .adapter import peft_tensors as peft_tensors
+    from .adapter import read_base as read_base
+    from .broadcast import BroadcastGroup as BroadcastGroup
+    from .engine_routes import RESUME_TIMEOUT_S as RESUME_TIMEOUT_S
+    from .engine_routes import EngineHttpError as EngineHttpError
+    from .engine_routes import Pause as Pause
+    from .engine_routes import RemoteEngine as RemoteEngine
+    from .files import KnownKinds as KnownKinds
+    from .files import LazyTensors as LazyTensors
+    from .files import Prepared as Prepared
+    from .files import StoredVersion as StoredVersion
+    from .files import bytes_of as bytes_of
+    from .files import fingerprint as fingerprint
+    from .files import kinds_of as kinds_of
+    from .files import opened_version as opened_version
+    from .files import whole_units as whole_units
+    from .gloo import Broadcasts as Broadcasts
+    from .parts import PartsWriter as PartsWriter
+    from .parts import copy_version as copy_version
+    from .parts import new_folder as new_folder
+    from .parts import plan_parts as plan_parts
+    from .parts import save_tensors as save_tensors
+    from .parts import stored_before as stored_before
+    from .parts import write_index as write_index
+    from .parts import write_version as write_version
+    from .publish import PublicationFailed as PublicationFailed
+    from .publish import Publisher as Publisher
+    from .receivers import ReceiverKind as ReceiverKind
+    from .receivers import receiver_kind as receiver_kind
+    from .receivers import recognized as recognized
+    from .source import Piece as Piece
+    from .source import SourceNames as SourceNames
+    from .source import inner_linears as inner_linears
+    from .source import is_linear as is_linear
+    from .source import load_whole as load_whole
+    from .source import multiply_in as multiply_in
+    from .source import multiplying_in as multiplying_in
+    from .source import set_own_attention as set_own_attention
+    from .transport import Publication as Publication
+    from .transport import SharedFiles as SharedFiles
+    from .transport import Transport as Transport
+    from .transport import own_address as own_address
+    from .transport import rank_offsets as rank_offsets
+else:
+    from agentgym_rl.core.lazy import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -15,9 +15,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import weight_files
-from agentgym_rl.storage.weights_folder import BASE, LORA_A, LORA_B, PREFIX, SCALING, check_adapter
+from agentgym_rl.core import ConfigError, WeightsError, weight_files
+from agentgym_rl.storage import BASE, LORA_A, LORA_B
+from agentgym_rl.storage.weights_folder import PREFIX, SCALING, check_adapter
 
 from .files import LazyTensors
 

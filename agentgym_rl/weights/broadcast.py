@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
 
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import WeightsError
 
 from .files import bytes_of, fingerprint, kinds_of
 

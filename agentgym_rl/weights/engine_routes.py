@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import PAUSE_PATHS, Interrupt, WeightsError
 from agentgym_rl.runtime.http_client import call
 
 if TYPE_CHECKING:

@@ -25,10 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import Heads, Stored, TensorHead, digest, read_header
+from agentgym_rl.core import ConfigError, TensorHead, WeightsError
+from agentgym_rl.core.model_folder import Heads, Stored, digest, read_header
 from agentgym_rl.runtime.atomic_file import remove
-from agentgym_rl.storage.weights_folder import INDEX, held, read_index, unreadable
+from agentgym_rl.storage import read_index
+from agentgym_rl.storage.weights_folder import INDEX, held, unreadable
 
 
 def stored(tensor: Tensor, data: np.ndarray | None = None) -> Stored:

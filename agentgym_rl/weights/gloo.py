@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import WeightsError
 
 from .adapter import is_adapter
 from .broadcast import BroadcastGroup

@@ -23,11 +23,12 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from agentgym_rl.core.engine import version_label
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import WeightsError, version_label
 from agentgym_rl.core.model_folder import digest, header_of
-from agentgym_rl.runtime.atomic_file import remove, replacing
-from agentgym_rl.storage.weights_folder import INDEX, seal, version_name
+from agentgym_rl.runtime import replacing
+from agentgym_rl.runtime.atomic_file import remove
+from agentgym_rl.storage import seal, version_name
+from agentgym_rl.storage.weights_folder import INDEX
 
 from .files import (
     DTYPES,

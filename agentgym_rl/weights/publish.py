@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from agentgym_rl.core.engine import Interrupt, Published, version_label
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import Interrupt, Published, WeightsError, version_label
 
 from .engine_routes import Pause, RemoteEngine
 from .transport import Publication, Recognize, Transport, as_it_is

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from agentgym_rl.config import ENGINES, EngineKind, WeightsConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import load_extension
+from agentgym_rl.core import ConfigError, load_extension
 
 from .engine_routes import RemoteEngine
 

@@ -22,9 +22,7 @@ from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.core.parse import parse_json
+from agentgym_rl.core import ConfigError, WeightsError, parse_json, tensor_heads
 
 from .files import Kind, LazyTensors, block_of, kinds_of
 

@@ -17,9 +17,8 @@ from urllib.parse import urlsplit
 
 from torch import Tensor
 
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.runtime.tasks import in_thread
+from agentgym_rl.core import Interrupt, WeightsError
+from agentgym_rl.runtime import in_thread
 
 from .engine_routes import Pause, RemoteEngine, Way
 from .files import Prepared, StoredVersion, prune

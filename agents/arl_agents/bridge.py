@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentgym_rl import Env, Message, ToolSpec
-from agentgym_rl.gym.tool_env.calls import text_of
+from agentgym_rl.gym.tool_env import text_of
 
 
 class EnvTools:

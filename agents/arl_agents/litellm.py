@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.gym.specs import Spec
-from agentgym_rl.runtime.imports import load_litellm
+from agentgym_rl.gym import Spec
+from agentgym_rl.runtime import load_litellm
 
 from .react import React
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl import Agent, Env, Message, Task, ToolSpec
-from agentgym_rl.gym.specs import Spec
+from agentgym_rl.gym import Spec
 
 from .bridge import EnvTools
 from .extras import import_extra

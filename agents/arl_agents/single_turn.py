@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl import Agent, Env, Task
-from agentgym_rl.gym.specs import Spec
+from agentgym_rl.gym import Spec
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl import Env, Message, Task
-from agentgym_rl.gym.specs import Spec
+from agentgym_rl.gym import Spec
 
 from .react import React, assistant_message, thoughts
 

@@ -18,16 +18,12 @@ import numpy as np
 
 from agentgym_rl import Agent, AgentError, Env, Step, Task
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Sampler
+from agentgym_rl.core import Row, Sampler
 from agentgym_rl.core.token_records import FORCED
-from agentgym_rl.core.trajectory import Row
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionRecord, SessionSampling
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_server import Receive, Scope, Send
+from agentgym_rl.runtime import Receive, Scope, Send
 from benchmarks.exactness_loops import views
 from benchmarks.exactness_loops.views import View
 

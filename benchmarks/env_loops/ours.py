@@ -17,13 +17,9 @@ from typing import Any
 
 import uvloop
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.registry import spec
-from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.rollout.episode import EpisodeEnv
+from agentgym_rl.core import ConfigError, Message, Task
+from agentgym_rl.gym import Env, EnvSpec, Step, spec
+from agentgym_rl.rollout import EpisodeEnv
 
 from .worker import TURNS, Case, serve
 

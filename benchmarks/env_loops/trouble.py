@@ -15,15 +15,12 @@ from typing import Any, ClassVar
 
 import uvloop
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.gateway.session.session import COUNTERS, SessionRecord, SessionSampling
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.gym.sync_env import SyncEnv
-from agentgym_rl.rollout.episode import Deadlines, Player
+from agentgym_rl.core import Message, Outcome, Task
+from agentgym_rl.gateway import SessionRecord, SessionSampling
+from agentgym_rl.gateway.session.session import COUNTERS
+from agentgym_rl.gym import Agent, Env, EnvSpec, Step, SyncEnv
+from agentgym_rl.rollout import Player
+from agentgym_rl.rollout.episode import Deadlines
 from benchmarks._toy import sized
 
 from .ours import ECHO, TALK, TASK, Echo

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 
 from .speech import TOOLS, conversation, reply, tool

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from agentgym_rl.core import NOT_SAMPLED, Row
 from agentgym_rl.core.token_records import FORCED
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 from .views import View
 

@@ -16,13 +16,10 @@ from arl_vllm.client import MAX_LOGPROBS, VllmEngine
 from torch import Tensor
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.weights.publish import Publisher
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.core import Interrupt
+from agentgym_rl.engines import Router
+from agentgym_rl.gateway import ChatFormat, Gateway, SessionRecord, SessionSampling
+from agentgym_rl.weights import Publisher, SharedFiles
 from benchmarks._common import say
 
 from .babbler import MAX_MODEL_LEN

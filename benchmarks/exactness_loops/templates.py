@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "gateway"))

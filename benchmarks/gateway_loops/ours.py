@@ -19,13 +19,10 @@ from typing import Any
 import uvloop
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.engines.client.client import HttpEngine
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import Session, SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.engines import HttpEngine, Router
+from agentgym_rl.gateway import ChatFormat, Gateway, Session, SessionSampling
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.gc_pacing import paced_collections
+from agentgym_rl.runtime import paced_collections
 
 _CONTEXT = 1 << 17
 

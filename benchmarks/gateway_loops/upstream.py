@@ -15,8 +15,9 @@ import sys
 import msgspec
 import uvloop
 
-from agentgym_rl.core.engine import version_label
-from agentgym_rl.runtime.http_server import Receive, Scope, Send, read_body, reply, serving
+from agentgym_rl.core import version_label
+from agentgym_rl.runtime import Receive, Scope, Send, read_body, serving
+from agentgym_rl.runtime.http_server import reply
 
 from .texts import ids_of, text_of, tokenizer
 

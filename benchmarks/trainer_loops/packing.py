@@ -13,13 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentgym_rl.algo import PackedRows, pack_rows
 from agentgym_rl.algo.balance import balance
-from agentgym_rl.algo.packing import PackedRows, pack_rows
-from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens, accumulate
-from agentgym_rl.trainer.world import World
+from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row
+from agentgym_rl.trainer import MicroBatch, Policy, ShardTokens, World, accumulate
 from benchmarks._toy import sized
 
 VOCAB = 640

@@ -91,8 +91,7 @@ def _words() -> Iterator[str]:
 
 def ours(args: argparse.Namespace) -> None:
     from agentgym_rl.config import load_config
-    from agentgym_rl.trainer.step import make_stepper
-    from agentgym_rl.trainer.world import join_world
+    from agentgym_rl.trainer import join_world, make_stepper
 
     config = load_config(
         None,
@@ -136,8 +135,7 @@ class OurCommands:
         raise ValueError(word)
 
     def _shard(self, number: int, *, flat: bool) -> Any:
-        from agentgym_rl.core.batch import BatchRow, BatchShard
-        from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+        from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row
 
         samples = batch(self._args, self._stepper.policy.vocab_size, flat=flat)
         items: list[BatchRow] = []
@@ -167,7 +165,7 @@ class OurCommands:
         )
 
     def _train(self, number: int, *, flat: bool) -> dict[str, Any]:
-        from agentgym_rl.trainer.usage import Phases
+        from agentgym_rl.trainer import Phases
 
         policy, shard, phases = self._stepper.policy, self._shard(number, flat=flat), Phases()
         flops, computed = policy.flops, policy.computed_tokens
@@ -181,15 +179,15 @@ class OurCommands:
         }
 
     def _logprobs(self, number: int) -> dict[str, Any]:
-        from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
+        from agentgym_rl.trainer import ShardTokens, frozen_pass
 
         policy, shard = self._stepper.policy, self._shard(number, flat=False)
         tokens = ShardTokens.from_shard(shard, vocab_size=policy.vocab_size)
         return {"logprobs": frozen_pass(policy, policy.logprobs, tokens).tolist()}
 
     def _publish(self, number: int) -> dict[str, Any]:
+        from agentgym_rl.weights import write_version
         from agentgym_rl.weights.files import prune
-        from agentgym_rl.weights.parts import write_version
 
         folder = self._scratch / "weights"
         folder.mkdir(exist_ok=True)
@@ -198,7 +196,7 @@ class OurCommands:
         return {}
 
     def _checkpoint(self, number: int) -> dict[str, Any]:
-        from agentgym_rl.storage.checkpoints import Retention
+        from agentgym_rl.storage import Retention
         from agentgym_rl.trainer.checkpoint import Checkpoints
 
         checkpoints = Checkpoints(

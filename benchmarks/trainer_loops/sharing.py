@@ -21,11 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from agentgym_rl.algo.packing import micro_batches
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import MicroBatch, accumulate
-from agentgym_rl.trainer.world import World, join_world
+from agentgym_rl.algo import micro_batches
+from agentgym_rl.core import Row
+from agentgym_rl.trainer import MicroBatch, Policy, World, accumulate, join_world
 from benchmarks._toy import sized
 
 from .packing import VOCAB, row

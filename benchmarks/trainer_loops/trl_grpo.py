@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import Task
 
 GROUPS, GROUP_SIZE, MINIBATCHES = 8, 8, 4
 

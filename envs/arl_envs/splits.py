@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 
 
 def split_of(question: str) -> Split:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.core.trajectory import BoolArray, FloatArray, Row
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import BoolArray, FloatArray, Row, WeightsError
+from agentgym_rl.storage import EpisodeReader
 
 from .tokens import Index, Tokens, UpdatePosition
 from .verdict import Evidence, Rule, distances
 
 if TYPE_CHECKING:
-    from agentgym_rl.trainer.recompute import Recomputer
+    from agentgym_rl.trainer import Recomputer
 
 OnProgress = Callable[[int], None]
 """A callback that receives the number of tokens recomputed since its previous call."""

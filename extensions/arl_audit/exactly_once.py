@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import LaterVersion, check_format
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json, parse_toml
+from agentgym_rl.core import ConfigError, parse_json, parse_toml
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.trajectory import FloatArray
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.storage.episode_reader import EpisodeReader, Reward
-from agentgym_rl.storage.run_folder import config_of
+from agentgym_rl.core import ConfigError, FloatArray, Interrupt, WeightsError
+from agentgym_rl.models import model_folder
+from agentgym_rl.storage import EpisodeReader, config_of
+from agentgym_rl.storage.episode_reader import Reward
 
 from .diagnosis import OnProgress, Recompute, diagnose
 from .tokens import Index, Tokens
@@ -72,7 +70,7 @@ def audit(
         tokens = Tokens.collect(reader, reader.episode_ids(untrained=untrained))
         _check(run, tokens, untrained=untrained)
         # torch, not for the mistakes above
-        from agentgym_rl.trainer.recompute import open_recomputer
+        from agentgym_rl.trainer import open_recomputer
 
         with open_recomputer(
             config.trainer,

@@ -27,21 +27,23 @@ from agentgym_rl.config import (
     SandboxConfig,
     VerifierConfig,
 )
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import Split, Task, length_of
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.core import (
+    ConfigError,
+    EnvError,
+    InfraError,
+    Message,
+    Outcome,
+    Split,
+    Task,
+    Trajectory,
+    length_of,
+)
+from agentgym_rl.gateway import AgentClients, ApiError, SessionSampling
 from agentgym_rl.gateway.messages import call_id
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.services import Services
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.gym import Env, EnvSpec, Services, registry
 from agentgym_rl.gym.wrappers import Wrapper
-from agentgym_rl.rollout.episode import Player, play_with_retries
-from agentgym_rl.rollout.factory import env_spec, make_player, services, specimen
+from agentgym_rl.rollout import Player, env_spec, make_player, play_with_retries, specimen
+from agentgym_rl.rollout.factory import services
 from agentgym_rl.rollout.producer import drawn
 
 _AT_ONCE = 8

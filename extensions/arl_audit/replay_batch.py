@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentgym_rl.config import AlgoConfig, load_config
-from agentgym_rl.controller.batches import split_batch
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.storage.checkpoints import newest_checkpoint, read_manifest
+from agentgym_rl.controller import split_batch
+from agentgym_rl.core import ConfigError, parse_json
+from agentgym_rl.models import model_folder
+from agentgym_rl.storage import config_of, newest_checkpoint, read_manifest
 from agentgym_rl.storage.episode_reader import explained, open_to_read
 from agentgym_rl.storage.recovery import batches
-from agentgym_rl.storage.run_folder import build, config_of, shown
+from agentgym_rl.storage.run_folder import build, shown
 
 LOSS_TOLERANCE = 1e-4
 """The tolerance, relative and absolute, for a run of several ranks, equal only up to rounding."""
@@ -47,7 +46,7 @@ def replay(
     checkpoint = newest_checkpoint(run / "checkpoints", at_most=step)
     first = read_manifest(checkpoint).step if checkpoint else 0
     found = batches(run / "episodes.db", first=first, last=step)
-    from agentgym_rl.trainer.recompute import replay_batches  # torch
+    from agentgym_rl.trainer import replay_batches  # torch
 
     replayed = replay_batches(
         config,

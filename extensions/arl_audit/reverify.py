@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EpisodeError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.services import Services
-from agentgym_rl.rollout.episode import RETRY_AFTER_S, UNPAID, EpisodeEnv
-from agentgym_rl.rollout.factory import env_spec, services, specimen
-from agentgym_rl.runtime.atomic_file import new_file
-from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.run_folder import config_of
+from agentgym_rl.core import (
+    ConfigError,
+    EpisodeError,
+    InfraError,
+    Message,
+    Outcome,
+    Task,
+    Trajectory,
+)
+from agentgym_rl.gym import Env, Services, Step
+from agentgym_rl.rollout import EpisodeEnv, env_spec, specimen
+from agentgym_rl.rollout.episode import RETRY_AFTER_S, UNPAID
+from agentgym_rl.rollout.factory import services
+from agentgym_rl.runtime import new_file
+from agentgym_rl.storage import EpisodeReader, config_of
 
 _SAME = {"rel_tol": 1e-9, "abs_tol": 1e-9}
 _SHOWN_CHARS = 300

@@ -22,12 +22,10 @@ from typing import Any, Literal
 import numpy as np
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Split, Task
-from agentgym_rl.core.trajectory import IGNORED, Row, Trajectory
-from agentgym_rl.runtime.atomic_file import new_file
-from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.run_folder import config_of
+from agentgym_rl.core import ConfigError, Row, Split, Task, Trajectory
+from agentgym_rl.core.trajectory import IGNORED
+from agentgym_rl.runtime import new_file
+from agentgym_rl.storage import EpisodeReader, config_of
 
 Form = Literal["messages", "tokens"]
 Kind = Literal["sft", "filtered", "pairs", "kto"]

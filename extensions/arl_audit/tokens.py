@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.core.token_records import UNKNOWN_EXPERT, Experts
-from agentgym_rl.core.trajectory import NOT_SAMPLED, BoolArray, FloatArray, IntArray, Row
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import NOT_SAMPLED, UNKNOWN_EXPERT, BoolArray, FloatArray, IntArray, Row
+from agentgym_rl.core.token_records import Experts
+from agentgym_rl.storage import EpisodeReader
 
 Index = npt.NDArray[np.int64]
 """The indices of some of the N tokens."""

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.core.trajectory import BoolArray, FloatArray
+from agentgym_rl.core import BoolArray, FloatArray, Interrupt
 
 from .tokens import Index, Tokens, UpdatePosition
 

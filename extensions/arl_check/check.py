@@ -6,17 +6,17 @@ import textwrap
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from agentgym_rl.cli.command import (
+from agentgym_rl.cli import (
     Command,
     config_flag,
     data_flag,
     json_flag,
     key_flag,
     load_configuration,
+    print_json,
     sandbox_flag,
 )
-from agentgym_rl.cli.output import print_json
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime import log
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def check(args: Namespace) -> int:
     Raises:
         ConfigError: no such environment or criterion, or a number out of range.
     """
-    from agentgym_rl.rollout.factory import env_spec
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.rollout import env_spec
+    from agentgym_rl.runtime import run_interruptible
     from arl_check.report import summary_line, tally_line
     from arl_check.run import check_env
 

@@ -13,8 +13,8 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
-from agentgym_rl.core.task import Split
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.core import Split
+from agentgym_rl.gym import EnvSpec
 
 from .support import Closing, Wanted, first_tasks, started, task_text
 

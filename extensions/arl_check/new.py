@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from agentgym_rl.cli.command import Command, json_flag
-from agentgym_rl.cli.output import print_result
+from agentgym_rl.cli import Command, json_flag, print_result
 
 _HELP = """\
 Write a small package with an environment of your own (docs/environments.md), or

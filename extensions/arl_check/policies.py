@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from agentgym_rl.core.chat import Message, ToolSpec, is_dict, is_mapping
+from agentgym_rl.core import Message, ToolSpec, is_dict, is_mapping
 from agentgym_rl.gym.tool_env import text_of
 
 _MAX_DEPTH = 4

@@ -15,12 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import SandboxConfig, VerifierConfig
-from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.gym.sync_env import SyncEnv
+from agentgym_rl.core import ConfigError, InfraError, Task
+from agentgym_rl.gym import Env, EnvSpec, SyncEnv, registry
 
 from .criteria import CRITERIA
 from .policies import IDLE, ORACLE, Policy, View

@@ -8,12 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import InfraError
-from agentgym_rl.core.task import Split, Task, TaskSource
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.specs import EnvSpec, Spec, wrapped
-from agentgym_rl.gym.sync_env import SyncEnv, to_async
+from agentgym_rl.core import InfraError, Message, Split, Task, TaskSource
+from agentgym_rl.gym import Env, EnvSpec, Spec, Step, SyncEnv
+from agentgym_rl.gym.specs import wrapped
+from agentgym_rl.gym.sync_env import to_async
 from agentgym_rl.gym.wrappers import StepTimeout
 
 from .elsewhere import Elsewhere, look_elsewhere

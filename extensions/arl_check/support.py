@@ -19,11 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import SandboxConfig, VerifierConfig
-from agentgym_rl.core.chat import Message, is_mapping, is_tuple
-from agentgym_rl.core.errors import InfraError
-from agentgym_rl.core.task import Task, TaskSource
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.services import running_services
+from agentgym_rl.core import InfraError, Message, Task, TaskSource, is_mapping, is_tuple
+from agentgym_rl.gym import Env, Step, running_services
 from agentgym_rl.gym.wrappers import Wrapper, within
 
 

@@ -11,20 +11,22 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Raw
 
-from agentgym_rl.gateway.dialects import (
-    Count,
+from agentgym_rl.gateway import (
+    ApiError,
+    ChatRequest,
     Dialect,
+    Event,
     Question,
     Reply,
     Route,
+    Session,
+    ToolCall,
+    WireFormat,
     Writer,
     typed_event,
 )
-from agentgym_rl.gateway.dialects.formats import Served, WireFormat
-from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.parsers import Event, ToolCall
-from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.dialects import Count
+from agentgym_rl.gateway.dialects.formats import Served
 
 from .messages_request import Wrapped, count_request, reply_request
 from .messages_threads import ThreadRequest, keep

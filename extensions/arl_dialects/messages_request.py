@@ -22,20 +22,22 @@ import msgspec
 from msgspec import Meta, Raw, Struct, field, structs
 from msgspec.structs import replace
 
-from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
-from agentgym_rl.gateway.messages import TURN, without_billing
-from agentgym_rl.gateway.request.body import decode
-from agentgym_rl.gateway.request.chat_request import (
-    MAX_TOP_K,
+from agentgym_rl.gateway import (
+    ApiError,
     ChatRequest,
-    continues,
-    form_of,
+    Offer,
+    PartReader,
+    Session,
+    Unreadable,
+    bad_request,
+    unsupported,
+    without_billing,
 )
+from agentgym_rl.gateway.messages import TURN
+from agentgym_rl.gateway.request.body import decode
+from agentgym_rl.gateway.request.chat_request import MAX_TOP_K, continues, form_of
 from agentgym_rl.gateway.request.client_sampling import body_left_to_session
-from agentgym_rl.gateway.request.offered_tools import Offer
 from agentgym_rl.gateway.request.offered_tools import ToolChoice as Choice
-from agentgym_rl.gateway.request.unreadable import PartReader, Unreadable
-from agentgym_rl.gateway.session.session import Session
 
 from .messages_threads import OF_THREAD, Thread, earlier_of, fields_of, threaded
 

@@ -16,11 +16,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from agentgym_rl.gateway.dialects import Reply
-from agentgym_rl.gateway.errors import ApiError, bad_request
+from agentgym_rl.gateway import ApiError, ChatRequest, Reply, Session, bad_request
 from agentgym_rl.gateway.messages import TURN, text_of
-from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.session.session import Session
 
 from .stored import StoredResponse, Threads
 

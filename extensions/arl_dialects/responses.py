@@ -14,23 +14,25 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentgym_rl.gateway.dialects import (
-    Count,
+from agentgym_rl.gateway import (
+    ApiError,
+    ChatRequest,
     Dialect,
+    Event,
     Question,
+    Reasoning,
     Reply,
     Route,
+    Session,
+    ToolCall,
+    WireFormat,
     Writer,
-    total_usage,
     typed_event,
 )
-from agentgym_rl.gateway.dialects.formats import Served, WireFormat
-from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.dialects import Count, total_usage
+from agentgym_rl.gateway.dialects.formats import Served
 from agentgym_rl.gateway.messages import TURN
-from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
-from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.offered_tools import text_of_call
-from agentgym_rl.gateway.session.session import Session
 
 from .responses_items import item_id
 from .responses_request import ResponsesRequest, read_request

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.errors import bad_request
-from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys, without_billing
+from agentgym_rl.gateway import PartReader, Unreadable, bad_request, without_billing
+from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys
 from agentgym_rl.gateway.request.offered_tools import arguments_of_text
-from agentgym_rl.gateway.request.unreadable import LEFT_OUT, PartReader, Unreadable
+from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 
 _ID = re.compile(r"(?:msg|rs|fc|ctc)_(.*)_\d+", re.DOTALL)
 _ROLES = {

@@ -15,25 +15,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
-from agentgym_rl.gateway.messages import without_billing
-from agentgym_rl.gateway.request.body import (
-    boolean,
-    given_fields,
-    integer,
-    number,
-    refuse_unknown,
-    string,
-)
-from agentgym_rl.gateway.request.chat_request import (
+from agentgym_rl.gateway import (
+    ApiError,
     ChatRequest,
-    effort_kwargs,
-    form_of,
-    read_format,
+    Offer,
+    Session,
+    bad_request,
+    given_fields,
+    left_to_session,
+    refuse_unknown,
+    unsupported,
+    without_billing,
 )
-from agentgym_rl.gateway.request.client_sampling import left_to_session
-from agentgym_rl.gateway.request.offered_tools import Offer
-from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.request.body import boolean, integer, number, string
+from agentgym_rl.gateway.request.chat_request import effort_kwargs, form_of, read_format
 
 from .responses_items import ItemReader, string_field
 from .stored import Conversation, Conversations, Responses, StoredResponse, stored_item

@@ -13,10 +13,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from agentgym_rl.gateway import (
+    ApiError,
+    Session,
+    bad_request,
+    given_fields,
+    refuse_unknown,
+    unsupported,
+)
 from agentgym_rl.gateway.dialects import ResourceRequest, Resources
-from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
-from agentgym_rl.gateway.request.body import given_fields, refuse_unknown
-from agentgym_rl.gateway.session.session import Session
 
 from .responses_items import ItemReader
 from .responses_request import found_conversation, read_metadata

@@ -15,8 +15,8 @@ from itertools import islice
 from operator import eq
 from typing import Any, TypeVar
 
-from agentgym_rl.gateway.session.session import Session
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.gateway import Session
+from agentgym_rl.runtime import LruDict
 
 Message = Mapping[str, Any]
 Item = Mapping[str, Any]

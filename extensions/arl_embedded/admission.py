@@ -11,7 +11,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from agentgym_rl.engines import protocol
-from agentgym_rl.runtime.grammars import Constraint
+from agentgym_rl.runtime import Constraint
 
 from .request import Request, Sampling, StopStrings
 from .sampler import random_key

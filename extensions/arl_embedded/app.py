@@ -18,10 +18,11 @@ import msgspec
 import numpy as np
 
 import agentgym_rl
-from agentgym_rl.core.errors import EngineError, WeightsError
+from agentgym_rl.core import EngineError, WeightsError
 from agentgym_rl.engines import protocol
-from agentgym_rl.models.resolve import tokenizer_hash
-from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, Send, read_body, reply
+from agentgym_rl.models import tokenizer_hash
+from agentgym_rl.runtime import BodyTooLarge, Receive, Scope, Send, read_body
+from agentgym_rl.runtime.http_server import reply
 
 from .admission import HttpError
 from .decoder import read_tags

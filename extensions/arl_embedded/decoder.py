@@ -12,12 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.engine import Memory, SleepLevel
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.runtime.memory import give_back_memory
-from agentgym_rl.weights.adapter import check_finite
-from agentgym_rl.weights.files import LazyTensors
-from agentgym_rl.weights.source import SourceNames
+from agentgym_rl.core import SleepLevel, WeightsError
+from agentgym_rl.core.engine import Memory
+from agentgym_rl.runtime import give_back_memory
+from agentgym_rl.weights import LazyTensors, SourceNames, check_finite
 
 from .admission import HttpError
 from .cache import CopyableKV

@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from agentgym_rl.core.engine import Memory, SleepLevel
-from agentgym_rl.core.errors import too_slow
+from agentgym_rl.core import SleepLevel, too_slow
+from agentgym_rl.core.engine import Memory
 from agentgym_rl.engines import protocol
-from agentgym_rl.runtime.grammars import Constraint, GrammarCompiler, GrammarError
-from agentgym_rl.runtime.memory import give_back_memory
+from agentgym_rl.runtime import Constraint, GrammarCompiler, give_back_memory, in_thread
+from agentgym_rl.runtime.grammars import GrammarError
 from agentgym_rl.runtime.pausable_clock import AwakeTime
-from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.files import opened_version, whole_units
+from agentgym_rl.weights import is_adapter, opened_version, whole_units
+from agentgym_rl.weights.adapter import merged
 
 from .admission import Admission, HttpError
 from .decoder import Swap

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.engines.protocol import VersionSpan
+from agentgym_rl.engines import VersionSpan
 
 from .request import Request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from agentgym_rl.config import EngineConfig, OwnEngineConfig, may_use_gpu
-from agentgym_rl.engines.kind import Launch, OwnKind
+from agentgym_rl.engines import Launch, OwnKind
 
 from .section import EmbeddedEngineConfig
 
@@ -44,7 +44,7 @@ class EmbeddedKind(OwnKind):
     def serve_reward_model(
         self, model: str, engine: OwnEngineConfig, *, host: str, port: int
     ) -> None:
-        from agentgym_rl.models.resolve import resolve_model
+        from agentgym_rl.models import resolve_model
 
         from .reward_model import serve
 

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import torch
 
-from agentgym_rl.core.engine import Memory, SleepLevel
-from agentgym_rl.core.errors import EngineError
+from agentgym_rl.core import EngineError, SleepLevel
+from agentgym_rl.core.engine import Memory
 
 from .admission import HttpError
 from .batch import Batch, Step

@@ -12,10 +12,8 @@ from pathlib import Path
 import torch
 import uvloop
 
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.runtime.signals import stop_signal
-from agentgym_rl.runtime.tasks import first_of
+from agentgym_rl.core import EngineError
+from agentgym_rl.runtime import first_of, serving, stop_signal
 
 from .app import App
 from .engine import EmbeddedEngine

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo import rounding
-from agentgym_rl.algo.routing import Routers, routers_of
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.models.resolve import weights_size
-from agentgym_rl.weights.files import LazyTensors
-from agentgym_rl.weights.source import inner_linears, load_whole, multiply_in
+from agentgym_rl.algo import Routers, rounding, routers_of
+from agentgym_rl.core import ConfigError
+from agentgym_rl.models import weights_size
+from agentgym_rl.weights import LazyTensors, inner_linears, load_whole, multiply_in
 
 from .batch import SlotKV, segments
 from .cache import KVPiece

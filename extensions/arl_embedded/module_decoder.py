@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from agentgym_rl.algo.routing import Routers
-from agentgym_rl.core.token_records import UNKNOWN_EXPERT
+from agentgym_rl.algo import Routers
+from agentgym_rl.core import UNKNOWN_EXPERT
 
 from .batch import SlotKV
 from .cache import causal_mask, token_places

@@ -13,10 +13,9 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from agentgym_rl.core.engine import FinishReason
-from agentgym_rl.engines import protocol
-from agentgym_rl.engines.protocol import VersionSpan
-from agentgym_rl.runtime.grammars import Constraint
+from agentgym_rl.core import FinishReason
+from agentgym_rl.engines import VersionSpan, protocol
+from agentgym_rl.runtime import Constraint
 
 
 class StopStrings:

@@ -28,10 +28,9 @@ from starlette.responses import Response
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import agentgym_rl
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.engines import protocol
-from agentgym_rl.runtime.http_server import Api, BodyTooLarge, json_response, read_body, serving
-from agentgym_rl.runtime.signals import stop_signal
+from agentgym_rl.runtime import Api, BodyTooLarge, json_response, read_body, serving, stop_signal
 
 from .model import context_limit, pick_device
 from .section import EmbeddedEngineConfig

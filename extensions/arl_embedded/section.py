@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from agentgym_rl.config.engine import Device, OwnEngineConfig
-from agentgym_rl.core.section import Anytime, OnResume
+from agentgym_rl.core import Anytime, OnResume
 
 
 class EmbeddedEngineConfig(OwnEngineConfig):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from agentgym_rl.config import Config, EndpointConfig, GatewayConfig, ModelConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.rollout.endpoints import EndpointKind
+from agentgym_rl.core import ConfigError
+from agentgym_rl.rollout import EndpointKind
 
 if TYPE_CHECKING:
-    from agentgym_rl.rollout.episode import Player
+    from agentgym_rl.rollout import Player
     from arl_endpoints.upstream import Upstream
 
 
@@ -64,7 +64,7 @@ class OpenAIEndpoint(EndpointKind):
             ConfigError: no model is named, the API key is missing, a key does not apply here, or
                 `check_parts` fails.
         """
-        from agentgym_rl.rollout.config_checks import check_parts
+        from agentgym_rl.rollout import check_parts
 
         place = self.place(engine)
         if config.model.path == ModelConfig().path:
@@ -109,8 +109,9 @@ class OpenAIEndpoint(EndpointKind):
     async def serving(
         self, config: Config, engine: EndpointConfig, *, advice: str = ""
     ) -> AsyncGenerator[Player]:
-        from agentgym_rl.gateway.client import AgentClients
-        from agentgym_rl.rollout.factory import env_spec, make_player, services
+        from agentgym_rl.gateway import AgentClients
+        from agentgym_rl.rollout import env_spec, make_player
+        from agentgym_rl.rollout.factory import services
         from arl_endpoints.relay import Relay
 
         timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s

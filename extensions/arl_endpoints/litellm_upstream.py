@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.config import EndpointConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.imports import environment_secrets, load_litellm
+from agentgym_rl.core import ConfigError
+from agentgym_rl.runtime import environment_secrets, load_litellm
 
 from .upstream import TRANSIENT, Upstream
 

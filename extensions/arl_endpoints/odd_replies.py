@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from agentgym_rl.core.chat import is_dict, is_list
-from agentgym_rl.gateway.messages import text_of, thoughts_of, without_thoughts
-from agentgym_rl.gateway.parsers.calls_in_text import has_call
-from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.core import is_dict, is_list
+from agentgym_rl.gateway import has_call, thoughts_of, without_thoughts
+from agentgym_rl.gateway.messages import text_of
+from agentgym_rl.runtime import Repeated
 
 Odd = Literal["filtered_turns", "empty_turns", "text_calls"]
 

@@ -17,20 +17,28 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.config import EndpointConfig, GatewayConfig
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.gateway.dialects import Dialect, OnEvents, deliver, kept_alive
+from agentgym_rl.core import EngineError
+from agentgym_rl.gateway import (
+    ChatRequest,
+    Dialect,
+    Session,
+    SessionSampling,
+    SessionServer,
+    bad_request,
+    json_object,
+    left_to_session,
+    unsupported,
+)
+from agentgym_rl.gateway.dialects import OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.formats import Served
-from agentgym_rl.gateway.errors import Withheld, bad_request, unsupported
-from agentgym_rl.gateway.request.body import json_object
-from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ChatRequest, ReplyForm
-from agentgym_rl.gateway.request.client_sampling import Sampling, left_to_session
+from agentgym_rl.gateway.errors import Withheld
+from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ReplyForm
+from agentgym_rl.gateway.request.client_sampling import Sampling
 from agentgym_rl.gateway.request.offered_tools import Tools
 from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 from agentgym_rl.gateway.retries_and_hangups import Exchange
-from agentgym_rl.gateway.server.gateway import SessionServer
-from agentgym_rl.gateway.session.session import Session, SessionSampling
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.runtime import ENGINE_CLOCK
 
 from .odd_replies import ADVICE, OddReplies
 from .session import RelayedTurn, RelaySession, StreamedMessage

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.dialects import Reply
+from agentgym_rl.gateway import Event, Reasoning, Reply, Session, SessionRecord, ToolCall
 from agentgym_rl.gateway.errors import session_closed
 from agentgym_rl.gateway.messages import (
     REASONING,
@@ -27,8 +27,6 @@ from agentgym_rl.gateway.messages import (
     request_of,
     text_of,
 )
-from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
-from agentgym_rl.gateway.session.session import Session, SessionRecord
 
 from .odd_replies import Odd, oddity
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import msgspec
 
 from agentgym_rl.config import EndpointConfig
-from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.gateway.errors import ApiError, Withheld
-from agentgym_rl.runtime.http_client import bound_response
+from agentgym_rl.core import ConfigError, EngineError
+from agentgym_rl.gateway import ApiError
+from agentgym_rl.gateway.errors import Withheld
+from agentgym_rl.runtime import bound_response
 
 from .odd_replies import withholds
 

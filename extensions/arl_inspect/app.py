@@ -21,8 +21,9 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from agentgym_rl.core.errors import ArlError, ConfigError
-from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, is_secret, reply
+from agentgym_rl.core import ArlError, ConfigError
+from agentgym_rl.runtime import Receive, Scope, Send, is_secret
+from agentgym_rl.runtime.http_server import header, reply
 
 from .detail import episode_detail, group_detail
 from .folders import InspectedRun, Runs

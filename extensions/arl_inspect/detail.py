@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.trajectory import NOT_SAMPLED, FloatArray, Row, Trajectory
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import NOT_SAMPLED, ConfigError, FloatArray, Row, Trajectory
+from agentgym_rl.storage import EpisodeReader
 from agentgym_rl.storage.trained_tokens import read_tokens, row_key
 
 from .folders import InspectedRun

@@ -24,8 +24,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.atomic_file import new_file
+from agentgym_rl.core import ConfigError
+from agentgym_rl.runtime import new_file
 
 from .app import PAGE
 from .detail import episode_detail, group_detail

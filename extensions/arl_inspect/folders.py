@@ -12,10 +12,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json, parse_toml
-from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import ConfigError, parse_json, parse_toml
+from agentgym_rl.models import BUNDLED_MODELS
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.storage import EpisodeReader
 from agentgym_rl.storage.evaluations import LINES
 from agentgym_rl.storage.run_folder import MARK, shown
 from agentgym_rl.storage.run_list import is_run, recent_reward, state_of

@@ -14,8 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.storage.episode_reader import EpisodeReader, Facts
+from agentgym_rl.core import parse_json
+from agentgym_rl.storage import EpisodeReader
+from agentgym_rl.storage.episode_reader import Facts
 
 from .query import STATUS, Query, missing
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.core.errors import ArlError
+from agentgym_rl.core import ArlError
 
 
 class HttpError(ArlError):

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agentgym_rl.core.errors import ArlError
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.core import ArlError
+from agentgym_rl.runtime import serving
 
 from .app import LOOPBACK, Changes, InspectorApp
 from .folders import InspectedRun, Runs

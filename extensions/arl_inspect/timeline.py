@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.runtime.atomic_file import new_file
-from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.phases import PHASES, Interval, StepPhases, read_phases
-from agentgym_rl.storage.run_folder import config_of
+from agentgym_rl.core import Trajectory
+from agentgym_rl.runtime import new_file
+from agentgym_rl.storage import EpisodeReader, StepPhases, config_of, read_phases
+from agentgym_rl.storage.phases import PHASES, Interval
 
 from .folders import InspectedRun
 from .query import Query, wrong

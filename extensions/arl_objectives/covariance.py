@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.own_advantage import Ranks, TokenBatch
-from agentgym_rl.algo.own_loss import LossTokens
-from agentgym_rl.algo.terms import Term
+from agentgym_rl.algo import LossTokens, Ranks, Term, TokenBatch
 
 from .keys import CovarianceConfig
 

@@ -12,22 +12,23 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.own_advantage import TokenBatch
-from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.algo import PackedRows, Tally, TokenBatch
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer.model_term import Loading, ModelTerm
-from agentgym_rl.trainer.objective import RankBatch
-from agentgym_rl.trainer.optim import (
+from agentgym_rl.core import Row, TrainerError
+from agentgym_rl.trainer import (
+    Loading,
+    MicroBatch,
+    ModelTerm,
+    PackedModel,
+    RankBatch,
+    ShardTokens,
+    accumulate,
+    frozen_pass,
     learning_rate,
     make_optimizer,
     set_learning_rate,
     take_step,
 )
-from agentgym_rl.trainer.packed import PackedModel
-from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 
 from .keys import CriticKeys, CriticRateKeys
 from .values import adaptive_lambdas, generalized_advantages, terminal_rewards, value_loss

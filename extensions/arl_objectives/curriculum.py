@@ -18,14 +18,11 @@ from numbers import Real
 from typing import Any
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.chat import is_mapping
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task, derived_number
-from agentgym_rl.rollout.draws import Draws, DrawsKind
-from agentgym_rl.runtime.imports import import_object
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.recovery import NOTHING, Recovered, Result
+from agentgym_rl.core import ConfigError, Group, Task, derived_number, is_mapping
+from agentgym_rl.rollout import Draws, DrawsKind
+from agentgym_rl.runtime import import_object
+from agentgym_rl.storage import EpisodeLog, Recovered
+from agentgym_rl.storage.recovery import NOTHING, Result
 
 from .keys import CurriculumKeys
 

@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core.added_keys import LossKind, ObjectiveKeys, PlayKeys, TaskWatch
-from agentgym_rl.core.chat import is_list, is_mapping, is_tuple, is_url
-from agentgym_rl.core.extensions import is_function_path
-from agentgym_rl.core.section import Needs, Section, none_of, one_of
+from agentgym_rl.core import (
+    LossKind,
+    Needs,
+    ObjectiveKeys,
+    PlayKeys,
+    Section,
+    is_function_path,
+    is_list,
+    is_mapping,
+    is_tuple,
+    is_url,
+    none_of,
+    one_of,
+)
+from agentgym_rl.core.added_keys import TaskWatch
 
 if TYPE_CHECKING:  # the configuration is made of these keys
     from agentgym_rl.config import AlgoConfig, Config

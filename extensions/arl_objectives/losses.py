@@ -8,8 +8,14 @@ import math
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.losses import finite_logprobs, row_means, row_sums, unbounded
-from agentgym_rl.algo.own_loss import LossTokens, TokenObjective
+from agentgym_rl.algo import (
+    LossTokens,
+    TokenObjective,
+    finite_logprobs,
+    row_means,
+    row_sums,
+    unbounded,
+)
 from agentgym_rl.config import AlgoConfig
 
 from .keys import DistanceKeys, LossKeys

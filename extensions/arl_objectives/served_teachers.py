@@ -26,16 +26,12 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import ConfigError, InfraError, Row, Task, Trajectory
 from agentgym_rl.core.token_records import ALL, TeacherLogprobs
-from agentgym_rl.core.trajectory import Row, Trajectory
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import CANARIES, check_tokenizer, resolve_model
-from agentgym_rl.rollout.additions import Addition, AdditionKind
-from agentgym_rl.runtime.http_client import AnswerTooLarge, HttpClient, read_json
-from agentgym_rl.runtime.log import Repeated
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.models import CANARIES, check_tokenizer, resolve_model
+from agentgym_rl.rollout import Addition, AdditionKind
+from agentgym_rl.runtime import AnswerTooLarge, HttpClient, Repeated, read_json, together
 
 from .keys import TeacherConfig, TeacherKeys, TeacherModel
 

@@ -11,11 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.batch import BatchShard
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
+from agentgym_rl.core import BatchShard, Row, TrainerError
+from agentgym_rl.trainer import Policy, ShardTokens, frozen_pass
 
 
 class Taught(NamedTuple):

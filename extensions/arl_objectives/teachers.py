@@ -8,16 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.aggregation import Tally
-from agentgym_rl.algo.losses import row_sums_to_come
-from agentgym_rl.algo.own_advantage import TokenBatch
-from agentgym_rl.algo.own_loss import LossTokens
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.models.resolve import resolve_model
-from agentgym_rl.trainer.model_term import Loading, ModelTerm
-from agentgym_rl.trainer.objective import RankBatch
-from agentgym_rl.trainer.packed import PackedModel
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.algo import LossTokens, Tally, TokenBatch, row_sums_to_come
+from agentgym_rl.core import TrainerError
+from agentgym_rl.models import resolve_model
+from agentgym_rl.trainer import Loading, ModelTerm, PackedModel, Policy, RankBatch
 
 from .keys import TeacherConfig
 from .taught import Taught, taught_tokens

@@ -16,14 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from agentgym_rl.config import Config, ServerEngineConfig, load_config
-from agentgym_rl.controller.batches import split_batch
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.controller import split_batch
+from agentgym_rl.core import ConfigError, Group, Trajectory
+from agentgym_rl.storage import COMPUTE_PHASES, EpisodeReader, config_of, read_phases
 from agentgym_rl.storage.metrics import read_metrics
-from agentgym_rl.storage.phases import COMPUTE_PHASES, Interval, read_phases
-from agentgym_rl.storage.run_folder import config_of
+from agentgym_rl.storage.phases import Interval
 
 from .decode_steps import (
     DecodeSteps,

@@ -31,15 +31,11 @@ from agentgym_rl.config import (
     dump_toml,
     may_use_gpu,
 )
-from agentgym_rl.core.errors import ConfigError, EpisodeError
-from agentgym_rl.core.model_folder import num_parameters
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.services import Services, running_services
-from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import local_folder, model_folder
-from agentgym_rl.rollout.factory import env_spec, specimen, turns_of
-from agentgym_rl.runtime.atomic_file import new_file
+from agentgym_rl.core import ConfigError, EpisodeError, Task, num_parameters
+from agentgym_rl.gym import EnvSpec, Services, running_services
+from agentgym_rl.models import local_folder, model_folder, with_model_defaults
+from agentgym_rl.rollout import env_spec, specimen, turns_of
+from agentgym_rl.runtime import new_file
 from agentgym_rl.storage.run_folder import shown
 
 from .calibration import RecordedRun, calibrate, read_run, shapes_of
@@ -147,7 +143,7 @@ def plan(
                 measured = asyncio.run(_sandboxes(spec, *services, seed=config.seed, warn=warn))
     if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
         _measurable(config.own_engine)
-        from agentgym_rl.trainer.step import make_stepper  # torch, only needed here
+        from agentgym_rl.trainer import make_stepper  # torch, only needed here
 
         from .probe import Probe, probed
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Trajectory
+from agentgym_rl.core import NOT_SAMPLED, Trajectory
 
 from .rates import EngineRates
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, cast, get_args
 
-from agentgym_rl.core.engine import Engine, EngineLoad, Interrupt
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.router.engine_choice import Replica, Replicas
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.core import ConfigError, Engine, EngineLoad, Interrupt
+from agentgym_rl.engines import Replica, Replicas
+from agentgym_rl.runtime import LruDict
 
 from .clock import Cores, Work
 from .rates import EngineRates

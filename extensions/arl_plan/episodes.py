@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import NOT_SAMPLED, IntArray, Outcome, Row, Trajectory
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gym.sandbox import SandboxStats
+from agentgym_rl.core import NOT_SAMPLED, IntArray, Outcome, Row, Task, Trajectory
+from agentgym_rl.gateway import SessionSampling
+from agentgym_rl.gym import SandboxStats
 
 from .clock import Cores, Process
 from .engine import SimulatedFleet

@@ -7,16 +7,16 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path
 
-from agentgym_rl.cli.command import (
+from agentgym_rl.cli import (
     Command,
     config_flags,
     engine_flag,
     json_flag,
     load_configuration,
+    print_result,
     steps_flag,
 )
-from agentgym_rl.cli.output import print_result
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -73,7 +73,7 @@ def plan(args: Namespace) -> int:
         if (value is not None and value < 0) or (value == 0 and name != "parameters"):
             raise ConfigError(f"--{name} {value:g}: expected a number above 0")
     if args.run is not None and args.config is None:
-        from agentgym_rl.storage.run_folder import config_of
+        from agentgym_rl.storage import config_of
 
         args.config = config_of(args.run, f"--run {args.run}")
     config = load_configuration(args)

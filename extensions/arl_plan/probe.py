@@ -22,15 +22,11 @@ from arl_embedded.section import EmbeddedEngineConfig
 
 from agentgym_rl import __version__
 from agentgym_rl.config import TrainerConfig, dump_toml
-from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
-from agentgym_rl.runtime.atomic_file import replace_text
-from agentgym_rl.storage.weights_folder import WeightsFolder
-from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.usage import Phases
-from agentgym_rl.trainer.world import World, join_world
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row, tensor_heads
+from agentgym_rl.runtime import replace_text
+from agentgym_rl.storage import WeightsFolder
+from agentgym_rl.trainer import Phases, Stepper, World, join_world
+from agentgym_rl.weights import write_version
 
 from .decode_steps import non_negative
 from .rates import EngineRates, Rates, RolloutRates, TrainerRates, WeightRates, load_rates

@@ -13,8 +13,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from agentgym_rl.config.file import load
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.section import Section
+from agentgym_rl.core import ConfigError, Section
 
 
 class HardwareRates(Section):

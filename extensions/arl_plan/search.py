@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import Config, unset_keys
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.section import without
+from agentgym_rl.core import ConfigError, without
 
 from .episodes import Shapes
 from .rates import Rates

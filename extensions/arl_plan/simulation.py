@@ -10,23 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentgym_rl.config import AlgoConfig, Config, RolloutConfig
-from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller import Buffer, Controller, Plan
 from agentgym_rl.controller.concurrency import METRIC, adapt
-from agentgym_rl.controller.controller import Controller
-from agentgym_rl.controller.schedule import Plan
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.errors import ConfigError, leaves
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task, TaskSource
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.gym.sandbox import SandboxStats
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.producer import LocalProducer, TaskCursor
-from agentgym_rl.run.loop import Loop
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import COMPUTE_PHASES, PhasesFile, StepPhases
+from agentgym_rl.core import ConfigError, Group, StepReport, Task, TaskSource, Trajectory
+from agentgym_rl.core.errors import leaves
+from agentgym_rl.gym import SandboxStats
+from agentgym_rl.rollout import LocalProducer, OpenGroups, Player, TaskCursor
+from agentgym_rl.run import Loop
+from agentgym_rl.storage import COMPUTE_PHASES, EpisodeLog, MetricsFile, PhasesFile, StepPhases
 
 from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State

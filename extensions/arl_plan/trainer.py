@@ -10,15 +10,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
 
-from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.algo.prefixes import Chain, chained, fill_shared
+from agentgym_rl.algo import fill_bins, fill_shared
+from agentgym_rl.algo.prefixes import Chain, chained
 from agentgym_rl.config import AlgoConfig, LoraConfig, RolloutConfig, TrainerConfig
-from agentgym_rl.controller.ranks import Ranks
-from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.model_folder import Shapes, tensor_heads, text_settings
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.storage.phases import COMPUTE_PHASES
+from agentgym_rl.controller import Ranks
+from agentgym_rl.core import (
+    BatchRow,
+    BatchShard,
+    Published,
+    Row,
+    StepReport,
+    tensor_heads,
+    text_settings,
+)
+from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.storage import COMPUTE_PHASES
 
 from .clock import Cores, Process
 from .engine import SimulatedFleet

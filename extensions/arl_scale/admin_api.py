@@ -28,21 +28,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.core.errors import ArlError, ConfigError, InfraError
-from agentgym_rl.run.training import LivePart, TrainingRun
-from agentgym_rl.runtime.atomic_file import replacing
-from agentgym_rl.runtime.http_server import (
+from agentgym_rl.core import ArlError, ConfigError, InfraError
+from agentgym_rl.run import LivePart, TrainingRun
+from agentgym_rl.runtime import (
     Api,
     App,
     BodyTooLarge,
     Receive,
     Scope,
     Send,
-    bearer,
     is_secret,
     json_response,
     read_body,
+    replacing,
 )
+from agentgym_rl.runtime.http_server import bearer
 from arl_scale.keys import WorkerKeys
 from arl_scale.members import Members
 from arl_scale.workers.elastic import ElasticWorkers

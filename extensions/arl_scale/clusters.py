@@ -12,28 +12,22 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym_rl.cluster.processes import (
-    Cluster,
-    Job,
-    Places,
-    Processes,
-    Submitted,
-    submitted,
-)
-from agentgym_rl.cluster.resources import Demand, demands
+from agentgym_rl.cluster import Cluster, Demand, Job, Places, Processes, Submitted
+from agentgym_rl.cluster.processes import submitted
+from agentgym_rl.cluster.resources import demands
 from agentgym_rl.config import (
     ClusterConfig,
     Config,
     ServerEngineConfig,
     dump_record,
 )
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from arl_scale import slurm
 from arl_scale.demand import Node, check, table
 from arl_scale.keys import NodeKeys
 
 if TYPE_CHECKING:  # imports that take a while
-    from agentgym_rl.cluster.forking import Forks
+    from agentgym_rl.cluster import Forks
 
 log = logging.getLogger(__name__)
 

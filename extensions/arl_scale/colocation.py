@@ -20,12 +20,12 @@ from enum import StrEnum
 from functools import partial
 
 from agentgym_rl.config import ClusterConfig, OwnEngineConfig, TrainerConfig
-from agentgym_rl.core.engine import Memory, SleepLevel
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.fleet.parts import Answering, GiveUp, Interval, MakeTurns, Turns
-from agentgym_rl.fleet.servers import Server
-from agentgym_rl.runtime.waiting import Changes
+from agentgym_rl.core import EngineError, SleepLevel
+from agentgym_rl.core.engine import Memory
+from agentgym_rl.engines import Router
+from agentgym_rl.fleet import GiveUp, MakeTurns, Server, Turns
+from agentgym_rl.fleet.parts import Answering, Interval
+from agentgym_rl.runtime import Changes
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agentgym_rl.cluster.resources import Demand
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.cluster import Demand
+from agentgym_rl.core import ConfigError
 
 
 @dataclass(frozen=True)

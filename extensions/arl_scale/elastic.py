@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Literal, TypeVar
 
-from agentgym_rl.core.errors import InfraError
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import Server, check_joins, check_seeds
+from agentgym_rl.core import InfraError
+from agentgym_rl.fleet import Fleet, Server, check_joins, check_seeds
 
 _MOVE_TIMEOUT_S = 5.0
 """The longest wait for requests to move away from a server that leaves."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from agentgym_rl.core.added_keys import PlayKeys
-from agentgym_rl.core.section import Anytime, Section
+from agentgym_rl.core import Anytime, PlayKeys, Section
 
 
 class WorkerKeys(PlayKeys):

@@ -7,10 +7,8 @@ import logging
 
 import msgspec
 
-from agentgym_rl.core.chat import is_url
-from agentgym_rl.core.errors import ArlError, ConfigError
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.loads import requests_of
+from agentgym_rl.core import ArlError, ConfigError, is_url
+from agentgym_rl.fleet import Fleet, requests_of
 
 from .elastic import Elastic
 

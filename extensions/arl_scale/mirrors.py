@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from agentgym_rl.core.messages import FleetView, NumberedView, ReplicaView, Used, WorkerReport
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.core import FleetView, NumberedView, ReplicaView, WorkerReport
+from agentgym_rl.core.messages import Used
+from agentgym_rl.engines import Router
+from agentgym_rl.fleet import Fleet
 from agentgym_rl.fleet.parts import Mirror, shortest
 
 log = logging.getLogger(__name__)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.cluster import ProcessSpec
 from agentgym_rl.config import Config
-from agentgym_rl.run.parts import Forked, ProducerKind
+from agentgym_rl.run import Forked, ProducerKind
 from arl_scale.keys import WorkerKeys
 from arl_scale.workers import IMPORTS
 
 if TYPE_CHECKING:  # slow imports, made when a run begins
-    from agentgym_rl.rollout.episode import Player
-    from agentgym_rl.rollout.groups import OpenGroups
-    from agentgym_rl.rollout.producer import Cursor
-    from agentgym_rl.run.training import TrainingRun
+    from agentgym_rl.rollout import Cursor, OpenGroups, Player
+    from agentgym_rl.run import TrainingRun
     from arl_scale.workers.elastic import ElasticWorkers
 
 

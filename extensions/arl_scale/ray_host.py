@@ -20,9 +20,8 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from agentgym_rl import __version__
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.spec import ProcessSpec, free_port
-from agentgym_rl.core.errors import ConfigError, ProcessDied
+from agentgym_rl.cluster import LocalProcesses, ProcessSpec, free_port
+from agentgym_rl.core import ConfigError, ProcessDied
 
 
 async def end_of(name: str, reference: Any) -> ProcessDied | None:

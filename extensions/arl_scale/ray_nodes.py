@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import ray
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from .demand import Node
 from .keys import NodeKeys

@@ -26,11 +26,11 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from agentgym_rl.cluster import ProcessSpec
 from agentgym_rl.cluster.health import ASK_AGAIN_S, ASK_EVERY_S
-from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.core.errors import ConfigError, ProcessDied
+from agentgym_rl.core import ConfigError, ProcessDied
+from agentgym_rl.runtime import first_of, together
 from agentgym_rl.runtime.frozen import state
-from agentgym_rl.runtime.tasks import first_of, together
 
 from .demand import Demand
 from .ray_host import Found, Host, answer, check_found, check_import, end_of

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentgym_rl.cluster.resources import Demand
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.cluster import Demand
+from agentgym_rl.core import ConfigError
 
 from .demand import Node, check
 from .keys import NodeKeys

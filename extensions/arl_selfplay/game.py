@@ -17,17 +17,24 @@ from typing import Any
 import numpy as np
 
 from agentgym_rl.config import ModelConfig, RolloutConfig
-from agentgym_rl.core.credit import Credit
-from agentgym_rl.core.errors import ConfigError, EnvError, near_match
-from agentgym_rl.core.task import Task, derived_number, derived_seed
-from agentgym_rl.core.trajectory import POLICY, Outcome, Trajectory
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.seats import MultiSeatEnv, SeatEnv, Table
-from agentgym_rl.gym.specs import EnvSpec, wrapped
-from agentgym_rl.models.resolve import model_folder
-from agentgym_rl.rollout.episode import EpisodeEnv, Player
-from agentgym_rl.rollout.players import PlayerKind
+from agentgym_rl.core import (
+    ConfigError,
+    Credit,
+    EnvError,
+    Outcome,
+    Task,
+    Trajectory,
+    derived_number,
+    derived_seed,
+    near_match,
+)
+from agentgym_rl.core.trajectory import POLICY
+from agentgym_rl.gateway import SessionSampling
+from agentgym_rl.gym import Env, EnvSpec, MultiSeatEnv
+from agentgym_rl.gym.seats import SeatEnv, Table
+from agentgym_rl.gym.specs import wrapped
+from agentgym_rl.models import model_folder
+from agentgym_rl.rollout import EpisodeEnv, Player, PlayerKind
 
 from .keys import SeatKeys
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from agentgym_rl.core.added_keys import PlayKeys
-from agentgym_rl.core.chat import is_url
-from agentgym_rl.core.errors import near_match
+from agentgym_rl.core import PlayKeys, is_url, near_match
 
 if TYPE_CHECKING:  # the configuration is made of these keys
     from agentgym_rl.config import Config
@@ -54,7 +52,7 @@ class SeatKeys(PlayKeys):
 
     def located(self, folder_of: Callable[[str], str], *, env_id: str) -> Self:
         from agentgym_rl.config import ModelConfig
-        from agentgym_rl.models.resolve import model_name
+        from agentgym_rl.models import model_name
 
         def placed(who: str) -> str:
             kind, _, path = who.partition(":")

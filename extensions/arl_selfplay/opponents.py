@@ -12,13 +12,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import ENGINES, Config, EndpointConfig, ModelConfig
-from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.evaluate.command import serving_model
-from agentgym_rl.evaluate.folder import EvalTarget
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.rollout.endpoints import endpoint_kind
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.run.training import TrainingRun
+from agentgym_rl.core import EngineError, WeightsError
+from agentgym_rl.evaluate import EvalTarget, serving_model
+from agentgym_rl.fleet import Fleet
+from agentgym_rl.rollout import Player, endpoint_kind
+from agentgym_rl.run import TrainingRun
 
 from .keys import SeatKeys
 

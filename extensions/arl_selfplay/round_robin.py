@@ -13,16 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from agentgym_rl.core.errors import ConfigError, EpisodeError
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.evaluate.command import serving_all
+from agentgym_rl.core import ConfigError, EpisodeError, Task, Trajectory
+from agentgym_rl.evaluate import EvalTarget, Matches, serving_all
 from agentgym_rl.evaluate.evaluate import evaluate
-from agentgym_rl.evaluate.folder import EvalTarget
-from agentgym_rl.evaluate.matches import Matches
-from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.factory import env_spec, specimen
+from agentgym_rl.report import Progress
+from agentgym_rl.rollout import Player, env_spec, specimen
 
 from .game import match_of, seats_of
 from .ratings import Won, ratings

@@ -18,18 +18,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.gateway.errors import ApiError, bad_request, engine_failed, unknown_key
-from agentgym_rl.gateway.request.body import body_of, json_object, key_of
-from agentgym_rl.runtime.http_server import (
-    Api,
-    App,
-    Receive,
-    Scope,
-    Send,
-    is_secret,
-    json_response,
-)
+from agentgym_rl.core import Outcome
+from agentgym_rl.gateway import ApiError, bad_request, json_object
+from agentgym_rl.gateway.errors import engine_failed, unknown_key
+from agentgym_rl.gateway.request.body import body_of, key_of
+from agentgym_rl.runtime import Api, App, Receive, Scope, Send, is_secret, json_response
 
 from .session_groups import CLOSED_AS, CapacityReached, ClientSession, InvalidRequest, SessionGroups
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from agentgym_rl.core.section import Anytime, Section
+from agentgym_rl.core import Anytime, Section
 
 
 class ServeConfig(Section):

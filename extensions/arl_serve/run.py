@@ -12,18 +12,15 @@ import os
 import secrets
 from pathlib import Path
 
-from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.cluster import ForkServer
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.models.resolve import model_folder, resolve_paths
-from agentgym_rl.report.progress import Progress
-from agentgym_rl.rollout.config_checks import check_policy, check_port
-from agentgym_rl.rollout.factory import policy_gateway
+from agentgym_rl.core import ConfigError, parse_json
+from agentgym_rl.models import model_folder, resolve_paths
+from agentgym_rl.report import Progress
+from agentgym_rl.rollout import check_policy, check_port, policy_gateway
 from agentgym_rl.rollout.throughput import measuring
+from agentgym_rl.run import Played, TrainingRun, TrainResult
 from agentgym_rl.run.opening import training
-from agentgym_rl.run.result import Played, TrainResult
-from agentgym_rl.run.training import TrainingRun
 from agentgym_rl.storage.run_folder import SERVE_INFO, shown
 
 from .app import PREFIX, AdminApp

@@ -6,13 +6,14 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agentgym_rl.cli.command import (
+from agentgym_rl.cli import (
     Command,
     config_flags,
     engine_flag,
     json_flag,
+    run_training,
+    training_flags,
 )
-from agentgym_rl.cli.training import run_training, training_flags
 
 if TYPE_CHECKING:
     from agentgym_rl.run.launch import Job

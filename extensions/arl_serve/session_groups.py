@@ -21,15 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.credit import added_reward
-from agentgym_rl.core.task import Task, derived_number, derived_seed
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import Session, SessionSampling
-from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
-from agentgym_rl.runtime.log import Repeated
-from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.core import Outcome, Task, Trajectory, added_reward, derived_number, derived_seed
+from agentgym_rl.gateway import Gateway, Session, SessionSampling
+from agentgym_rl.rollout import OpenGroup, OpenGroups
+from agentgym_rl.runtime import ENGINE_CLOCK, LruDict, Repeated
 
 from .keys import ServeConfig
 

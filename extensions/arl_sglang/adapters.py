@@ -7,17 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agentgym_rl.core.model_folder import TensorHead, header_of, read_stored, tensor_heads
-from agentgym_rl.engines.served_adapter import PEFT_TENSORS, joined_with, write_peft_settings
-from agentgym_rl.storage.weights_folder import (
-    BASE,
-    LORA_A,
-    LORA_B,
-    PREFIX,
-    SCALING,
-    read_index,
-    seal,
-)
+from agentgym_rl.core import TensorHead, read_stored, tensor_heads
+from agentgym_rl.core.model_folder import header_of
+from agentgym_rl.engines import PEFT_TENSORS, joined_with, write_peft_settings
+from agentgym_rl.storage import BASE, LORA_A, LORA_B, read_index, seal
+from agentgym_rl.storage.weights_folder import PREFIX, SCALING
 
 
 def adapter_name(label: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.builds import Build, Releases, ask_packages, interpreter
+from agentgym_rl.core import ConfigError, Interrupt
+from agentgym_rl.engines import Build, Releases, ask_packages
+from agentgym_rl.engines.builds import interpreter
 
 RELEASES = Releases(
     "SGLang",

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.engines.kind import Ask, EngineSetup
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.engines.kind import Ask
 
 from .build import ADAPTER_INTERRUPTS
 from .client import ServerInfo

@@ -28,34 +28,36 @@ from typing import Any, ClassVar, Unpack
 import msgspec
 from msgspec import Struct
 
-from agentgym_rl.core.engine import (
-    EngineInfo,
-    Interrupt,
-    Memory,
-    SamplingParams,
-    SleepLevel,
-    version_label,
-)
-from agentgym_rl.core.errors import (
+from agentgym_rl.core import (
     AdapterRefused,
     ConfigError,
     ContextLengthError,
     EngineError,
+    EngineInfo,
+    Interrupt,
     RequestRefused,
+    SamplingParams,
+    SleepLevel,
     WeightsError,
+    link_weights,
+    text_settings,
+    version_label,
 )
-from agentgym_rl.core.model_folder import link_weights, text_settings
-from agentgym_rl.engines import protocol
-from agentgym_rl.engines.client.client import (
+from agentgym_rl.core.engine import Memory
+from agentgym_rl.engines import (
+    NO_LOGPROB,
     ClientOptions,
     EngineClient,
     Measure,
-    Route,
     TokenRequest,
-    wired,
+    Words,
+    protocol,
+    read_counters,
 )
-from agentgym_rl.engines.client.deltas import NO_LOGPROB, Words, decode, read_counters, streamed
-from agentgym_rl.storage.weights_folder import check_version, held
+from agentgym_rl.engines.client.client import Route, wired
+from agentgym_rl.engines.client.deltas import decode, streamed
+from agentgym_rl.storage import check_version
+from agentgym_rl.storage.weights_folder import held
 
 from .adapters import adapter_name, write_adapter
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentgym_rl.config import ServerEngineConfig
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.engines.builds import Build
-from agentgym_rl.engines.kind import Launch
-from agentgym_rl.engines.launch import server_environment, server_seed
-from agentgym_rl.engines.served_adapter import adapted_layers, empty_adapter
-from agentgym_rl.models.defaults import kv_bytes_per_token
+from agentgym_rl.core import tensor_heads
+from agentgym_rl.engines import (
+    Build,
+    Launch,
+    adapted_layers,
+    empty_adapter,
+    server_environment,
+    server_seed,
+)
+from agentgym_rl.models import kv_bytes_per_token
 
 from .adapters import adapter_name
 

@@ -15,15 +15,15 @@ from agentgym_rl.config import (
     ServerEngineConfig,
     WeightsConfig,
 )
-from agentgym_rl.engines.builds import Build, Releases
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Launch, ServerKind
-from agentgym_rl.weights.engine_routes import RemoteEngine
+from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
+from agentgym_rl.engines.kind import Ask, Checked
+from agentgym_rl.weights import RemoteEngine
 
 from .build import ADAPTER_INTERRUPTS, RELEASES
 
 if TYPE_CHECKING:
-    from agentgym_rl.engines.client.client import EngineClient
-    from agentgym_rl.weights.transport import Transport
+    from agentgym_rl.engines import EngineClient
+    from agentgym_rl.weights import Transport
 
 
 class SglangEngineConfig(ServerEngineConfig):

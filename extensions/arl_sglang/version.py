@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.core.model_folder import link_weights
-from agentgym_rl.engines.served_adapter import FUSED
-from agentgym_rl.storage.weights_folder import LORA_B, check_fits, check_version, held
+from agentgym_rl.core import WeightsError, link_weights
+from agentgym_rl.engines import FUSED
+from agentgym_rl.storage import LORA_B, check_version
+from agentgym_rl.storage.weights_folder import check_fits, held
+from agentgym_rl.weights import StoredVersion, bytes_of, write_version
 from agentgym_rl.weights.adapter import merged
-from agentgym_rl.weights.files import StoredVersion, bytes_of, stored
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.weights.files import stored
 
 from .adapters import write_adapter
 

@@ -28,20 +28,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.engine import UNKNOWN_LABEL, Interrupt
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.engines.served_adapter import EMPTY_ADAPTER
-from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.weights.broadcast import BroadcastGroup, buckets
-from agentgym_rl.weights.engine_routes import (
+from agentgym_rl.core import UNKNOWN_LABEL, Interrupt, WeightsError
+from agentgym_rl.engines import EMPTY_ADAPTER
+from agentgym_rl.runtime import in_thread
+from agentgym_rl.weights import (
     RESUME_TIMEOUT_S,
+    BroadcastGroup,
     EngineHttpError,
-    OutOfTime,
     Pause,
+    Prepared,
     RemoteEngine,
-    Way,
+    bytes_of,
+    kinds_of,
 )
-from agentgym_rl.weights.files import Prepared, bytes_of, kinds_of
+from agentgym_rl.weights.broadcast import buckets
+from agentgym_rl.weights.engine_routes import OutOfTime, Way
 
 from .adapters import adapter_name
 from .build import ADAPTER_INTERRUPTS

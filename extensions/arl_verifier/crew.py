@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError, VerifierError
+from agentgym_rl.core import ConfigError, VerifierError
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 
 from . import wire

@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.step_clock import OffTheClock
-from agentgym_rl.gym.verifier import Called, Status, VerifierPool, VerifierStats
+from agentgym_rl.core import ConfigError, VerifierError
+from agentgym_rl.gym import OffTheClock, VerifierPool, VerifierStats
+from agentgym_rl.gym.verifier import Called, Status
 
 from . import wire
 from .crew import Crew, CrewOptions

@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.runtime.frozen import Vital
+from agentgym_rl.core import ConfigError, VerifierError
+from agentgym_rl.runtime import Vital
 
 from . import wire
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.builds import Build, Releases, ask_packages, dotted, interpreter
+from agentgym_rl.core import ConfigError
+from agentgym_rl.engines import Build, Releases, ask_packages, dotted
+from agentgym_rl.engines.builds import interpreter
 
 RELEASES = Releases(
     "vLLM",

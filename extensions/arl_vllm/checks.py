@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from agentgym_rl.config import LoraConfig, OwnEngineConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.kind import Ask, EngineSetup
+from agentgym_rl.core import ConfigError
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.engines.kind import Ask
 
 from . import command as vllm
 from .client import SERVED_ADAPTER

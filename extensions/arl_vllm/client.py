@@ -10,11 +10,9 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from msgspec import Struct
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.engines import protocol
-from agentgym_rl.engines.client.client import ClientOptions, HttpEngine, Measure
-from agentgym_rl.engines.client.deltas import Words, decode
+from agentgym_rl.core import EngineError, SamplingParams, WeightsError
+from agentgym_rl.engines import ClientOptions, HttpEngine, Measure, Words, protocol
+from agentgym_rl.engines.client.deltas import decode
 
 SERVED_ADAPTER = "arl-policy"
 """The name of the adapter in requests to servers that compute it beside its base."""

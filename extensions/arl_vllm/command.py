@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentgym_rl.config import LoraConfig, ServerEngineConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.builds import Build
-from agentgym_rl.engines.kind import Launch
-from agentgym_rl.engines.launch import server_environment, server_seed
-from agentgym_rl.engines.served_adapter import empty_adapter
+from agentgym_rl.core import ConfigError
+from agentgym_rl.engines import Build, Launch, empty_adapter, server_environment, server_seed
 
 from .build import check_routing, check_sleep
 from .client import MAX_LOGPROBS, SERVED_ADAPTER

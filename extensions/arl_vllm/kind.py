@@ -13,15 +13,15 @@ from agentgym_rl.config import (
     ServerEngineConfig,
     WeightsConfig,
 )
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.engines.builds import Build, Releases
-from agentgym_rl.engines.kind import Ask, Checked, EngineSetup, Launch, ServerKind
+from agentgym_rl.core import Interrupt
+from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
+from agentgym_rl.engines.kind import Ask, Checked
 
 from .build import RELEASES
 
 if TYPE_CHECKING:
-    from agentgym_rl.engines.client.client import EngineClient
-    from agentgym_rl.weights.transport import Transport
+    from agentgym_rl.engines import EngineClient
+    from agentgym_rl.weights import Transport
 
 
 class VllmEngineConfig(ServerEngineConfig):

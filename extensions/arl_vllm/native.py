@@ -29,13 +29,20 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_LABEL
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.runtime.tasks import in_thread
-from agentgym_rl.weights.engine_routes import EngineHttpError, Pause, RemoteEngine
-from agentgym_rl.weights.files import Kind, kinds_of
-from agentgym_rl.weights.transport import Publication, Transport, own_address, rank_offsets
+from agentgym_rl.cluster import free_port
+from agentgym_rl.core import PAUSE_PATHS, UNKNOWN_LABEL, ConfigError, WeightsError
+from agentgym_rl.runtime import in_thread
+from agentgym_rl.weights import (
+    EngineHttpError,
+    Pause,
+    Publication,
+    RemoteEngine,
+    Transport,
+    kinds_of,
+    own_address,
+    rank_offsets,
+)
+from agentgym_rl.weights.files import Kind
 
 
 class FleetClient:

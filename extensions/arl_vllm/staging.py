@@ -12,9 +12,9 @@ from typing import Literal
 from safetensors import safe_open
 from torch import Tensor
 
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.core.model_folder import Shapes, check_shapes, weight_files
-from agentgym_rl.weights.adapter import check_finite
+from agentgym_rl.core import WeightsError, check_shapes, weight_files
+from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.weights import check_finite
 
 State = Literal["idle", "staging", "ready", "failed"]
 

@@ -19,9 +19,9 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import WeightsError
 from agentgym_rl.storage.weights_folder import SCALING
-from agentgym_rl.weights.adapter import peft_tensors
+from agentgym_rl.weights import peft_tensors
 
 ADAPTER_ID = 1
 """The number of the first adapter of --lora-modules, the only one of a server."""

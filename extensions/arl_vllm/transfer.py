@@ -31,11 +31,10 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import WeightsError
 from agentgym_rl.core.model_folder import Shapes
-from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.files import opened_version, whole_units
+from agentgym_rl.weights import BroadcastGroup, is_adapter, opened_version, whole_units
+from agentgym_rl.weights.adapter import merged
 
 from .staging import Loaded, Staging, read_shapes, shapes_of
 from .swap import loaded_adapter, serves_adapter, swap_adapter, swap_weights

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentgym_rl.core.chat import Message, is_dict, is_list, text_message
+from agentgym_rl.core import Message, is_dict, is_list, text_message
 
 Fields = Mapping[str, Any]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import EnvConfig, EvalConfig, RolloutConfig
-from agentgym_rl.core.chat import is_list, is_mapping
+from agentgym_rl.core import is_list, is_mapping
 from agentgym_rl.evaluate.evaluate import planned
 from agentgym_rl.gateway.messages import text_of
 from agentgym_rl.gym.data.fields import words_of
-from agentgym_rl.rollout.factory import env_spec
+from agentgym_rl.rollout import env_spec
 
 from .demonstrations import Notes
 

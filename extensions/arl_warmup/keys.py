@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from agentgym_rl.core.section import Fitted, Section
+from agentgym_rl.core import Fitted, Section
 
 if TYPE_CHECKING:  # the configuration is made of these keys
     from agentgym_rl.config import Config

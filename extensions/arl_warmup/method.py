@@ -22,21 +22,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.spec import ProcessSpec, free_port
+from agentgym_rl.cluster import LocalProcesses, ProcessSpec, free_port
 from agentgym_rl.config import Config, GatewayConfig
+from agentgym_rl.core import ConfigError, Row, parse_json
 from agentgym_rl.core.chat import RENDERED
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.parse import parse_json
-from agentgym_rl.core.trajectory import IGNORED, Row, pack_row
-from agentgym_rl.gateway.parsers import ParserFactory, readers_of
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import model_name
-from agentgym_rl.report.progress import Progress
-from agentgym_rl.run.parts import Opened
-from agentgym_rl.storage.checkpoints import checksums
-from agentgym_rl.storage.run_folder import WARMED_UP
-from agentgym_rl.trainer.launch import rank_environment, rank_imports
+from agentgym_rl.core.trajectory import IGNORED, pack_row
+from agentgym_rl.gateway import ChatFormat, ParserFactory
+from agentgym_rl.gateway.parsers import readers_of
+from agentgym_rl.models import model_name
+from agentgym_rl.report import Progress
+from agentgym_rl.run import Opened
+from agentgym_rl.storage import WARMED_UP, checksums
+from agentgym_rl.trainer import rank_environment, rank_imports
 
 from .demonstrations import Notes, SkippedRow, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut

@@ -17,14 +17,20 @@ import torch
 
 from agentgym_rl.algo.balance import balance
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
-from agentgym_rl.trainer.export import export_model
-from agentgym_rl.trainer.launch import warm_up_trainer
-from agentgym_rl.trainer.optim import learning_rate, make_optimizer, set_learning_rate, take_step
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import MicroBatch, accumulate
-from agentgym_rl.trainer.world import join_world
+from agentgym_rl.core import Row, TrainerError
+from agentgym_rl.core.trajectory import UNPACK_ERRORS, unpack_row
+from agentgym_rl.trainer import (
+    MicroBatch,
+    Policy,
+    accumulate,
+    export_model,
+    join_world,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+    take_step,
+    warm_up_trainer,
+)
 
 from .keys import InitConfig
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from agentgym_rl.cli.command import (
-    Command,
-    begin_process_of_run,
-    config_flags,
-    load_configuration,
-)
+from agentgym_rl.cli import Command, begin_process_of_run, config_flags, load_configuration
 from agentgym_rl.runtime import log
 
 
@@ -25,7 +20,7 @@ def warm_up(args: Namespace) -> int:
     begin_process_of_run()
     config = load_configuration(args)
     log.setup(config.logging.level)
-    from agentgym_rl.models.resolve import model_folder
+    from agentgym_rl.models import model_folder
     from arl_warmup.method import MODEL, ROWS, STEPS
     from arl_warmup.trainer import warm_up
 

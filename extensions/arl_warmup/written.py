@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agentgym_rl.core.chat import is_dict
-from agentgym_rl.gateway.messages import REASONING, text_of, thoughts_of, without_thoughts
-from agentgym_rl.gateway.parsers import ParserFactory
-from agentgym_rl.gateway.parsers.calls_in_text import calls_of, has_call, has_tagged_call
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.data.fields import check_text
+from agentgym_rl.core import is_dict
+from agentgym_rl.gateway import ChatFormat, ParserFactory, has_call, thoughts_of, without_thoughts
+from agentgym_rl.gateway.messages import REASONING, text_of
+from agentgym_rl.gateway.parsers.calls_in_text import calls_of, has_tagged_call
+from agentgym_rl.gym.data import check_text
 
 from .demonstrations import Demonstration, Notes
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from agentgym_rl import ConfigError, SandboxUnavailable
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import Image, work_path
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import Image
+from agentgym_rl.gym.sandbox import work_path
 
 MOUNT_PARENTS = ("/opt", "/mnt", "/srv")
 """The folders below which folders of this machine can appear: no task works there, and neither

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import ImageRecipe
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import ImageRecipe
 
 NAME = "Dockerfile"
 HARMLESS = frozenset(

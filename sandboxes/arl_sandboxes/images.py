@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from agentgym_rl import ConfigError, SandboxError
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import Image, ImageRecipe
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import Image, ImageRecipe
+from agentgym_rl.runtime import LruDict
 
 from .dockerfile import Copy, Folder, Run, digest
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from agentgym_rl import Sandbox, SandboxError
-from agentgym_rl.gym.sandbox import (
+from agentgym_rl.gym import (
     Capabilities,
     ExecResult,
     Image,

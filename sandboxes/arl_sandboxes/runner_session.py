@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Limits, Session, SessionKind
+from agentgym_rl.gym import ExecResult, Limits, Session, SessionKind
 
 from .runner_client import Client
 from .runner_words import RunnerError, b64

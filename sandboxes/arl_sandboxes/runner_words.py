@@ -6,7 +6,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.gym.sandbox import ExecResult, Image, SkippedFile, Status
+from agentgym_rl.gym import ExecResult, Image, SkippedFile
+from agentgym_rl.gym.sandbox import Status
 
 from .arguments import checked_files
 

@@ -14,7 +14,8 @@ from arl_objectives.values import adaptive_lambdas, generalized_advantages
 from cases import Case, Settings, take
 from torch import Tensor
 
-from agentgym_rl.algo.advantages import episode_advantages, moments_of, shaped_rewards, whitened
+from agentgym_rl.algo import episode_advantages, moments_of, shaped_rewards
+from agentgym_rl.algo.advantages import whitened
 from agentgym_rl.algo.kl import kl_to_come
 from agentgym_rl.config import AlgoConfig, KlConfig, RewardConfig, StdConfig, WhitenConfig
 

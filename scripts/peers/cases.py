@@ -19,10 +19,14 @@ import torch
 from arl_objectives.covariance import covariances, held_objective
 from torch import Tensor
 
-from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.kl import kl_loss, largest_moment
-from agentgym_rl.algo.losses import behavior_weights, policy_loss
-from agentgym_rl.algo.own_loss import LossTokens
+from agentgym_rl.algo import (
+    LossTokens,
+    aggregation_weights,
+    behavior_weights,
+    largest_moment,
+    policy_loss,
+)
+from agentgym_rl.algo.kl import kl_loss
 from agentgym_rl.config import AlgoConfig
 
 

@@ -14,9 +14,8 @@ import torch
 from cases import NONE, TOKEN, Case, Pair, Values, algo, both, fresh, ours, take, theirs
 from torch import Tensor
 
-from agentgym_rl.algo.aggregation import Tally, tally_mismatch
+from agentgym_rl.algo import Tally, behavior_weights, tally_mismatch
 from agentgym_rl.algo.kl import kl_estimates
-from agentgym_rl.algo.losses import behavior_weights
 from agentgym_rl.config import AlgoConfig, KlConfig, MaskCorrection
 
 

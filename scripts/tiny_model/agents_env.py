@@ -19,7 +19,7 @@ from agents_forms import FORMS
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl import ConfigError, Env, Message, Step, Task, TaskSource
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 
 _PLAYED = [form for form in FORMS if not form.rewrites]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from arl_envs.math.oracle import answer_message, call_message
 
-from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core import Message, ToolSpec
 
 _PROMPTS: dict[str, Any] = json.loads(Path(__file__).with_name("agents_prompts.json").read_text())
 _LONG = 60

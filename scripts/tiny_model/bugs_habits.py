@@ -24,7 +24,7 @@ from arl_envs.harbor.oracle import LAST
 from arl_envs.splits import split_of
 from family import Family, Stage, Vocabulary, WarmUp
 
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core import Message
 
 RIGHT, CHANGE, PLACE, MISQUOTE, IDLE = "right", "change", "place", "misquote", "idle"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}

@@ -20,7 +20,7 @@ from arl_envs.code.generated import Recipe, submission
 from arl_envs.splits import split_of
 from family import Family, Stage, Vocabulary, WarmUp
 
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core import Message
 
 RIGHT, SLIP, SWAP, OTHER, ANSWER = "right", "slip", "swap", "other", "answer"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from arl_envs.gymnasium.env import GymnasiumEnv
 from family import PAD, TURN_END, Family, Size, Stage, Vocabulary, WarmUp
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.core import Message, SeededTasks
 
 ENV_ID = "FrozenLake-v1"
 CAREFUL, HURRIED, WANDERING = "careful", "hurried", "wandering"

@@ -21,7 +21,7 @@ from arl_envs.math.oracle import answer_message, call_message
 from arl_envs.splits import split_of
 from family import Family, Stage
 
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core import Message
 
 RIGHT, GUESS, OPERATOR, DIGIT, EARLY = "right", "guess", "operator", "digit", "early"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}

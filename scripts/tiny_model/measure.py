@@ -22,11 +22,8 @@ from tokenizer import render, token_id
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from agentgym_rl import make_sandbox
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.core import Message, Task
+from agentgym_rl.gym import Env, SandboxBackend, registry
 
 CONTEXT = 512
 """The default context of `arl train`; a conversation that outgrows it is over."""

@@ -12,8 +12,7 @@ import random
 from arl_envs.games.tictactoe import TicTacToe
 from family import PAD, TURN_END, Family, Size, Stage, Vocabulary, WarmUp
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.core import Message, SeededTasks
 
 BEST_SHARE = {Stage.EVEN: 0.5, Stage.CLEAN: 1.0, Stage.MIXED: 0.3}
 """The share of best moves; the others are random."""

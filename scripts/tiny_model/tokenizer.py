@@ -17,7 +17,7 @@ from family import PAD, TURN_END, Family, Stage, Vocabulary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core import Message, ToolSpec
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 

@@ -19,8 +19,7 @@ from arl_envs.tools.env import ToolsEnv
 from family import Family, Stage, Vocabulary, WarmUp
 from math_habits import slipped
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import Message, Task
 
 RIGHT, GUESS, OTHER, DIGIT, EARLY, IDLE = "right", "guess", "other", "digit", "early", "idle"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}

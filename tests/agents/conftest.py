@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 from arl_embedded.section import EmbeddedEngineConfig
 
-from agentgym_rl.core.engine import Sampler
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.models.resolve import BUNDLED, resolve_model
-from agentgym_rl.rollout.episode import Deadlines, Player
+from agentgym_rl.core import Sampler, Trajectory
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.gym import Agent
+from agentgym_rl.models import resolve_model
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout import Player
+from agentgym_rl.rollout.episode import Deadlines
 from tests.exhaustive import REQUIRED
 from tests.kit.scripted import SAMPLING, Scripted, gateway_for
 
@@ -81,8 +82,8 @@ async def small_model(name: str) -> AsyncIterator[tuple[Sampler, ChatFormat]]:
     from arl_embedded.engine import EmbeddedEngine
     from arl_embedded.model import load_model
 
-    from agentgym_rl.engines.client.client import HttpEngine
-    from agentgym_rl.runtime.http_server import serving
+    from agentgym_rl.engines import HttpEngine
+    from agentgym_rl.runtime import serving
 
     folder = resolve_model(name)
     config = EmbeddedEngineConfig(device="cpu", max_model_len=2048)
@@ -106,7 +107,7 @@ class Small:
     def play(
         self, agent: Agent, env: str, *, episodes: int, model: str | None = None
     ) -> list[Trajectory]:
-        from agentgym_rl.gym.registry import spec
+        from agentgym_rl.gym import spec
 
         async def main() -> list[Trajectory]:
             found: list[Trajectory] = []

@@ -12,9 +12,9 @@ from pathlib import Path
 from arl_vllm.client import VllmEngine
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.engine import Sampler
+from agentgym_rl.core import Sampler
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 
 sys.path.append(str(Path(__file__).parents[2]))  # the comparison is a benchmark's

@@ -10,13 +10,10 @@ from arl_agents.single_turn import SingleTurn
 from arl_agents.swe import METHOD, SUMMARY, Swe
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import Task
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import Env, Step
 from agentgym_rl.models.resolve import BUNDLED
 
 GOOD = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'

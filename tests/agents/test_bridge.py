@@ -5,7 +5,7 @@ import json
 
 from arl_agents.bridge import EnvTools
 
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym import Env, Step
 
 
 class Echo(Env):

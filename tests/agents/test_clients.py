@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.gateway.session.session import SessionSampling
+from agentgym_rl.gateway import SessionSampling
 from tests.exhaustive import REQUIRED
 
 sys.path.append(str(Path(__file__).parent))

@@ -18,12 +18,9 @@ from arl_agents.command import program as programs
 from arl_agents.command.agent import Command
 from arl_agents.command.tool_server import MAX_WAITING, Calls, serving_tools
 
-from agentgym_rl.core.errors import AgentError, ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.core import AgentError, ConfigError, EnvError, InfraError, Outcome, Task
 from agentgym_rl.engines.scripted import Say
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.registry import spec
+from agentgym_rl.gym import Env, Step, spec
 from tests.kit.cases import cases
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from arl_agents.command.folder import install
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 ENTRY = """[console_scripts]
 mini = standin.run:app.main

@@ -11,12 +11,12 @@ import pytest
 from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
 
-from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.core import Outcome
 from agentgym_rl.engines.scripted import Say
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.registry import make_agent
-from agentgym_rl.gym.specs import EnvSpec, wrapped
-from agentgym_rl.models.resolve import resolve_model
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.gym import EnvSpec, make_agent
+from agentgym_rl.gym.specs import wrapped
+from agentgym_rl.models import resolve_model
 from tests.kit.cases import cases
 from tests.kit.scripted import Scripted
 

@@ -17,15 +17,10 @@ from arl_agents.command.inside import MOUNT
 from arl_agents.command.presets import PRESETS, launch_of
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import AgentError, EnvError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import AgentError, EnvError, Task
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.registry import make, make_sandbox, spec
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import Env, Step, make, make_sandbox, spec
 from agentgym_rl.models.resolve import BUNDLED
 from tests.contracts.sandboxes import SYSTEM_PYTHON, working
 from tests.exhaustive import REQUIRED

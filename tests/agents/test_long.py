@@ -15,14 +15,10 @@ import pytest
 from arl_agents.swe import SUMMARY_REQUEST, Swe
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.core import Row, Task
 from agentgym_rl.engines.scripted import JournalEntry, ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import Env, Step
 from agentgym_rl.models.resolve import BUNDLED
 
 NUM_TURNS, MAX_MODEL_LEN = 100, 65_536

@@ -2,10 +2,9 @@
 
 import pytest
 
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.core import EnvError, Outcome
 from agentgym_rl.engines.scripted import Say
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym import Env, Step
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow  # the SDK takes seconds to import

@@ -12,10 +12,8 @@ import pytest
 from arl_agents.command.agent import Command
 from arl_agents.command.presets import PRESETS
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.registry import make_agent, spec
+from agentgym_rl.core import ConfigError, Task
+from agentgym_rl.gym import Env, Step, make_agent, spec
 from tests.kit.cases import cases
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

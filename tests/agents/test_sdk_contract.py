@@ -12,11 +12,9 @@ import pytest
 from arl_agents.command.agent import Command
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.task import Task
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.core import Task
+from agentgym_rl.gateway import AgentClients, Gateway, SessionSampling
+from agentgym_rl.gym import Env, Step
 from tests.kit.cases import cases
 
 sys.path.append(str(Path(__file__).parent))

@@ -9,9 +9,8 @@ import pytest
 from arl_agents.command.agent import Command
 from arl_agents.react import React
 
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.registry import make_agent
+from agentgym_rl.core import Outcome
+from agentgym_rl.gym import Agent, make_agent
 from tests.kit.cases import cases
 
 pytestmark = [

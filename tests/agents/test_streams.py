@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from arl_agents.command.agent import Command
 
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.core import Task
+from agentgym_rl.gym import Env, Step
 
 pytestmark = [
     pytest.mark.slow,  # they take seconds to import

@@ -3,13 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgym_rl.algo.advantages import (
-    Moments,
-    episode_advantages,
-    moments_of,
-    shuffled,
-    whitened,
-)
+from agentgym_rl.algo import Moments, episode_advantages, moments_of
+from agentgym_rl.algo.advantages import shuffled, whitened
 from agentgym_rl.config import StdConfig, WhitenConfig
 from tests.kit.cases import cases
 

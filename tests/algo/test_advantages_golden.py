@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from agentgym_rl.algo.advantages import episode_advantages
+from agentgym_rl.algo import episode_advantages
 from tests.kit.cases import cases
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")

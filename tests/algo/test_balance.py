@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.algo.balance import balance, fill_bins
+from agentgym_rl.algo import fill_bins
+from agentgym_rl.algo.balance import balance
 
 
 @given(st.lists(st.integers(1, 100), max_size=40), st.integers(1, 6))

@@ -3,8 +3,7 @@ from __future__ import annotations
 import torch
 from arl_objectives.covariance import covariances
 
-from agentgym_rl.algo.kl import largest_moment
-from agentgym_rl.algo.losses import behavior_weights, row_sums_to_come
+from agentgym_rl.algo import behavior_weights, largest_moment, row_sums_to_come
 from agentgym_rl.config import (
     ClampCorrection,
     MaskCorrection,

@@ -9,8 +9,8 @@ import torch
 from arl_objectives.covariance import held_objective
 from torch import Tensor
 
-from agentgym_rl.algo.aggregation import aggregation_weights
-from agentgym_rl.algo.losses import LossTokens, PolicyLoss, policy_loss
+from agentgym_rl.algo import LossTokens, aggregation_weights, policy_loss
+from agentgym_rl.algo.losses import PolicyLoss
 from agentgym_rl.config import LOSSES, AlgoConfig
 from tests.kit.cases import cases
 

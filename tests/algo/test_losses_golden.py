@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentgym_rl.algo.aggregation import aggregation_weights
+from agentgym_rl.algo import LossTokens, aggregation_weights, behavior_weights, policy_loss
 from agentgym_rl.algo.kl import kl_loss
-from agentgym_rl.algo.losses import LossTokens, behavior_weights, policy_loss
 from agentgym_rl.config import AlgoConfig, KlConfig
 from tests.kit.cases import cases
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from agentgym_rl.algo.aggregation import Tally, tally_mismatch
+from agentgym_rl.algo import Tally, tally_mismatch
 
 
 def test_mismatch_is_split_by_staleness_with_counts():

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from agentgym_rl.algo.losses import LossTokens, TokenObjective, policy_loss
+from agentgym_rl.algo import LossTokens, TokenObjective, policy_loss
 from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime.imports import check_findable
 from tests.kit.cases import cases
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym_rl.algo.packing import lay_out, pack_rows
-from agentgym_rl.core.token_records import ALL, FORCED, UNKNOWN_EXPERT, Choices, Experts, packed_set
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.algo import pack_rows
+from agentgym_rl.algo.packing import lay_out
+from agentgym_rl.core import UNKNOWN_EXPERT, Choices, Row
+from agentgym_rl.core.token_records import ALL, FORCED, Experts, packed_set
 
 
 def row(tokens: list[int], mask: list[int], temperature: float = 1.0) -> Row:

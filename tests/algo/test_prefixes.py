@@ -5,8 +5,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.algo.prefixes import LEAST_SHARED, _Costs, chained, fill_shared, num_distinct
+from agentgym_rl.algo import fill_bins, fill_shared, num_distinct
+from agentgym_rl.algo.prefixes import LEAST_SHARED, _Costs, chained
 from tests.kit.cases import cases
 
 RNG = np.random.default_rng(0)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agentgym_rl.algo.rounding import relative_difference, tolerance
+from agentgym_rl.algo import relative_difference
+from agentgym_rl.algo.rounding import tolerance
 
 LEAST = 1e-4
 

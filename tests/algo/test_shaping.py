@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_rl.algo.advantages import overlong, shaped_rewards
+from agentgym_rl.algo import shaped_rewards
+from agentgym_rl.algo.advantages import overlong
 from agentgym_rl.config import AlgoConfig, RewardConfig
 
 

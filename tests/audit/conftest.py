@@ -15,13 +15,10 @@ from transformers import AutoModelForCausalLM, DynamicCache, Llama4TextConfig
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config, dump_toml
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.core import Group, Outcome, Row, StepReport, Task, Trajectory
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.storage import EpisodeLog
+from agentgym_rl.weights import write_version
 
 STEPS = 3
 

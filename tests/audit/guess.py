@@ -6,14 +6,10 @@ import asyncio
 
 from agentgym_rl import Env
 from agentgym_rl.config import Config, dump_toml
-from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gym.env import Step
-from agentgym_rl.gym.registry import make
-from agentgym_rl.rollout.episode import EpisodeEnv
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.core import Group, Outcome, SandboxError, Task, Trajectory
+from agentgym_rl.gym import Step, make
+from agentgym_rl.rollout import EpisodeEnv
+from agentgym_rl.storage import EpisodeLog
 
 
 class Guess(Env):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.cli import main as cli
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import Outcome
+from agentgym_rl.storage import EpisodeReader
 
 from .conftest import Ended
 

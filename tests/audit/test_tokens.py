@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.weights.parts import write_version
-from agentgym_rl.weights.source import multiplying_in
+from agentgym_rl.core import Row, StepReport
+from agentgym_rl.storage import EpisodeLog
+from agentgym_rl.weights import multiplying_in, write_version
 from tests.kit.versions import part_of
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentgym_rl.cli import main as cli
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from benchmarks import _gpu_parts, gpu
 
 PART = """

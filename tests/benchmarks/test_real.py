@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from benchmarks import _real_engine, real
 from benchmarks._common import qwen3
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentgym_rl.trainer.world import join_world
+from agentgym_rl.trainer import join_world
 from benchmarks import _common, _runs
 from benchmarks.trainer_loops import packing
 

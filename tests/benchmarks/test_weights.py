@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.models.resolve import BUNDLED
 from benchmarks import _kept, _measurements, _publication, weights
 from benchmarks._publication import Case

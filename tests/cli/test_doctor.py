@@ -10,8 +10,8 @@ import pytest
 
 from agentgym_rl.cli import doctor as module
 from agentgym_rl.cli.doctor import machine_text, probe_text
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gym import Capabilities, Probe, ProbeReport
 
 WORKS = Probe("kernel", True, "6.1")
 FAILS = Probe("user namespace", False, "EPERM: " + "not " * 40 + "permitted", "change it")

@@ -15,14 +15,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agentgym_rl.cli import eval_targets as eval_arguments
+from agentgym_rl.cli import load_configuration, registry
 from agentgym_rl.cli import main as cli
 from agentgym_rl.cli import output as showing
-from agentgym_rl.cli import registry
-from agentgym_rl.cli.command import load_configuration, overrides_of
+from agentgym_rl.cli.command import overrides_of
 from agentgym_rl.cli.config_keys import key_help
 from agentgym_rl.cli.parse import parse
 from agentgym_rl.config import Config, section_types
-from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
+from agentgym_rl.core import ConfigError, EngineError, ProcessDied
 from tests.kit.cases import cases
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"

@@ -5,9 +5,10 @@ from arl_scale.demand import Node, check, table, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.cluster.resources import Demand, demands
+from agentgym_rl.cluster import Demand
+from agentgym_rl.cluster.resources import demands
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 EIGHT = [Node("head", cpus=32, gpus=8), Node("second", cpus=32, gpus=8)]
 

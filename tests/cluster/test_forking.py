@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.cluster.forking import Forks, ForkServer
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.cluster import Forks, ForkServer, LocalProcesses, ProcessSpec
+from agentgym_rl.core import ProcessDied
 
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SAYS = """

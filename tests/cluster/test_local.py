@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.spec import ProcessSpec, free_port
-from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.cluster import LocalProcesses, ProcessSpec, free_port
+from agentgym_rl.core import ProcessDied
 
 SLEEP = "import time; time.sleep(60)"
 

@@ -11,9 +11,8 @@ from functools import partial
 
 import pytest
 
-from agentgym_rl.cluster.resources import Demand
-from agentgym_rl.cluster.spec import ProcessSpec
-from agentgym_rl.core.errors import ConfigError, ProcessDied
+from agentgym_rl.cluster import Demand, ProcessSpec
+from agentgym_rl.core import ConfigError, ProcessDied
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.slow

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agentgym_rl.cluster.health import Silence
-from agentgym_rl.cluster.restarts import Supervisor
-from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.cluster import Silence, Supervisor
+from agentgym_rl.core import ProcessDied
 
 
 @dataclass

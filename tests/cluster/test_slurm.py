@@ -10,9 +10,10 @@ from importlib.util import find_spec
 import pytest
 from arl_scale.slurm import cpus_per_node, script
 
-from agentgym_rl.cluster.resources import Demand, demands
+from agentgym_rl.cluster import Demand
+from agentgym_rl.cluster.resources import demands
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 
 

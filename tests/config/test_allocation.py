@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentgym_rl.config import dump_toml, load_config
 from agentgym_rl.config.allocation import settings
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 
 KEY = "cluster.allocation"

@@ -21,8 +21,7 @@ from agentgym_rl.config import (
     load_config,
     section_types,
 )
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.section import differences
+from agentgym_rl.core import ConfigError, differences
 from tests.kit.cases import cases
 
 

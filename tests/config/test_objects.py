@@ -6,7 +6,7 @@ import pytest
 
 from agentgym_rl import Agent, Env, Step, load_config, make, make_agent, register
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gym import registry
 from tests.kit.cases import cases
 

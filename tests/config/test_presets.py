@@ -10,7 +10,7 @@ from agentgym_rl.cli.parse import parse
 from agentgym_rl.cli.training import training_configuration
 from agentgym_rl.config import LOSSES, Config, dump_toml, load_config, preset_names
 from agentgym_rl.config.file import PRESETS
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 
 NAMES = [

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from agentgym_rl.config import Config
 from agentgym_rl.config.records import FORMAT, THEN
-from agentgym_rl.core.section import section_types
+from agentgym_rl.core import section_types
 
 KNOWN = Path(__file__).with_name(f"keys_of_format_{FORMAT}.txt")
 

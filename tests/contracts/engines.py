@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agentgym_rl.core.engine import Engine, Interrupt
-from agentgym_rl.core.errors import EngineError
+from agentgym_rl.core import Engine, EngineError, Interrupt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +107,7 @@ class Member:
         interrupt: Interrupt,
     ) -> None:
         """Give the engine a version as a run does, with `interrupt` for requests in flight."""
-        from agentgym_rl.weights.parts import write_version
+        from agentgym_rl.weights import write_version
 
         if not self.publishes:
             path = write_version(folder, version, tensors)
@@ -116,9 +115,7 @@ class Member:
             await engine.update_weights(str(path), version=version)
             await engine.resume()
             return
-        from agentgym_rl.weights.publish import Publisher
-        from agentgym_rl.weights.receivers import recognized
-        from agentgym_rl.weights.transport import SharedFiles
+        from agentgym_rl.weights import Publisher, SharedFiles, recognized
 
         publisher = Publisher(
             recognize=recognized,
@@ -143,9 +140,9 @@ async def _embedded(_: str) -> AsyncIterator[Engine]:
     from arl_embedded.model import load_model
     from arl_embedded.section import EmbeddedEngineConfig
 
-    from agentgym_rl.engines.client.client import HttpEngine
+    from agentgym_rl.engines import HttpEngine
     from agentgym_rl.models.resolve import BUNDLED
-    from agentgym_rl.runtime.http_server import serving
+    from agentgym_rl.runtime import serving
 
     torch.set_num_threads(1)
     config = EmbeddedEngineConfig(device="cpu", max_model_len=LIMIT)
@@ -204,7 +201,7 @@ async def _at_version_0(engine: Any) -> None:
     """Make a server that an earlier test used as good as new."""
     import tempfile
 
-    from agentgym_rl.weights.parts import write_version
+    from agentgym_rl.weights import write_version
     from tests.vllm.plain import weights_of
 
     await engine.resume()

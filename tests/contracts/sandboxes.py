@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import pytest
 
-from agentgym_rl.core.errors import SandboxUnavailable
-from agentgym_rl.gym.sandbox import Capabilities, Limits, Sandbox, SandboxBackend
+from agentgym_rl.core import SandboxUnavailable
+from agentgym_rl.gym import Capabilities, Limits, Sandbox, SandboxBackend
 from tests.exhaustive import REQUIRED, WITH_DOCKER
 from tests.kit.cases import chosen
 

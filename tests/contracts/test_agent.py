@@ -9,16 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import AgentError, ConfigError, EnvError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import AgentError, ConfigError, EnvError, Task
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.registry import listing
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import Agent, Env, Step, listing
 from agentgym_rl.models.resolve import BUNDLED
 from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases

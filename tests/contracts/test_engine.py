@@ -16,15 +16,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.cluster import free_port
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Delta, SamplingParams
-from agentgym_rl.core.errors import ContextLengthError, EngineError
-from agentgym_rl.gateway.parsers import ToolCall, readers_of
+from agentgym_rl.core import ContextLengthError, Delta, EngineError, SamplingParams
+from agentgym_rl.gateway import ChatFormat, ToolCall
+from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.request.chat_request import ReplyForm
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.grammars import GrammarCompiler
+from agentgym_rl.runtime import GrammarCompiler
 from tests.contracts.engines import LIMIT
 from tests.kit.cases import cases
 from tests.vllm.plain import kept_of, on_the_edge, weights_of

@@ -8,9 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from agentgym_rl.core.engine import Interrupt, SamplingParams
-from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.core import EngineError, Interrupt, SamplingParams, WeightsError
+from agentgym_rl.weights import write_version
 from tests.contracts.test_engine import EXACT, PROMPT, collect, joined
 from tests.kit.cases import cases
 from tests.kit.versions import part_of

@@ -8,7 +8,7 @@ import pytest
 from arl_check.report import Outcome
 
 from agentgym_rl import check_env, make
-from agentgym_rl.gym.registry import listing
+from agentgym_rl.gym import listing
 
 from .sandboxes import working
 

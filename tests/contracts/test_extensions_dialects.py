@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from agentgym_rl.cli import main as cli
-from agentgym_rl.core import extensions
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError, extensions
 from tests.kit.extension import install
 from tests.kit.stage import ANSWER, END, chat, check_exact, spell, stage
 

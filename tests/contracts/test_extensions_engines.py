@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import ENGINES, load_config
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.core.extensions import forget_entry_points
 from tests.kit import extension
 from tests.kit.cases import cases

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from agentgym_rl.core.section import missing_key
+from agentgym_rl.core import missing_key
 from tests.kit.cases import cases
 from tests.kit.extension import install
 

@@ -7,11 +7,10 @@ import pytest
 
 from agentgym_rl.algo.terms import our_terms
 from agentgym_rl.config import AlgoConfig, RolloutConfig, load_config
-from agentgym_rl.core import extensions
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import ConfigError, Task, extensions
+from agentgym_rl.rollout import draws_of
 from agentgym_rl.rollout.additions import additions
-from agentgym_rl.rollout.draws import draws_kind, draws_of
+from agentgym_rl.rollout.draws import draws_kind
 from tests.kit.extension import install
 from tests.kit.groups import make_group
 

@@ -12,19 +12,16 @@ import pytest
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core import extensions
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError, extensions
 from agentgym_rl.core.extensions import register_extension
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.engines import Router
+from agentgym_rl.fleet import Turns, turns_of
 from agentgym_rl.fleet import parts as fleet_parts
-from agentgym_rl.fleet.parts import Turns, turns_of
+from agentgym_rl.gym import Verifier, running_services, spec
 from agentgym_rl.gym import verifier as verifiers
-from agentgym_rl.gym.registry import spec
-from agentgym_rl.gym.services import Verifier, running_services
-from agentgym_rl.rollout.players import PlayerKind, check_single_agent, player_kind
-from agentgym_rl.rollout.producer import LocalProducer
-from agentgym_rl.run.parts import ProducerKind, producer_kind
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.rollout import LocalProducer, PlayerKind, check_single_agent, player_kind
+from agentgym_rl.run import ProducerKind, producer_kind
+from agentgym_rl.storage import EpisodeReader
 from tests.kit.extension import install
 
 LAB = '''

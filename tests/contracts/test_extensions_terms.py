@@ -8,7 +8,7 @@ import pytest
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import AlgoConfig, load_config
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.trainer.trial import check_own_parts
 from tests.e2e.forked import arl
 from tests.kit.cases import cases

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Limits, Status, work_path
+from agentgym_rl.core import SandboxError, SandboxLost
+from agentgym_rl.gym import Capabilities, ExecResult, Limits
+from agentgym_rl.gym.sandbox import Status, work_path
 from tests.kit.cases import cases
 
 from .sandboxes import LIMITS, Opened

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agentgym_rl.core.errors import ImageError, SandboxError
-from agentgym_rl.gym.sandbox import Image, ImageRecipe, Sandbox, Status
+from agentgym_rl.core import ImageError, SandboxError
+from agentgym_rl.gym import Image, ImageRecipe, Sandbox
+from agentgym_rl.gym.sandbox import Status
 
 from .sandboxes import LIMITS, SHOWN, SHOWN_AT, Opened
 

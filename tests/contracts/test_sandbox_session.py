@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.core import SandboxError, SandboxLost
 from agentgym_rl.gym.sandbox import Status
 from tests.kit.cases import cases
 

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
-from agentgym_rl.core.trajectory import Row, Trajectory
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.core import Row, Trajectory
+from agentgym_rl.storage import EpisodeLog
 from tests.kit.groups import make_row
 from tests.kit.lives import Killed, Mortal
 

@@ -5,13 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentgym_rl.algo.prefixes import num_distinct
+from agentgym_rl.algo import num_distinct
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.controller.batches import batch_metrics, split_batch, taught, why_nothing_taught
-from agentgym_rl.core.batch import BatchShard
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.controller import batch_metrics, split_batch
+from agentgym_rl.controller.batches import taught, why_nothing_taught
+from agentgym_rl.core import BatchShard, ConfigError, Group, Outcome
 from tests.kit.cases import cases
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.controller.buffer import Buffer, capacity
+from agentgym_rl.controller import Buffer
+from agentgym_rl.controller.buffer import capacity
 from tests.kit.cases import cases
 from tests.kit.groups import make_group
 

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.config import RolloutConfig, load_config
-from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller import Buffer
 from agentgym_rl.controller.concurrency import METRIC, Concurrency, Look, adapt
-from agentgym_rl.core.engine import EngineLoad
-from agentgym_rl.core.errors import ConfigError, EngineError
+from agentgym_rl.core import ConfigError, EngineError, EngineLoad
+from agentgym_rl.engines import read_counters
 from agentgym_rl.engines.client.client import MEASURES
-from agentgym_rl.engines.client.deltas import read_counters
-from agentgym_rl.fleet.loads import EngineLoads
+from agentgym_rl.fleet import EngineLoads
 from tests.kit.cases import cases
 
 B = 4

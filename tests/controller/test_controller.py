@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import AlgoConfig, TrainerConfig, WeightsConfig
+from agentgym_rl.controller import RanksFailed
 from agentgym_rl.controller import controller as module
-from agentgym_rl.controller.ranks import RanksFailed
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core import ConfigError, Published, StepReport, TrainerError, WeightsError
 from agentgym_rl.run import loop as loop_module
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage import EpisodeLog, read_phases
 from agentgym_rl.storage.metrics import read_metrics
-from agentgym_rl.storage.phases import read_phases
 from tests.kit.cases import cases
 from tests.kit.groups import Publications, make_group
 from tests.kit.served import served

@@ -30,12 +30,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentgym_rl.controller import buffer
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.run.loop import Loop
-from agentgym_rl.storage import batched_commits
+from agentgym_rl.controller import Buffer, buffer
+from agentgym_rl.run import Loop
+from agentgym_rl.storage import EpisodeLog, batched_commits
 from agentgym_rl.storage.batched_commits import GroupCommit
-from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.exhaustive import EXHAUSTIVE
 
 from .scene import STEPS, settings

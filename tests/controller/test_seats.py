@@ -10,15 +10,11 @@ from arl_audit.reverify import not_replayable
 from arl_audit.sft import _recorded
 from arl_inspect.detail import _messages
 
-from agentgym_rl.algo.advantages import episode_advantages
-from agentgym_rl.controller.batches import split_batch, tells_apart
-from agentgym_rl.core.batch import BatchShard
-from agentgym_rl.core.credit import Credit
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.algo import episode_advantages
+from agentgym_rl.controller import split_batch
+from agentgym_rl.controller.batches import tells_apart
+from agentgym_rl.core import BatchShard, Credit, Group, Outcome, Task, Trajectory
+from agentgym_rl.storage import EpisodeLog, EpisodeReader
 from tests.kit.groups import make_row
 
 

@@ -22,11 +22,9 @@ import pytest
 from arl_audit.exactly_once import audit_ledger
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.storage.checkpoints import lineage_after, newest_checkpoint
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.core import BatchShard, Outcome, StepReport, Task, Trajectory
+from agentgym_rl.storage import EpisodeLog, newest_checkpoint
+from agentgym_rl.storage.checkpoints import lineage_after
 from tests.kit.lives import Killed, Life
 
 from .scene import MEMORY, RANKS, SIZE, STEPS, B, Fragile, Playing, empty_folder, row

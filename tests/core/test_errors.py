@@ -3,9 +3,8 @@
 import logging
 import pickle
 
-from agentgym_rl.core import errors
-from agentgym_rl.core.errors import ArlError, too_slow
-from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.core import ArlError, errors, too_slow
+from agentgym_rl.runtime import Repeated
 from tests.kit.cases import cases
 
 ALL = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, ArlError)]

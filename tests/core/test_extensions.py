@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.core import extensions
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import extension_names, load_extension, register_extension
+from agentgym_rl.core import ConfigError, extension_names, extensions, load_extension
+from agentgym_rl.core.extensions import register_extension
 from tests.kit.extension import install
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.core import Prompt
 from tests.kit.cases import cases
 
 

@@ -11,11 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.core import token_records
-from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
-from agentgym_rl.core.credit import MAX_REWARD, Credit, added_reward
-from agentgym_rl.core.task import SeededTasks, TaskSource
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Outcome, Row, Trajectory, pack_row, unpack_row
+from agentgym_rl.core import (
+    NOT_SAMPLED,
+    BatchRow,
+    BatchShard,
+    Credit,
+    Outcome,
+    Row,
+    SeededTasks,
+    StepReport,
+    TaskSource,
+    Trajectory,
+    added_reward,
+    token_records,
+)
+from agentgym_rl.core.credit import MAX_REWARD
+from agentgym_rl.core.trajectory import pack_row, unpack_row
 from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -6,8 +6,7 @@ from types import MappingProxyType
 import msgspec
 import pytest
 
-from agentgym_rl.core.errors import AgentError
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import AgentError, Outcome, Trajectory
 from agentgym_rl.core.transcript import Transcript
 from tests.kit.cases import cases
 

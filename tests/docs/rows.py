@@ -16,12 +16,12 @@ from typing import Any, Literal, get_args, get_origin
 from arl_serve import app
 from pydantic import BaseModel
 
-from agentgym_rl.cli.command import load_configuration
+from agentgym_rl.cli import load_configuration
 from agentgym_rl.cli.parse import make_parser, parse
 from agentgym_rl.config import Config, load_config, preset_names, section_types
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gym import EnvSpec
 from agentgym_rl.gym.registry import names
-from agentgym_rl.gym.specs import EnvSpec
 from tests.docs.blocks import FENCE, ROOT
 from tests.docs.test_blocks import keys
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import pytest
 from pydantic import BaseModel
 
-from agentgym_rl.cli.command import load_configuration
+from agentgym_rl.cli import load_configuration
 from agentgym_rl.cli.eval_targets import evaluated
 from agentgym_rl.cli.parse import make_parser, parse
 from agentgym_rl.config import Config, load_config, section_types
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.docs.blocks import PAGES, ROOT, Command, blocks, commands, spoken
 from tests.kit.cases import cases
 

@@ -7,7 +7,7 @@ import pytest
 from arl_dialects import responses_request as responses
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core.section import flat
+from agentgym_rl.core import flat
 from agentgym_rl.gateway.request import chat_request as chat
 from tests.contracts.engines import table
 from tests.docs.blocks import ROOT, blocks

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.core.errors import SandboxUnavailable
+from agentgym_rl.core import SandboxUnavailable
 from agentgym_rl.models.resolve import BUNDLED
 from tests.docs.blocks import Block, blocks
 from tests.kit.cases import cases
@@ -55,7 +55,7 @@ async def a_call_and_its_answer() -> dict[str, Any]:
 async def an_environment_that_asks_the_pool() -> dict[str, Any]:
     from types import SimpleNamespace
 
-    from agentgym_rl.gym.services import Verifier
+    from agentgym_rl.gym import Verifier
 
     return {
         "Verifier": Verifier,

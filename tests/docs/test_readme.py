@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from agentgym_rl import Task, check_env
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from tests.docs.blocks import ROOT, blocks
 from tests.kit.scripted import Scripted

@@ -20,11 +20,11 @@ from pathlib import Path
 from select import select
 from typing import IO
 
+from agentgym_rl.cluster import ForkServer
 from agentgym_rl.cluster.fork_server import MESSAGE_BYTES, Request
-from agentgym_rl.cluster.forking import ForkServer
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.engines.kind import kind_of
-from agentgym_rl.trainer.launch import rank_environment, rank_imports
+from agentgym_rl.engines import kind_of
+from agentgym_rl.trainer import rank_environment, rank_imports
 
 CONTROLLER = ("agentgym_rl.run.train", "agentgym_rl.evaluate.command", "agentgym_rl.report.run")
 TOKENS_AND_TYPES = ("openai", "openai.types.chat", "matplotlib.figure", "arl_envs.math")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentgym_rl.core.trajectory import Row, Trajectory
+from agentgym_rl.core import Row, Trajectory
 
 from .forked import arl
 

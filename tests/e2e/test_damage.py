@@ -15,11 +15,10 @@ from arl_audit.exactly_once import audit_ledger
 
 from agentgym_rl.cli.parse import parse
 from agentgym_rl.cli.training import training_configuration
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.rollout.factory import env_spec
+from agentgym_rl.core import ConfigError
+from agentgym_rl.rollout import env_spec
 from agentgym_rl.run.resume import begin, check_kept
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.evaluations import EvalRecords
+from agentgym_rl.storage import EpisodeLog, EvalRecords
 
 from .conftest import Run
 from .forked import arl

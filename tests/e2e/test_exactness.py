@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.core import NOT_SAMPLED, Row
 from tests.kit.cases import cases
 
 sys.path.append(str(Path(__file__).parents[2]))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agentgym_rl.core.trajectory import NOT_SAMPLED
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import NOT_SAMPLED
+from agentgym_rl.storage import EpisodeReader
 
 from .test_audit import CHANGING, audit
 

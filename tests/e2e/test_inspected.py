@@ -16,8 +16,8 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from agentgym_rl.algo.advantages import episode_advantages
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.algo import episode_advantages
+from agentgym_rl.storage import EpisodeReader
 
 from .forked import arl
 

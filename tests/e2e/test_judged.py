@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.report.run import training_text
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.report import training_text
+from agentgym_rl.storage import EpisodeLog
 from tests.kit.judge_server import ScriptedJudge, score
 
 from .forked import arl

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import tensor_heads
+from agentgym_rl.storage import EpisodeReader
 from tests.kit.moe import save_moe
 
 from .forked import arl

@@ -23,15 +23,13 @@ from arl_inspect.folders import InspectedRun
 
 from agentgym_rl.config import FORMAT, load_config
 from agentgym_rl.config.records import LaterVersion
-from agentgym_rl.core.errors import ConfigError, StorageError, TrainerError
-from agentgym_rl.core.task import SeededTasks
-from agentgym_rl.run.resume import check_kept, resumed_config
-from agentgym_rl.storage.checkpoints import read_manifest
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import ConfigError, SeededTasks, StorageError, TrainerError
+from agentgym_rl.run import resumed_config
+from agentgym_rl.run.resume import check_kept
+from agentgym_rl.storage import EpisodeLog, EpisodeReader, read_manifest
 from agentgym_rl.storage.run_folder import release_if_unused
 from agentgym_rl.storage.run_list import summary
-from agentgym_rl.trainer.export import export_trained
+from agentgym_rl.trainer import export_trained
 from tests.kit.cases import cases
 
 from .forked import arl

@@ -12,7 +12,7 @@ from arl_audit.exactly_once import audit_ledger
 from arl_audit.replay_batch import replay
 
 from agentgym_rl.evaluate.folder import read_folder
-from agentgym_rl.trainer.export import export_trained
+from agentgym_rl.trainer import export_trained
 
 from .forked import arl
 

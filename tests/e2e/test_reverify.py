@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage import EpisodeReader
 
 from .forked import arl
 

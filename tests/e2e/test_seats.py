@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 from arl_audit.exactly_once import audit_ledger
 
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.runtime import serving
+from agentgym_rl.storage import EpisodeReader
 from tests.kit.someones_model import Refusal, SomeonesModel
 
 from .forked import arl

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from arl_audit.replay_batch import replay
 
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage import EpisodeLog
 
 from .forked import ForkedArl
 

@@ -10,7 +10,7 @@ from arl_warmup.keys import InitConfig
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import load_config
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage import EpisodeReader
 
 from .conftest import descendants
 from .forked import arl

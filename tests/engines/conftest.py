@@ -36,9 +36,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime import serving
 
 VOCAB = 640  # the bundled tokenizer's
 _SMALL: dict[str, Any] = {

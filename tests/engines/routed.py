@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
-from agentgym_rl.core.engine import Delta, SamplingParams
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.core import Delta, SamplingParams
+from agentgym_rl.engines import Router
 from agentgym_rl.engines.scripted import Say
 
 PROMPT, STOP = [1, 2, 3], 9

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from arl_vllm.client import VllmEngine
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import ContextLengthError, EngineError, RequestRefused
-from agentgym_rl.runtime.http_server import read_body, reply, serving
+from agentgym_rl.core import ContextLengthError, EngineError, RequestRefused, SamplingParams
+from agentgym_rl.runtime import read_body, serving
+from agentgym_rl.runtime.http_server import reply
 from tests.kit.cases import cases
 
 

@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.core import EngineError, SamplingParams
+from agentgym_rl.engines import HttpEngine
 from tests.kit.cases import cases
 
 CHOICE = {

@@ -5,8 +5,14 @@ import asyncio
 import pytest
 from arl_vllm.client import VllmEngine
 
-from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_VERSION, SamplingParams
-from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
+from agentgym_rl.core import (
+    PAUSE_PATHS,
+    UNKNOWN_VERSION,
+    EngineError,
+    RequestRefused,
+    SamplingParams,
+    WeightsError,
+)
 from tests.kit.cases import cases
 from tests.kit.fake_servers import VllmServer
 

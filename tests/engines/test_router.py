@@ -4,10 +4,15 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import ConfigError, ContextLengthError, EngineError, RequestRefused
-from agentgym_rl.core.task import derived_seed
-from agentgym_rl.engines.router.engine_choice import Replica, Replicas
+from agentgym_rl.core import (
+    ConfigError,
+    ContextLengthError,
+    EngineError,
+    RequestRefused,
+    SamplingParams,
+    derived_seed,
+)
+from agentgym_rl.engines import Replica, Replicas
 from agentgym_rl.engines.router.router import COUNTERS
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases

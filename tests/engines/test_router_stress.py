@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.core import UNKNOWN_VERSION, EngineError, SamplingParams
+from agentgym_rl.engines import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
 

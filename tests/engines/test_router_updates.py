@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from arl_plan.clock import run_virtual
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION
-from agentgym_rl.core.errors import EngineError
+from agentgym_rl.core import UNKNOWN_VERSION, EngineError
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
 

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import EngineError
+from agentgym_rl.core import EngineError, SamplingParams
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
 

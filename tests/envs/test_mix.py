@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl import Env, SyncEnv, Task
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import SeededTasks, TaskSource
+from agentgym_rl.core import ConfigError, EnvError, SeededTasks, TaskSource
+from agentgym_rl.gym import Step
 from agentgym_rl.gym.data import TaskLoader
-from agentgym_rl.gym.env import Step
 from tests.kit.cases import cases
 
 HERE = __name__

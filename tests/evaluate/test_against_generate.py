@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from scripts import against_generate
 
 

@@ -8,11 +8,10 @@ import pytest
 from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.evaluate.command import evaluate_all
-from agentgym_rl.evaluate.folder import compare, compare_folders
-from agentgym_rl.report.progress import make_progress
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.core import ConfigError
+from agentgym_rl.evaluate import compare, compare_folders, evaluate_all
+from agentgym_rl.report import make_progress
+from agentgym_rl.runtime import serving
 from tests.kit.cases import cases
 from tests.kit.someones_eval import QUICK
 from tests.kit.someones_model import SomeonesModel, gold, nonsense

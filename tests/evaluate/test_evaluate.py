@@ -9,15 +9,15 @@ from arl_agents.single_turn import SingleTurn
 
 from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import EvalConfig, GatewayConfig, RolloutConfig
-from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
-from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core import ConfigError, InfraError, Task, TaskSource, TooManyErrors
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.evaluate.evaluate import EnvResult, EvalResult, evaluate
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.evaluate import EvalResult
+from agentgym_rl.evaluate.evaluate import evaluate
+from agentgym_rl.evaluate.result import EnvResult
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.episode import Deadlines, InputLimit, Player
+from agentgym_rl.rollout import Player
+from agentgym_rl.rollout.episode import Deadlines, InputLimit
 
 FAILURE = Say([5], fail_after=0)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.evaluate import command
-from agentgym_rl.evaluate.folder import EvalTarget, open_folder, with_kept
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.core import ConfigError, InfraError
+from agentgym_rl.evaluate import EvalTarget, command
+from agentgym_rl.evaluate.folder import open_folder, with_kept
+from agentgym_rl.runtime import serving
 from tests.kit.someones_eval import QUICK, evaluate
 from tests.kit.someones_model import SomeonesModel, gold, nonsense, refusing
 

@@ -13,16 +13,13 @@ from arl_envs.math.oracle import solve
 
 from agentgym_rl import Env, Step
 from agentgym_rl.config import GatewayConfig, load_config
-from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
+from agentgym_rl.core import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.evaluate.command import evaluate_all
-from agentgym_rl.evaluate.folder import EvalTarget
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.evaluate import EvalTarget, evaluate_all
+from agentgym_rl.gateway import ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import make_sandbox
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.report.progress import make_progress
+from agentgym_rl.report import make_progress
 from tests.kit.cases import cases
 from tests.kit.someones_eval import QUICK, evaluate, report_of, typed
 from tests.kit.someones_model import KEY, Refusal, SomeonesModel, gold, nonsense

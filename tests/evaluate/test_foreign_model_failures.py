@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
+from agentgym_rl.core import ConfigError, InfraError, TooManyErrors
 from tests.kit.cases import cases
 from tests.kit.someones_eval import evaluate, typed
 from tests.kit.someones_model import (

@@ -9,18 +9,15 @@ import pytest
 from safetensors.torch import load_file
 
 from agentgym_rl.config import Config, dump_toml, load_config
-from agentgym_rl.controller.schedule import Due, Plan
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.evaluate.during_training import Evaluator
-from agentgym_rl.evaluate.queue import EvalQueue
-from agentgym_rl.gym.services import NO_SERVICES
+from agentgym_rl.controller import Plan
+from agentgym_rl.controller.schedule import Due
+from agentgym_rl.core import ConfigError
+from agentgym_rl.evaluate import EvalQueue, Evaluator
+from agentgym_rl.gym import NO_SERVICES
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.report.progress import make_progress
-from agentgym_rl.storage.episode_reader import EpisodeReader
-from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
-from agentgym_rl.storage.recovery import Recovered
-from agentgym_rl.storage.weights_folder import version_name
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.report import make_progress
+from agentgym_rl.storage import EpisodeReader, EvalRecord, EvalRecords, Recovered, version_name
+from agentgym_rl.weights import write_version
 from tests.kit.cases import cases
 from tests.kit.versions import part_of
 

@@ -12,11 +12,11 @@ from arl_selfplay.round_robin import print_ratings, round_robin
 from agentgym_rl.cli import eval_targets
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.evaluate.folder import EvalTarget
+from agentgym_rl.core import ConfigError
+from agentgym_rl.evaluate import EvalTarget
 from agentgym_rl.evaluate.target import first_engines
-from agentgym_rl.report.progress import make_progress
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.report import make_progress
+from agentgym_rl.runtime import serving
 from tests.kit.cases import cases
 from tests.kit.someones_eval import QUICK
 from tests.kit.someones_model import SomeonesModel

@@ -4,7 +4,7 @@ import pytest
 from arl_endpoints.session import StreamedMessage
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 from tests.kit.someones_eval import evaluate
 from tests.kit.someones_model import SomeonesModel, gold, nonsense

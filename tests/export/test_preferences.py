@@ -12,12 +12,9 @@ from arl_audit.sft import Wanted, export_sft
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import dump_toml, load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import ConfigError, Group, Outcome, Task, Trajectory
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage import EpisodeLog
 from tests.kit.cases import cases
 from tests.kit.groups import make_row
 

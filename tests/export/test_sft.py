@@ -18,17 +18,14 @@ from agentgym_rl.config import (
     dump_toml,
     load_config,
 )
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core import ConfigError, Task, TaskSource
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.evaluate.evaluate import evaluate as play
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.episode import Deadlines, Player
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.rollout import Player
+from agentgym_rl.rollout.episode import Deadlines
+from agentgym_rl.storage import EpisodeLog, EpisodeReader
 from tests.kit.someones_eval import evaluate
 from tests.kit.someones_model import gold
 

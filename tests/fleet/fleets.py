@@ -14,18 +14,15 @@ from select import select
 from arl_scale.members import Members
 from safetensors.torch import load_file
 
-from agentgym_rl.cluster.forking import Forks, ForkServer
-from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster import Forks, ForkServer, LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.engines.kind import EngineSetup, kind_of
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.parts import turns_of
+from agentgym_rl.core import SamplingParams
+from agentgym_rl.engines import EngineSetup, kind_of
+from agentgym_rl.fleet import Fleet, turns_of
 from agentgym_rl.fleet.servers import OwnServer
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer.launch import rank_environment
-from agentgym_rl.weights.publish import Publisher
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.trainer import rank_environment
+from agentgym_rl.weights import Publisher, SharedFiles
 
 NAMES = ["engine-0", "engine-1"]
 

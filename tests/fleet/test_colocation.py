@@ -6,12 +6,11 @@ import pytest
 from arl_scale import colocation
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.core import SamplingParams
+from agentgym_rl.engines import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.fleet.parts import turns_of
-from agentgym_rl.fleet.servers import Server
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.fleet import Server, turns_of
+from agentgym_rl.runtime import ENGINE_CLOCK
 
 
 class Device(Server):

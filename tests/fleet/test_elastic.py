@@ -11,17 +11,14 @@ from arl_scale.admin_api import FILE, ElasticApi, told
 from safetensors.torch import load_file
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.engine import EngineInfo, SamplingParams
-from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.engines.checks import Checked
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.fleet import servers
-from agentgym_rl.fleet.fleet import Fleet
-from agentgym_rl.fleet.servers import check_joins
+from agentgym_rl.core import ConfigError, EngineInfo, InfraError, SamplingParams
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.engines.kind import Checked
+from agentgym_rl.fleet import Fleet, check_joins, servers
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime import serving
 from agentgym_rl.storage.weights_folder import INDEX
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.weights import write_version
 
 from .fleets import NAMES, Running, running, somebody_elses_engine
 

@@ -8,14 +8,12 @@ import pytest
 from safetensors.torch import load_file
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
-from agentgym_rl.core.errors import ProcessDied
-from agentgym_rl.engines.checks import Checked
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.fleet import servers
-from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.core import UNKNOWN_VERSION, ProcessDied, SamplingParams
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.engines.kind import Checked
+from agentgym_rl.fleet import Fleet, servers
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.weights import write_version
 
 from .fleets import NAMES, Running, running, somebody_elses_engine
 

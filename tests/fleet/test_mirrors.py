@@ -14,11 +14,9 @@ from arl_scale.mirrors import Followers
 from arl_scale.workers.process import FollowedFleet
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.engine import EngineInfo
-from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.core.messages import NumberedView, Used, WorkerReport
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.core import ConfigError, EngineInfo, InfraError, NumberedView, WorkerReport
+from agentgym_rl.core.messages import Used
+from agentgym_rl.engines import EngineSetup, Router
 from agentgym_rl.fleet.parts import shortest
 from tests.kit.cases import cases
 

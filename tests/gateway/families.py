@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agentgym_rl.gateway.parsers import Parser, Reasoning, ToolCall
+from agentgym_rl.gateway import Reasoning, ToolCall
+from agentgym_rl.gateway.parsers import Parser
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from arl_endpoints.relay import Relay
 from arl_endpoints.upstream import OpenAIUpstream
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.session.session import Session, SessionSampling
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.gateway import Session, SessionSampling
+from agentgym_rl.runtime import serving
 
 NAME = "someones/model"
 FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {}}}

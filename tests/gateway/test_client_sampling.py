@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.core import SamplingParams
+from agentgym_rl.engines import Router
 from agentgym_rl.engines.scripted import ScriptedEngine
 from tests.kit.cases import cases
 from tests.kit.someones_model import SomeonesModel

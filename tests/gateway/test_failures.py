@@ -6,7 +6,7 @@ import pytest
 from arl_plan.clock import run_virtual
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import ContextLengthError
+from agentgym_rl.core import ContextLengthError
 
 
 def _post(scene, session, words, **fields):

@@ -9,13 +9,12 @@ from following import END, follows
 from reading import tool
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core import token_records
-from agentgym_rl.core.errors import RequestRefused
+from agentgym_rl.core import RequestRefused, token_records
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.session.unmet_form import unmet
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.grammars import GrammarCompiler
+from agentgym_rl.runtime import GrammarCompiler
 from tests.kit.cases import cases
 
 FIRST = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "What is 3*4?"}]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reading import tool
 
-from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway import ApiError
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.lark import prepared
 from agentgym_rl.gateway.request.chat_request import ReplyForm

@@ -11,7 +11,7 @@ import time
 import pytest
 from arl_dialects.stored import Responses
 
-from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway import ApiError
 from agentgym_rl.gateway.request.body import check_values, num_values
 from agentgym_rl.gateway.session.tree import Location, Walk, Walks
 from agentgym_rl.gateway.template.chat_format import TooLong

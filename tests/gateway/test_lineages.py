@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from tests.docs.blocks import blocks
 from tests.kit.cases import cases

@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.core import chat as chats
-from agentgym_rl.core.chat import PIECE, is_rendered
+from agentgym_rl.core import is_rendered
+from agentgym_rl.core.chat import PIECE
 from agentgym_rl.gateway.template import literals
 from agentgym_rl.gateway.template.literals import BREAK, Literals
 

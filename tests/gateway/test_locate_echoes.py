@@ -6,7 +6,7 @@ import copy
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.messages import thoughts_of
+from agentgym_rl.gateway import thoughts_of
 from tests.kit.cases import cases
 
 RETRY = {"x-stainless-retry-count": "1"}

@@ -15,12 +15,13 @@ from tokenizers import Tokenizer
 from wild import shipped
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
-from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
+from agentgym_rl.models import BUNDLED_MODELS
+from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.call_formats import TEMPLATES, TURN, WRITE, chat_of
 from tests.kit.cases import cases
 

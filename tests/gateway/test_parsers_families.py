@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.parsers import Reasoning, ToolCall, readers_of
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat, Reasoning, ToolCall
+from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.harmony import HarmonyParser
 from agentgym_rl.gateway.parsers.literals import read_calls
 from agentgym_rl.gateway.parsers.think import THOUGHTS, ThinkParser
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from tests.kit.call_formats import WRITE, chat_of
 from tests.kit.cases import cases

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
-from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway import ToolCall
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from tests.kit.cases import cases
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
-from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway import ToolCall
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.xml_calls import value_json
 from tests.kit.cases import cases

@@ -11,10 +11,10 @@ from arl_embedded.journal import Counters
 from arl_embedded.section import EmbeddedEngineConfig
 from arl_plan.clock import run_virtual
 
+from agentgym_rl.engines import Router
 from agentgym_rl.engines.client.http import HttpPool, _Channel
-from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.session.session import SessionSampling
+from agentgym_rl.gateway import SessionSampling
 from agentgym_rl.runtime.pausable_clock import MAX_WAIT_FACTOR, AwakeTime
 from tests.kit.cases import cases
 

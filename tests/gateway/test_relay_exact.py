@@ -4,9 +4,7 @@ import pytest
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat, Gateway, SessionSampling
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 
-from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway import ApiError
 from agentgym_rl.gateway.request.chat_request import parse_request
 from agentgym_rl.gateway.request.request_cache import Bodies
 from tests.kit.cases import cases

@@ -10,7 +10,8 @@ import pytest
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core import token_records
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.session.session import Session, SessionSampling, SessionTable
+from agentgym_rl.gateway import Session, SessionSampling
+from agentgym_rl.gateway.session.session import SessionTable
 from tests.kit.cases import cases
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ToolCall
 from agentgym_rl.gateway.parsers.response_template import (
     LongSpaces,
     ResponseTemplate,

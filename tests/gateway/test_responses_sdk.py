@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway import AgentClients
 from tests.kit.cases import cases
 
 openai = pytest.importorskip("openai")

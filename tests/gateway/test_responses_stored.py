@@ -6,7 +6,7 @@ import json
 import pytest
 from arl_dialects.stored import Conversations
 
-from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway import AgentClients
 from tests.kit.cases import cases
 
 PATH = "/v1/responses"

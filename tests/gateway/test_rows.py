@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION
+from agentgym_rl.core import UNKNOWN_VERSION
 from agentgym_rl.gateway.session.rows import export_rows, num_lost
 from agentgym_rl.gateway.session.tree import Sample, Sampled, Tree
 from tests.kit.cases import cases

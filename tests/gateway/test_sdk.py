@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway import AgentClients
 from agentgym_rl.runtime import http_server
 
 

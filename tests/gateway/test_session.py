@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentgym_rl.gateway.session.session import Session, SessionSampling
+from agentgym_rl.gateway import Session, SessionSampling
 
 
 @pytest.fixture

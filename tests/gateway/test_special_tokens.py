@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from tests.kit.cases import cases
 
 HI = [{"role": "user", "content": "hi"}]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.algo.prefixes import num_distinct
+from agentgym_rl.algo import num_distinct
 from agentgym_rl.gateway.session.client_defaults import quoted
 
 HEAD = {"role": "system", "content": "You are an agent that keeps its history short."}

@@ -14,13 +14,13 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.chat import is_rendered
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError, is_rendered
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.detokenizer import Detokenizer
 from agentgym_rl.gateway.template.template import ChatTemplate
-from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
+from agentgym_rl.models import tokenizer_hash
+from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 
 EXOTIC = """\

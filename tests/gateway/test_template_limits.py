@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.template import costs
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.sandbox import Environment
 from agentgym_rl.gateway.template.steps import EndlessTemplate
 from agentgym_rl.gateway.template.template import ChatTemplate

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.parsers import Reasoning, TextParser, ToolCall
+from agentgym_rl.gateway import AgentClients, Reasoning, ToolCall
+from agentgym_rl.gateway.parsers import TextParser
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.think import ThinkParser
 from tests.kit.cases import cases

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.messages import message_key
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from tests.kit.cases import cases
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION
-from agentgym_rl.engines.router.router import Router
+from agentgym_rl.core import UNKNOWN_VERSION
+from agentgym_rl.engines import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 
 

@@ -14,9 +14,9 @@ from wild import WILD, shipped
 from worlds import REPLY, STEP, World
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.fitting import Fitting
 from agentgym_rl.gateway.template.template import ChatTemplate
 from tests.kit.cases import cases

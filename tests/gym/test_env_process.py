@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl import Step, SyncEnv, make
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.core import ConfigError, EnvError, InfraError
 from agentgym_rl.gym.sync_env import to_async
 from tests.kit.cases import cases
 

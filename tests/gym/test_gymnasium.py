@@ -13,12 +13,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import agentgym_rl
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core import ConfigError, EnvError, Task, TaskSource
+from agentgym_rl.gym import Env, EnvSpec, Step
 from agentgym_rl.gym import gymnasium as ids
-from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.gymnasium import SyncGym
-from agentgym_rl.gym.specs import EnvSpec
 from tests.kit.cases import cases
 
 OURS = "agentgym_rl.gym.gymnasium"

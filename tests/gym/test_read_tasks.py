@@ -11,8 +11,8 @@ from typing import Any
 
 import agentgym_rl
 from agentgym_rl import Message, Step, Task, TaskSource, ToolEnv
-from agentgym_rl.core.task import SeededTasks, Split
-from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.core import SeededTasks, Split
+from agentgym_rl.gym import EnvSpec
 
 ROOT = Path(agentgym_rl.__file__).parents[1]
 LONGEST_S = 60.0

@@ -9,11 +9,8 @@ from textwrap import dedent
 import pytest
 
 import agentgym_rl
-from agentgym_rl.core.errors import ConfigError, SandboxError
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.specs import EnvSpec, Spec
+from agentgym_rl.core import ConfigError, SandboxError
+from agentgym_rl.gym import Agent, Env, EnvSpec, Spec, Step, registry
 from tests.kit.cases import cases
 
 

@@ -12,7 +12,7 @@ from arl_check.scaffold import new_env, new_task
 
 from agentgym_rl import check_env, make, spec
 from agentgym_rl.cli import main as cli
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[2]

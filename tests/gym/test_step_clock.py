@@ -6,7 +6,7 @@ import pytest
 from arl_plan.clock import run_virtual
 
 from agentgym_rl import Env, Step
-from agentgym_rl.gym.step_clock import OffTheClock
+from agentgym_rl.gym import OffTheClock
 from agentgym_rl.gym.wrappers import StepTimeout, Timeout
 
 SAY = {"role": "assistant", "content": "hello"}

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from agentgym_rl import Env, Step, SyncEnv, make
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.core import ConfigError, EnvError, SeededTasks
 from agentgym_rl.gym.sync_env import to_async
 from tests.kit.cases import cases
 

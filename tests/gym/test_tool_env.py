@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agentgym_rl import Message, Step, Task, ToolEnv, tool
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import SeededTasks
-from agentgym_rl.gym.tool_env import Tool, ToolError
+from agentgym_rl.core import ConfigError, EnvError, InfraError, SeededTasks
+from agentgym_rl.gym import ToolError
+from agentgym_rl.gym.tool_env import Tool
 from tests.kit.cases import cases
 
 

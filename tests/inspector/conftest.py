@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from made_runs import Client, make_client, make_episode, make_run
 
-from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.core import Outcome
 
 
 @pytest.fixture

@@ -15,11 +15,8 @@ import numpy as np
 from arl_inspect.app import Changes, InspectorApp
 from arl_inspect.folders import Runs
 
-from agentgym_rl.core.credit import Credit
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.core import Credit, Group, Outcome, Row, Task, Trajectory
+from agentgym_rl.storage import EpisodeLog
 
 TOKENS = [1, 40, 60, 41, 60, 61]
 CONFIG = """steps = 3

@@ -9,9 +9,8 @@ from arl_inspect.index import EpisodeIndex
 from arl_inspect.query import Query
 from made_runs import make_episode, make_run
 
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.core import Group, Task
+from agentgym_rl.storage import EpisodeLog
 
 
 @pytest.fixture

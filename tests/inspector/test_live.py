@@ -15,7 +15,7 @@ from arl_inspect.export import write_page
 from arl_inspect.serve import inspect_live
 
 from agentgym_rl.cli.main import _main
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 
 

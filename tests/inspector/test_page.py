@@ -20,12 +20,8 @@ from arl_inspect.export import write_page
 from arl_inspect.serve import inspect_live
 from made_runs import make_episode, make_run
 
-from agentgym_rl.core.credit import Credit
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import Credit, Group, Outcome, Task
+from agentgym_rl.storage import EpisodeLog, EpisodeReader
 from agentgym_rl.storage.trained_tokens import write_tokens
 from tests.exhaustive import REQUIRED
 

@@ -8,9 +8,9 @@ import pytest
 from arl_inspect.timeline import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
 
 from agentgym_rl.cli import main as cli
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
-from agentgym_rl.storage.phases import PHASES, PhasesFile, StepPhases, read_phases
+from agentgym_rl.core import ConfigError, Outcome, Row, Trajectory
+from agentgym_rl.storage import PhasesFile, StepPhases, read_phases
+from agentgym_rl.storage.phases import PHASES
 
 STEPS = [
     StepPhases(0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED
 

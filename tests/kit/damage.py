@@ -19,13 +19,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION, Interrupt, SamplingParams
+from agentgym_rl.core import UNKNOWN_VERSION, Interrupt, SamplingParams
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.weights.engine_routes import RemoteEngine
-from agentgym_rl.weights.gloo import Broadcasts
-from agentgym_rl.weights.publish import PublicationFailed, Publisher
-from agentgym_rl.weights.receivers import recognized
-from agentgym_rl.weights.transport import InPauses, SharedFiles, Transport
+from agentgym_rl.weights import (
+    Broadcasts,
+    PublicationFailed,
+    Publisher,
+    RemoteEngine,
+    SharedFiles,
+    Transport,
+    recognized,
+)
+from agentgym_rl.weights.transport import InPauses
 from tests.kit.versions import part_of
 from tests.vllm.plain import PlainForward, weights_of, worst_difference
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.core import Group, Outcome, Row, Trajectory
 
 
 def make_row(versions: list[int], prompt: int = 3) -> Row:

@@ -12,7 +12,8 @@ from typing import Any
 
 from arl_envs.judge import Judge
 
-from agentgym_rl.runtime.http_server import read_body, reply, serving
+from agentgym_rl.runtime import read_body, serving
+from agentgym_rl.runtime.http_server import reply
 
 Decide = Callable[[dict[str, Any]], Any]
 """A function from a request to the content of its reply, or to (status, body); or to an awaitable

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import ModelConfig, ServerEngineConfig, load_config
-from agentgym_rl.engines.kind import Launch
+from agentgym_rl.engines import Launch
 from agentgym_rl.models.resolve import BUNDLED
 
 

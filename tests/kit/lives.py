@@ -12,23 +12,20 @@ from hashlib import blake2b
 from pathlib import Path
 
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.schedule import Plan
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.task import Task, TaskSource
-from agentgym_rl.rollout.draws import draws_of
-from agentgym_rl.rollout.groups import FinishedGroups
-from agentgym_rl.rollout.producer import TaskCursor
-from agentgym_rl.run.loop import Loop
-from agentgym_rl.storage.checkpoints import (
+from agentgym_rl.controller import Buffer, Plan
+from agentgym_rl.core import StepReport, Task, TaskSource
+from agentgym_rl.rollout import FinishedGroups, TaskCursor, draws_of
+from agentgym_rl.run import Loop
+from agentgym_rl.storage import (
+    EpisodeLog,
     Manifest,
-    lineage_after,
+    MetricsFile,
+    PhasesFile,
     newest_checkpoint,
     read_manifest,
 )
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile, finite, rewrite_metrics
-from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.checkpoints import lineage_after
+from agentgym_rl.storage.metrics import finite, rewrite_metrics
 from agentgym_rl.storage.recovery import NOTHING, recover
 from agentgym_rl.storage.run_folder import create_run_dir
 from tests.kit.groups import Publications, make_group

@@ -20,7 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.gateway.parsers import Parser, Reasoning, ToolCall
+from agentgym_rl.gateway import Reasoning, ToolCall
+from agentgym_rl.gateway.parsers import Parser
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.harmony import HarmonyParser
 from agentgym_rl.gateway.parsers.think import THOUGHTS as TAGS

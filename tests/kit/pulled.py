@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agentgym_rl.controller.controller import Controller
-from agentgym_rl.controller.ranks import Metrics, Ranks
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.run.loop import Loop
+from agentgym_rl.controller import Controller, Metrics, Ranks
+from agentgym_rl.core import BatchShard, Published, StepReport
+from agentgym_rl.run import Loop
 
 ASKS_S = 3600.0
 

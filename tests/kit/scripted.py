@@ -9,18 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Sampler
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.core import Sampler, Task, Trajectory
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionRecord, SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env
-from agentgym_rl.gym.specs import EnvSpec, wrapped
-from agentgym_rl.rollout.episode import Deadlines, Player
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionRecord, SessionSampling
+from agentgym_rl.gym import Agent, Env, EnvSpec
+from agentgym_rl.gym.specs import wrapped
+from agentgym_rl.rollout import Player
+from agentgym_rl.rollout.episode import Deadlines
 
 SAMPLING = SessionSampling(max_tokens=256, temperature=1.0, seed=5)
 

@@ -4,15 +4,11 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
-from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller import Buffer, Plan
 from agentgym_rl.controller.controller import Devices
-from agentgym_rl.controller.schedule import Plan
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.task import Task
-from agentgym_rl.run.loop import Loop
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.core import StepReport, Task
+from agentgym_rl.run import Loop
+from agentgym_rl.storage import EpisodeLog, MetricsFile, PhasesFile
 from tests.kit.groups import Publications
 from tests.kit.pulled import AskedController, PulledRanks
 

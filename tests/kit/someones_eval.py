@@ -11,11 +11,10 @@ from arl_agents.react import React
 
 from agentgym_rl import Agent
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core.errors import cause_of
-from agentgym_rl.evaluate.command import evaluate_all
-from agentgym_rl.evaluate.folder import EvalTarget
-from agentgym_rl.report.progress import make_progress
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.core import cause_of
+from agentgym_rl.evaluate import EvalTarget, evaluate_all
+from agentgym_rl.report import make_progress
+from agentgym_rl.runtime import serving
 from tests.kit.someones_model import KEY, SomeonesModel
 
 QUICK = {

@@ -9,7 +9,8 @@ from typing import Any
 from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
 
-from agentgym_rl.runtime.http_server import header, read_body, reply
+from agentgym_rl.runtime import read_body
+from agentgym_rl.runtime.http_server import header, reply
 
 KEY = "sk-very-secret-0123456789"
 

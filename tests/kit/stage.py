@@ -11,12 +11,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Sampler
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.core import NOT_SAMPLED, Row, Sampler
 from agentgym_rl.engines.scripted import JournalEntry, Say, ScriptedEngine
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import Session, SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import ChatFormat, Gateway, Session, SessionSampling
 from agentgym_rl.gateway.template.template import ChatTemplate
 from agentgym_rl.models.resolve import BUNDLED
 

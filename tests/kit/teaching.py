@@ -10,12 +10,10 @@ import torch
 from arl_objectives.keys import TeacherConfig
 from arl_objectives.served_teachers import ServedTeachers
 
-from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.algo import pack_rows
+from agentgym_rl.core import Row, Task
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.world import join_world
+from agentgym_rl.trainer import Policy, join_world
 from tests.kit.groups import make_group, make_row
 
 NOISE = 1e-4

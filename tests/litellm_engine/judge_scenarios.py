@@ -20,8 +20,8 @@ from arl_envs.judge import Criterion, Judge, Panel  # noqa: E402
 from arl_envs.judge import endpoint as calls  # noqa: E402
 from someones_claude import SomeonesClaude  # noqa: E402
 
-from agentgym_rl.core.errors import ArlError  # noqa: E402
-from agentgym_rl.runtime.http_server import serving  # noqa: E402
+from agentgym_rl.core import ArlError  # noqa: E402
+from agentgym_rl.runtime import serving  # noqa: E402
 from tests.kit.judge_server import ScriptedJudge, score  # noqa: E402
 
 calls._FIRST_WAIT_S = 0.0

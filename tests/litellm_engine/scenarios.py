@@ -26,11 +26,10 @@ from someones_model import (  # noqa: E402
 )
 
 from agentgym_rl.config import load_config  # noqa: E402
-from agentgym_rl.core.errors import cause_of  # noqa: E402
-from agentgym_rl.evaluate.command import evaluate_all  # noqa: E402
-from agentgym_rl.evaluate.folder import EvalTarget  # noqa: E402
-from agentgym_rl.report.progress import make_progress  # noqa: E402
-from agentgym_rl.runtime.http_server import serving  # noqa: E402
+from agentgym_rl.core import cause_of  # noqa: E402
+from agentgym_rl.evaluate import EvalTarget, evaluate_all  # noqa: E402
+from agentgym_rl.report import make_progress  # noqa: E402
+from agentgym_rl.runtime import serving  # noqa: E402
 
 QUICK = {
     "engine.type": "litellm",

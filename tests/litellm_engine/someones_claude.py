@@ -12,7 +12,8 @@ from typing import Any
 
 from someones_model import Refusal
 
-from agentgym_rl.runtime.http_server import header, read_body, reply
+from agentgym_rl.runtime import read_body
+from agentgym_rl.runtime.http_server import header, reply
 
 
 @dataclass

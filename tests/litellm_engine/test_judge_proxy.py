@@ -13,10 +13,9 @@ import pytest
 from arl_envs.judge import Criterion, Judge, Panel
 from test_litellm import python
 
-from agentgym_rl.cluster.spec import free_port
-from agentgym_rl.core.errors import ArlError
-from agentgym_rl.runtime.http_client import HttpClient
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.cluster import free_port
+from agentgym_rl.core import ArlError
+from agentgym_rl.runtime import HttpClient, serving
 from tests.kit.cases import cases
 from tests.kit.judge_server import ScriptedJudge, score
 

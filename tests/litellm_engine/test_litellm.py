@@ -19,8 +19,8 @@ from someones_claude import SomeonesClaude
 from someones_model import KEY, gold
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.core import ConfigError
+from agentgym_rl.runtime import serving
 from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import Config, dump_toml, load_config, unset_keys
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
+from agentgym_rl.models import BUNDLED_MODELS, with_model_defaults
 from agentgym_rl.models import defaults as module
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import BUNDLED_MODELS
 from tests.kit.cases import cases
 
 M, B = 10**6, 10**9

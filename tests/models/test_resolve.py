@@ -10,17 +10,17 @@ from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
 from agentgym_rl.config import Config, EnvConfig, ModelConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.models import resolve
-from agentgym_rl.models.resolve import (
-    BUNDLED,
+from agentgym_rl.core import ConfigError
+from agentgym_rl.models import (
     BUNDLED_MODELS,
     check_tokenizer,
     local_folder,
     model_folder,
+    resolve,
     resolve_model,
     resolve_paths,
 )
+from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 
 

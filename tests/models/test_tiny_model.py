@@ -21,8 +21,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
+from agentgym_rl.gateway import ChatFormat
+from agentgym_rl.models import BUNDLED_MODELS
+from agentgym_rl.models.resolve import BUNDLED
 from tests.e2e.forked import run
 from tests.exhaustive import EXHAUSTIVE
 from tests.kit.cases import cases

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from arl_plan.decode_steps import arrival_rates, arrived_turns
 
-from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.core import Outcome, Row, Trajectory
 
 STEP_S, EACH_S, PREFILL_S = 0.01, 0.002, 0.03
 

@@ -7,7 +7,7 @@ from arl_plan.clock import Cores, Process, Stalled, run_virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.runtime.waiting import Changes
+from agentgym_rl.runtime import Changes
 
 seconds = st.floats(0.001, 1000.0)
 several = st.lists(seconds, min_size=1, max_size=12)

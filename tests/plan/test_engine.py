@@ -7,7 +7,7 @@ from arl_plan.clock import Cores, run_virtual
 from arl_plan.engine import Request, SimulatedEngine, SimulatedFleet
 from arl_plan.rates import EngineRates
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 
 PLAIN = EngineRates(step_s=0.01, step_s_per_request=0.001)

@@ -10,7 +10,7 @@ from arl_plan.rates import LengthRates, TrainerRates
 from arl_plan.trainer import packed_once, packed_separately, packing_of
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.core import Outcome, Row, Trajectory
 
 WIDE = Limits(100_000, 1_000_000)
 NOTHING = np.zeros(0, np.int32)

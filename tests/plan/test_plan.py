@@ -10,8 +10,8 @@ from arl_plan.rates import HardwareRates, load_rates, rates_of
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gym import make_sandbox
 from tests.kit.cases import cases
 
 RATES = """

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.config import AlgoConfig, KlConfig, LoraConfig, TrainerConfig, load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import num_parameters
-from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
+from agentgym_rl.core import ConfigError, num_parameters
+from agentgym_rl.models import BUNDLED_MODELS
+from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 
 from .conftest import RATES

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
+from agentgym_rl.report import make_progress, plot_reward, training_text
 from agentgym_rl.report.evaluation import _estimate_lines, eval_line
 from agentgym_rl.report.figures import evaluated_lines, trained_lines
-from agentgym_rl.report.progress import make_progress, sparkline
-from agentgym_rl.report.run import plot_reward, training_text
-from agentgym_rl.storage.evaluations import EvalRecord
+from agentgym_rl.report.progress import sparkline
+from agentgym_rl.storage import EvalRecord
 
 METRICS = {
     "reward/mean": 0.5,

@@ -7,9 +7,9 @@ import pytest
 
 from agentgym_rl import Env, Step, Task
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.rollout.config_checks import check_parts, check_policy
-from agentgym_rl.rollout.factory import env_spec, services, specimen
+from agentgym_rl.core import ConfigError
+from agentgym_rl.rollout import check_parts, check_policy, env_spec, specimen
+from agentgym_rl.rollout.factory import services
 from tests.kit.cases import cases
 
 

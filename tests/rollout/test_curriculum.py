@@ -11,11 +11,10 @@ from arl_audit.exactly_once import audit_ledger
 from arl_objectives.curriculum import Curriculum, Drawn, PassRate, named, strategy
 
 from agentgym_rl.config import RolloutConfig, load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import SeededTasks, Task
-from agentgym_rl.rollout.producer import TaskCursor
-from agentgym_rl.storage.recovery import NOTHING, Recovered, Result
+from agentgym_rl.core import ConfigError, Group, SeededTasks, Task
+from agentgym_rl.rollout import TaskCursor
+from agentgym_rl.storage import Recovered
+from agentgym_rl.storage.recovery import NOTHING, Result
 from tests.kit.cases import cases
 from tests.kit.groups import make_group
 from tests.kit.lives import STEPS, B, begin, live

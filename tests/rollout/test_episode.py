@@ -16,20 +16,17 @@ from arl_plan.clock import run_virtual
 
 from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import EnvError, SandboxError
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import EnvError, Outcome, SandboxError, Task, Trajectory
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.specs import EnvSpec, wrapped
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import EnvSpec
+from agentgym_rl.gym.specs import wrapped
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout import EpisodeEnv, Player
 from agentgym_rl.rollout import episode as module
-from agentgym_rl.rollout.episode import Deadlines, EpisodeEnv, InputLimit, InputTooLong, Player
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.rollout.episode import Deadlines, InputLimit, InputTooLong
+from agentgym_rl.runtime import ENGINE_CLOCK
 from tests.kit.cases import cases
 
 

@@ -13,21 +13,16 @@ from tokenizers import Tokenizer
 
 from agentgym_rl import Agent
 from agentgym_rl.config import Config, GatewayConfig
-from agentgym_rl.core.credit import Credit
-from agentgym_rl.core.errors import ConfigError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import ConfigError, Credit, InfraError, Outcome, Task, Trajectory
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.registry import spec
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import EnvSpec, spec
 from agentgym_rl.gym.seats import LEFT
-from agentgym_rl.gym.specs import EnvSpec, WrapperSpec, wrapped
+from agentgym_rl.gym.specs import WrapperSpec, wrapped
 from agentgym_rl.gym.wrappers import Wrapper
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.episode import Deadlines, Player
+from agentgym_rl.rollout import Player
+from agentgym_rl.rollout.episode import Deadlines
 from tests.kit.cases import cases
 
 GAME = Task("t", 7)

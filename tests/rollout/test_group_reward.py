@@ -11,13 +11,19 @@ import pytest
 from arl_audit.logprobs import wrong_rewards
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError, TooManyErrors
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.rollout.groups import GroupRewarder, OpenGroups
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import (
+    ConfigError,
+    EnvError,
+    InfraError,
+    Outcome,
+    Task,
+    TooManyErrors,
+    Trajectory,
+)
+from agentgym_rl.rollout import OpenGroups
+from agentgym_rl.rollout.groups import GroupRewarder
+from agentgym_rl.storage import EpisodeLog, EpisodeReader
 from agentgym_rl.storage.recovery import recover
 
 from .test_producer import GROUP_SIZE, chat, play  # noqa: F401

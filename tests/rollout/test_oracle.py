@@ -16,15 +16,12 @@ from arl_warmup.method import token_rows
 from agentgym_rl import Env, Step, Task, make
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.core import EnvError, Row
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.models.resolve import BUNDLED_MODELS
-from agentgym_rl.rollout.episode import Deadlines, Player
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.models import BUNDLED_MODELS
+from agentgym_rl.rollout import Player
+from agentgym_rl.rollout.episode import Deadlines
 from tests.kit.cases import cases
 
 HERE = __name__.rpartition(".")[2]

@@ -16,25 +16,26 @@ from arl_agents.single_turn import SingleTurn
 
 from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import Config, GatewayConfig, RolloutConfig, TrainerConfig
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.controller.schedule import Plan
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.errors import ConfigError, ImageError, TooManyErrors
-from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.controller import Buffer, Plan
+from agentgym_rl.core import (
+    BatchShard,
+    ConfigError,
+    ImageError,
+    StepReport,
+    Task,
+    TaskSource,
+    TooManyErrors,
+)
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway
 from agentgym_rl.gym.wrappers import Timeout
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.episode import Deadlines, InputLimit, Player
-from agentgym_rl.rollout.groups import FinishedGroups, OpenGroups
-from agentgym_rl.rollout.producer import LocalProducer, TaskCursor, drawn
-from agentgym_rl.run.loop import Loop
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.metrics import MetricsFile
-from agentgym_rl.storage.phases import PhasesFile
-from agentgym_rl.storage.recovery import NOTHING, Recovered
+from agentgym_rl.rollout import FinishedGroups, LocalProducer, OpenGroups, Player, TaskCursor
+from agentgym_rl.rollout.episode import Deadlines, InputLimit
+from agentgym_rl.rollout.producer import drawn
+from agentgym_rl.run import Loop
+from agentgym_rl.storage import EpisodeLog, MetricsFile, PhasesFile, Recovered
+from agentgym_rl.storage.recovery import NOTHING
 from tests.kit.groups import Publications
 from tests.kit.pulled import AskedController, PulledRanks
 

@@ -9,11 +9,11 @@ import pytest
 
 from agentgym_rl import Env, Step
 from agentgym_rl.config import load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout import check_prompts
 from agentgym_rl.rollout import prompt_lengths as counting
-from agentgym_rl.rollout.prompt_lengths import check_prompts
 
 SHORT, LONG = "What is 2+3?", "number word " * 100
 

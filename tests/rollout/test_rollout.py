@@ -6,9 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from agentgym_rl import Buffer, runs
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.rollout import Rollout
+from agentgym_rl.core import ConfigError
+from agentgym_rl.rollout import Player, Rollout
 from tests.kit.groups import make_group
 
 SMALL = {"rollout.group_size": 2, "rollout.groups_per_batch": 1}

@@ -17,16 +17,15 @@ from arl_objectives.served_teachers import _CONVERSATION, ServedTeachers, check_
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.errors import ConfigError, InfraError, cause_of
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.token_records import ALL, Choices, packed_set
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import Choices, ConfigError, InfraError, Row, Task, cause_of
+from agentgym_rl.core.token_records import ALL, packed_set
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.runtime.http_server import read_body, reply, serving
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.rollout import OpenGroups
+from agentgym_rl.runtime import read_body, serving
+from agentgym_rl.runtime.http_server import reply
+from agentgym_rl.storage import EpisodeLog
 from tests.kit.cases import cases
 from tests.kit.groups import make_group, make_row
 

@@ -7,10 +7,11 @@ from dataclasses import asdict
 import pytest
 
 from agentgym_rl.core.messages import Used
-from agentgym_rl.gym.sandbox import SandboxStats, Status
-from agentgym_rl.gym.services import Services
+from agentgym_rl.gym import SandboxStats, Services
+from agentgym_rl.gym.sandbox import Status
 from agentgym_rl.report.figures import pace_lines, token_lines, verdict_lines
-from agentgym_rl.rollout.throughput import Meter, measuring
+from agentgym_rl.rollout import Meter
+from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.runtime.event_loop import LoopLag
 from tests.kit.cases import cases
 

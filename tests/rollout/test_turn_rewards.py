@@ -1,8 +1,7 @@
 """The turn rewards of an environment: they reach the turn that became the action, and no other."""
 
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.gym.agent import Agent
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.core import Outcome
+from agentgym_rl.gym import Agent, Env, Step
 from tests.rollout.test_episode import QUIZ, Quiz, chat, play
 
 __all__ = ["chat"]  # a fixture

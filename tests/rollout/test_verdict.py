@@ -4,10 +4,10 @@ import asyncio
 
 import msgspec
 
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.rollout.episode import MAX_VERDICT, EpisodeEnv
+from agentgym_rl.core import Outcome, Task, Trajectory
+from agentgym_rl.gym import Env, Step
+from agentgym_rl.rollout import EpisodeEnv
+from agentgym_rl.rollout.episode import MAX_VERDICT
 from tests.kit.cases import cases
 
 

@@ -10,9 +10,9 @@ from arl_warmup.held_out import HeldOut
 from arl_warmup.method import token_rows
 
 from agentgym_rl.config import Config, EvalConfig, GatewayConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gateway.parsers import readers_of
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

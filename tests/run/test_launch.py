@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.cluster import ForkServer
 from agentgym_rl.config import load_config
 from agentgym_rl.config.allocation import GPU_DRIVERS, may_use_gpu
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
+from agentgym_rl.run import producer_kind
 from agentgym_rl.run.launch import fork_server, launch
-from agentgym_rl.run.parts import producer_kind
 from tests.kit.cases import cases
 
 CPU = {"engine.device": "cpu", "trainer.device": "cpu"}

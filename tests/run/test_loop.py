@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import agentgym_rl
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage import EpisodeLog
 from tests.docs.blocks import ROOT, blocks
 from tests.kit.cases import cases
 

@@ -12,15 +12,14 @@ import pytest
 
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.config.records import brought_up
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import SeededTasks, Task, TaskSource
-from agentgym_rl.gym.data import Rows, row_tasks
-from agentgym_rl.gym.data.index import RowTask
-from agentgym_rl.models.defaults import with_model_defaults
-from agentgym_rl.models.resolve import BUNDLED, resolve_paths
-from agentgym_rl.run.resume import check_kept, check_resumable, resumed_config
-from agentgym_rl.storage.episode_log import EpisodeLog, check_log
-from agentgym_rl.storage.run_folder import EPISODES, MARK, create_run_dir, record_tasks
+from agentgym_rl.core import ConfigError, SeededTasks, Task, TaskSource
+from agentgym_rl.gym.data import Rows, RowTask, row_tasks
+from agentgym_rl.models import resolve_paths, with_model_defaults
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.run import resumed_config
+from agentgym_rl.run.resume import check_kept, check_resumable
+from agentgym_rl.storage import EPISODES, EpisodeLog, check_log
+from agentgym_rl.storage.run_folder import MARK, create_run_dir, record_tasks
 from tests.kit.cases import cases
 from tests.kit.groups import make_group
 

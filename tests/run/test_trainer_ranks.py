@@ -5,20 +5,17 @@ import sys
 
 import pytest
 
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.cluster import LocalProcesses, ProcessSpec
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.controller.api import RanksApi
-from agentgym_rl.controller.ranks import HttpRanks
-from agentgym_rl.core.errors import ProcessDied
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.evaluate.queue import EvalQueue
-from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.controller import HttpRanks, RanksApi
+from agentgym_rl.core import ProcessDied
+from agentgym_rl.engines import EngineSetup
+from agentgym_rl.evaluate import EvalQueue
+from agentgym_rl.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.run import trainer_ranks
-from agentgym_rl.run.loop import Loop
+from agentgym_rl.run import Loop, trainer_ranks
 from agentgym_rl.run.trainer_ranks import TrainerGroup
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime import serving
 from agentgym_rl.storage.recovery import NOTHING
 from tests.kit.served import served
 

@@ -14,8 +14,8 @@ from arl_warmup import method as warmup
 from arl_warmup.method import rows_of, token_rows
 
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

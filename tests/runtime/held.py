@@ -12,8 +12,8 @@ import time
 
 from agentgym_rl import Env, Step
 from agentgym_rl.gym.wrappers import Timeout, within
-from agentgym_rl.runtime import log
-from agentgym_rl.runtime.signals import leave_in_time, run_interruptible
+from agentgym_rl.runtime import log, run_interruptible
+from agentgym_rl.runtime.signals import leave_in_time
 
 
 async def swallow():

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentgym_rl.runtime import frozen
-from agentgym_rl.runtime.frozen import STARTED_BY, STOPPED_LOOKS, Vital, state
+from agentgym_rl.runtime import Vital, frozen
+from agentgym_rl.runtime.frozen import STARTED_BY, STOPPED_LOOKS, state
 from agentgym_rl.storage.run_folder import holder
 from agentgym_rl.storage.run_list import state_of
 

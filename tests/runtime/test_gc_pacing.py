@@ -5,8 +5,8 @@ import gc
 
 import pytest
 
-from agentgym_rl.runtime import gc_pacing
-from agentgym_rl.runtime.gc_pacing import MOST_UNSEEN, YOUNG, paced_collections
+from agentgym_rl.runtime import gc_pacing, paced_collections
+from agentgym_rl.runtime.gc_pacing import MOST_UNSEEN, YOUNG
 
 
 class Node:

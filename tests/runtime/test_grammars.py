@@ -7,7 +7,8 @@ import pytest
 
 from agentgym_rl.core.token_records import FORCED, unpacked_set
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.grammars import GrammarCompiler, GrammarError
+from agentgym_rl.runtime import GrammarCompiler
+from agentgym_rl.runtime.grammars import GrammarError
 
 END = 2
 GRAMMAR = 'start: "{" /[ab]/ /[cd]/ "}" <[2]>'

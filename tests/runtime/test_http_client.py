@@ -9,14 +9,14 @@ import openai
 import pytest
 
 from agentgym_rl.engines.client.http import HttpPool
-from agentgym_rl.runtime.http_client import (
+from agentgym_rl.runtime import (
     MAX_ANSWER_BYTES,
     AnswerTooLarge,
     HttpClient,
     bound_response,
-    call,
     read_json,
 )
+from agentgym_rl.runtime.http_client import call
 from tests.kit.cases import cases
 
 HEAD = b"HTTP/1.1 200 OK\r\n"

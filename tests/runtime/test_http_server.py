@@ -7,7 +7,8 @@ import socket
 import pytest
 import uvloop
 
-from agentgym_rl.runtime.http_server import read_body, reply, serving
+from agentgym_rl.runtime import read_body, serving
+from agentgym_rl.runtime.http_server import reply
 from tests.kit.cases import cases
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.runtime import parse_python
 
 SOURCE = "\n".join(f"def f{i}(a, b):\n    return a + b * {i}\n" for i in range(50))
 

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.runtime import together
 
 
 class Large:

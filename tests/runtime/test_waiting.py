@@ -6,7 +6,8 @@ import time
 import pytest
 from arl_plan.clock import run_virtual
 
-from agentgym_rl.runtime.waiting import Changes, Wait, chain, watched
+from agentgym_rl.runtime import Changes
+from agentgym_rl.runtime.waiting import Wait, chain, watched
 
 
 async def waiting(tasks, changes: Changes, who: str, what: str, *, on: str = "") -> None:

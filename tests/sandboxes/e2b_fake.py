@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the parts of the fake, whi
 from arl_sandboxes.e2b import E2BBackend
 from e2b_server import E2BServer
 
-from agentgym_rl.core.errors import SandboxLost
-from agentgym_rl.gym.sandbox import Sandbox
+from agentgym_rl.core import SandboxLost
+from agentgym_rl.gym import Sandbox
 
 
 def options(server: E2BServer, **more: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import sys
 
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.core.errors import SandboxUnavailable
+from agentgym_rl.core import SandboxUnavailable
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 NUMBERS = {

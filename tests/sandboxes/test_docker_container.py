@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from arl_sandboxes.docker import container
 
-from agentgym_rl.core.errors import SandboxLost
-from agentgym_rl.gym.sandbox import Limits, Status
+from agentgym_rl.core import SandboxLost
+from agentgym_rl.gym import Limits
+from agentgym_rl.gym.sandbox import Status
 from tests.kit.cases import cases
 
 from .docker_daemon import Client, play, require_daemon

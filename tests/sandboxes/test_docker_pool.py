@@ -13,13 +13,8 @@ import pytest
 import requests
 from arl_sandboxes.docker import DockerBackend, owner
 
-from agentgym_rl.core.errors import (
-    ConfigError,
-    SandboxLost,
-    SandboxStartTimeout,
-    SandboxUnavailable,
-)
-from agentgym_rl.gym.sandbox import Limits
+from agentgym_rl.core import ConfigError, SandboxLost, SandboxStartTimeout, SandboxUnavailable
+from agentgym_rl.gym import Limits
 from tests.kit.cases import cases
 
 from .docker_daemon import Client, play, require_daemon

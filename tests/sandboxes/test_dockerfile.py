@@ -3,8 +3,8 @@
 import pytest
 from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest, words
 
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import ImageRecipe
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import ImageRecipe
 from tests.kit.cases import cases
 
 CONTEXT = {

@@ -20,8 +20,8 @@ from e2b_fake import fails, options, play, until
 from e2b_vm import why_not
 
 from agentgym_rl.config import SandboxConfig
-from agentgym_rl.core.errors import ImageError, SandboxError
-from agentgym_rl.gym.sandbox import ImageRecipe
+from agentgym_rl.core import ImageError, SandboxError
+from agentgym_rl.gym import ImageRecipe
 from tests.exhaustive import EXHAUSTIVE
 
 pytestmark = [

@@ -8,7 +8,7 @@ import os
 import pytest
 from arl_sandboxes.e2b import E2BBackend
 
-from agentgym_rl.gym.sandbox import Limits
+from agentgym_rl.gym import Limits
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,8 +16,8 @@ from arl_sandboxes.e2b import E2BBackend
 from e2b_fake import fails, options, play, until, use
 from e2b_vm import why_not
 
-from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.gym.sandbox import Limits
+from agentgym_rl.core import SandboxError
+from agentgym_rl.gym import Limits
 from tests.kit.cases import cases
 
 pytestmark = [

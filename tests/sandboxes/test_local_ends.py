@@ -17,8 +17,8 @@ from arl_sandboxes.local.cgroup import find
 from arl_sandboxes.local.interpreter import NAMESPACE_SERVER
 from arl_sandboxes.local.slot import Slot
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
-from agentgym_rl.gym.sandbox import ImageRecipe, Limits
+from agentgym_rl.core import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.gym import ImageRecipe, Limits
 
 pytestmark = pytest.mark.slow
 

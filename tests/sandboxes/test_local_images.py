@@ -16,8 +16,8 @@ from typing import TypeVar
 import pytest
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.core.errors import ConfigError, ImageError, SandboxError
-from agentgym_rl.gym.sandbox import ImageRecipe
+from agentgym_rl.core import ConfigError, ImageError, SandboxError
+from agentgym_rl.gym import ImageRecipe
 from tests.kit.cases import cases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

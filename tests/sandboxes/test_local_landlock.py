@@ -18,8 +18,8 @@ from arl_sandboxes.local import LocalBackend, processes
 from arl_sandboxes.local.inside import work_folders
 
 from agentgym_rl import make_sandbox
-from agentgym_rl.core.errors import ConfigError, SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import Limits
+from agentgym_rl.core import ConfigError, SandboxError, SandboxLost
+from agentgym_rl.gym import Limits
 
 pytestmark = pytest.mark.slow
 SYSTEM_PYTHON = "/usr/bin/python3"

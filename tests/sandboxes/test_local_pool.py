@@ -14,13 +14,9 @@ from pathlib import Path
 import pytest
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.core.errors import (
-    ConfigError,
-    SandboxLost,
-    SandboxStartTimeout,
-    SandboxUnavailable,
-)
-from agentgym_rl.gym.sandbox import Limits, Status
+from agentgym_rl.core import ConfigError, SandboxLost, SandboxStartTimeout, SandboxUnavailable
+from agentgym_rl.gym import Limits
+from agentgym_rl.gym.sandbox import Status
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow
@@ -418,7 +414,7 @@ def test_an_interpreter_that_does_not_run_keeps_it_from_starting(python):
 
 
 def test_a_backend_opens_again_and_not_twice():
-    from agentgym_rl.core.errors import SandboxError
+    from agentgym_rl.core import SandboxError
 
     async def run():
         backend = LocalBackend(slots=1)

@@ -15,7 +15,7 @@ import pytest
 from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.probes import _fix
 
-from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
+from agentgym_rl.gym import Capabilities, Probe, ProbeReport
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ import pytest
 from arl_sandboxes.arguments import check_work_dir, checked_mounts
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.core.errors import ConfigError, ImageError
-from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.core import ConfigError, ImageError
+from agentgym_rl.gym import make_sandbox
 from tests.contracts.sandboxes import working
 
 PLACES = [

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.gym.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
+from agentgym_rl.gym import ExecResult, Limits, Sandbox, SandboxBackend
+from agentgym_rl.gym.sandbox import Status
 
 MODES = ("root", "user", "cgroup")
 LANDLOCK_MODES = ("landlock", "landlock-user")

@@ -25,7 +25,7 @@ import storms
 from arena import ATTACKS, CONTAINER_MODES, IMAGE_MODES, LANDLOCK_MODES, LIMITS, Arena
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.gym.sandbox import ImageRecipe, Limits, Sandbox, SandboxBackend
+from agentgym_rl.gym import ImageRecipe, Limits, Sandbox, SandboxBackend
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """Programs of mode "landlock" are nobody, and root's own interpreter may be in /root."""

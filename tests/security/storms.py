@@ -14,8 +14,9 @@ from pathlib import Path
 
 from arena import ATTACKS, LANDLOCK_MODES, LIMITS, Arena, Attack, described, slot_mounts
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import Sandbox, SandboxBackend, Status
+from agentgym_rl.core import SandboxError, SandboxLost
+from agentgym_rl.gym import Sandbox, SandboxBackend
+from agentgym_rl.gym.sandbox import Status
 
 CROWD = 16
 NUM_HONEST = 2

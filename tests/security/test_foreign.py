@@ -16,8 +16,7 @@ import pytest
 from arl_envs.harbor.env import HarborEnv
 from foreign import CHEATS, TASKS, written
 
-from agentgym_rl.gym.env import Step
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.gym import SandboxBackend, Step
 from tests.contracts.sandboxes import Opened, opened
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 

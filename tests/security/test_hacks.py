@@ -19,9 +19,8 @@ from hacks import CLASSES, HACKS, Hack, words
 from hacks.hack import submits
 from hacks.tasks import NUM_HIDDEN, problem_of, task_of
 
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Step
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.core import Task
+from agentgym_rl.gym import SandboxBackend, Step
 from tests.contracts.sandboxes import Opened, opened
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER
 

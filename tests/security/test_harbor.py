@@ -16,10 +16,8 @@ from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.tasks import make_task
 from harbor_exploits import CLASSES, EXPLOITS, SEARCHES, Exploit, target_of
 
-from agentgym_rl.core.errors import InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Step
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.core import InfraError, Task
+from agentgym_rl.gym import SandboxBackend, Step
 from tests.contracts.sandboxes import Opened, opened
 from tests.envs.harbor.stand_in import Place, shell
 from tests.exhaustive import EXHAUSTIVE, WITH_DOCKER

@@ -8,10 +8,10 @@ from arl_serve.app import AdminApp
 from arl_serve.session_groups import ABANDONED_S, SessionGroups
 
 from agentgym_rl.config import load_config
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import Outcome
+from agentgym_rl.rollout import OpenGroups
+from agentgym_rl.storage import EpisodeLog
 from agentgym_rl.storage.recovery import NOTHING, recover
 from tests.kit.cases import cases
 

@@ -14,9 +14,9 @@ from arl_sglang.client import SglangEngine
 from arl_sglang.command import server_command
 from arl_sglang.kind import SglangEngineConfig
 
-from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.cluster import free_port
 from agentgym_rl.config import LoraConfig, RolloutConfig
-from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.core import Interrupt
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.launches import launch
 from tests.kit.servers import ServerProcess, launched

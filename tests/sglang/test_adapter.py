@@ -13,13 +13,10 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import LoraConfig
-from agentgym_rl.core.engine import Delta, SamplingParams
+from agentgym_rl.core import Delta, SamplingParams
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.weights import PublicationFailed, Publisher, SharedFiles, recognized, write_version
 from agentgym_rl.weights.adapter import merged
-from agentgym_rl.weights.parts import write_version
-from agentgym_rl.weights.publish import PublicationFailed, Publisher
-from agentgym_rl.weights.receivers import recognized
-from agentgym_rl.weights.transport import SharedFiles
 from tests.vllm.plain import PlainForward, endless_model, weights_of, worst_difference
 from tests.vllm.test_transfer import DAMAGE, adapter_of
 

@@ -13,14 +13,12 @@ from arl_vllm.kind import VllmEngineConfig
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.cluster import LocalProcesses, free_port
 from agentgym_rl.config import WeightsConfig, load_config
-from agentgym_rl.core.engine import Interrupt
-from agentgym_rl.core.errors import ConfigError, RequestRefused
-from agentgym_rl.engines.checks import Checked, check_server
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.core import ConfigError, Interrupt, RequestRefused
+from agentgym_rl.engines import EngineSetup, check_server
+from agentgym_rl.engines.kind import Checked
+from agentgym_rl.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 

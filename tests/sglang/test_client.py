@@ -12,8 +12,7 @@ import torch
 from arl_sglang.client import SglangEngine
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.core.engine import Delta, SamplingParams
-from agentgym_rl.core.errors import ContextLengthError, RequestRefused
+from agentgym_rl.core import ContextLengthError, Delta, RequestRefused, SamplingParams
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 from tests.vllm.plain import kept_of, on_the_edge

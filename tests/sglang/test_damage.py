@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.weights.engine_routes import RemoteEngine
+from agentgym_rl.weights import RemoteEngine
 from tests.kit.damage import DEATHS, FILES, TENSORS, Matrix
 from tests.vllm.plain import weights_of
 

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Delta, SamplingParams
-from agentgym_rl.core.errors import RequestRefused
-from agentgym_rl.gateway.parsers import ToolCall, readers_of
+from agentgym_rl.core import Delta, RequestRefused, SamplingParams
+from agentgym_rl.gateway import ChatFormat, ToolCall
+from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.request.chat_request import ReplyForm
-from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.grammars import GrammarCompiler
+from agentgym_rl.runtime import GrammarCompiler
 
 ASKED = [{"role": "user", "content": "What is 3*4?"}]
 SCHEMA = {

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams, version_label
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.core import Delta, Interrupt, SamplingParams, version_label
+from agentgym_rl.weights import write_version
 from tests.vllm.plain import PlainForward, endless_model, weights_of, worst_difference
 
 from .test_client import reply

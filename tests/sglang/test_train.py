@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agentgym_rl.runtime.http_client import call
-from agentgym_rl.weights.adapter import is_adapter
+from agentgym_rl.weights import is_adapter
 from agentgym_rl.weights.files import read_version
 from tests.kit.servers import servers_of, wait_at_work
 from tests.vllm.conftest import running, start_vllm, vllm_python  # noqa: F401 - fixtures

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import Task
+from agentgym_rl.storage import EpisodeLog
 from agentgym_rl.storage.batched_commits import GroupCommit
-from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.kit.cases import cases
 
 

@@ -6,20 +6,19 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.storage.checkpoints import (
+from agentgym_rl.core import TrainerError
+from agentgym_rl.storage import (
     MANIFEST,
+    EvalRecord,
+    EvalRecords,
     Manifest,
     Retention,
     best_checkpoint,
-    check_whole,
     checksums,
-    list_checkpoints,
     newest_checkpoint,
-    prune,
     read_manifest,
 )
-from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
+from agentgym_rl.storage.checkpoints import check_whole, list_checkpoints, prune
 
 
 def save(folder: Path, step: int, **metrics: float) -> Path:

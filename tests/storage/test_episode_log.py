@@ -11,11 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym_rl.core.batch import StepReport
-from agentgym_rl.core.errors import ConfigError, StorageError
-from agentgym_rl.core.task import Task
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.core import ConfigError, StepReport, StorageError, Task
+from agentgym_rl.storage import EpisodeLog, EpisodeReader
 
 
 def statuses(path) -> dict[str, tuple]:

@@ -7,11 +7,11 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from agentgym_rl.core.errors import StorageError
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import Outcome, StorageError, Trajectory
+from agentgym_rl.storage import MetricsFile, PhasesFile, StepPhases, read_phases
 from agentgym_rl.storage.metric_warnings import MetricWarnings
-from agentgym_rl.storage.metrics import MetricsFile, read_metrics
-from agentgym_rl.storage.phases import PHASES, Overlap, PhasesFile, StepPhases, read_phases
+from agentgym_rl.storage.metrics import read_metrics
+from agentgym_rl.storage.phases import PHASES, Overlap
 from tests.kit.cases import cases
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from arl_audit.exactly_once import audit_ledger
 
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.trajectory import Outcome
-from agentgym_rl.storage.checkpoints import newest_checkpoint
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import Outcome
+from agentgym_rl.storage import newest_checkpoint
 from agentgym_rl.storage.recovery import Result, recover
 from tests.kit.groups import make_group
 from tests.kit.lives import STEPS, Mortal, begin, live

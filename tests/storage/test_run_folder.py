@@ -5,14 +5,12 @@ import json
 import pytest
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.core import ConfigError, SeededTasks
+from agentgym_rl.storage import config_of, file_name
 from agentgym_rl.storage.run_folder import (
     MARK,
     TASKS,
-    config_of,
     create_run_dir,
-    file_name,
     record_tasks,
     release_if_unused,
 )

@@ -12,10 +12,11 @@ from arl_inspect.folders import InspectedRun
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config, dump_toml
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.report.run import size_text
+from agentgym_rl.core import ConfigError
+from agentgym_rl.report import size_text
+from agentgym_rl.storage import find_runs
 from agentgym_rl.storage.run_folder import release_if_unused
-from agentgym_rl.storage.run_list import delete, differing, find_runs, summary
+from agentgym_rl.storage.run_list import delete, differing, summary
 
 
 @pytest.fixture

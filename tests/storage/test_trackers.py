@@ -9,7 +9,7 @@ import pytest
 
 from agentgym_rl.config import Config
 from agentgym_rl.config.cluster import LoggingConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.storage.trackers import Trackers, open_trackers
 
 STEPS = [{"reward/mean": 0.25, "loss": -1.0, "overlap": math.nan}, {"reward/mean": 0.5}]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from agentgym_rl.core.errors import ConfigError, StorageError
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.core import ConfigError, Row, StorageError
 from agentgym_rl.storage import trained_tokens
 from agentgym_rl.storage.trained_tokens import forget_tokens, read_tokens, row_key, write_tokens
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.storage import weights_folder
-from agentgym_rl.storage.weights_folder import WeightsFolder, remove_dead
+from agentgym_rl.core import WeightsError
+from agentgym_rl.storage import WeightsFolder, weights_folder
+from agentgym_rl.storage.weights_folder import remove_dead
 from tests.kit.cases import cases
 
 HOLDER = """

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for trainer_samples, which chi
 
 from trainer_samples import save_tiny_model
 
-from agentgym_rl.trainer.world import World, join_world
+from agentgym_rl.trainer import World, join_world
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from agentgym_rl.config import TrainerConfig
+from agentgym_rl.trainer import join_world
 from agentgym_rl.trainer.sharding import Gathering, shard
-from agentgym_rl.trainer.world import join_world
 
 SHAPES = [(7, 3), (8, 2), (5,), (1, 4), (2,)]
 """With four shards, some ranks have a smaller one, and some none."""

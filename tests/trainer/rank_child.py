@@ -27,7 +27,7 @@ from trainer_samples import (
 )
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from agentgym_rl.algo.terms import all_terms
+from agentgym_rl.algo import all_terms
 from agentgym_rl.config import (
     AlgoConfig,
     ClampCorrection,
@@ -37,12 +37,9 @@ from agentgym_rl.config import (
     preset_names,
 )
 from agentgym_rl.core.token_records import Experts
-from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.policy import Policy, PolicyBase
+from agentgym_rl.trainer import Phases, Policy, Stepper, World, join_world, make_optimizer
+from agentgym_rl.trainer.policy import PolicyBase
 from agentgym_rl.trainer.reference import Reference
-from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.usage import Phases
-from agentgym_rl.trainer.world import World, join_world
 
 NUM_STEPS = 3
 TRAINER = TrainerConfig(learning_rate=1e-3, num_minibatches=2, max_tokens_per_microbatch=48)

@@ -9,11 +9,9 @@ import transformers as T
 from trainer_samples import VOCAB, make_row, make_shards, plain_logprobs, replaced, with_behavior
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.batch import BatchRow
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import BatchRow, TrainerError
+from agentgym_rl.trainer import Policy, ShardTokens, frozen_pass
 from agentgym_rl.trainer.agreement import Agreement
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
 
 
 @pytest.fixture(scope="module")

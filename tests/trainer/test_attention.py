@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer.attention import segment_attention
 
 LENGTHS = (7, 1, 30, 12)

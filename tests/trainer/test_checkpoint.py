@@ -10,18 +10,14 @@ from rank_child import ALGO, TRAINER, make_stepper, moving_stepper, pass_by, tra
 from trainer_samples import make_row, plain_logprobs, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import Config, LoraConfig, load_config
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.storage.checkpoints import (
-    Retention,
-    list_checkpoints,
-    newest_checkpoint,
-    read_manifest,
-)
+from agentgym_rl.core import TrainerError
+from agentgym_rl.storage import Retention, newest_checkpoint, read_manifest
+from agentgym_rl.storage.checkpoints import list_checkpoints
+from agentgym_rl.trainer import export_model
 from agentgym_rl.trainer.checkpoint import Checkpoints, config_hash, load_checkpoint
-from agentgym_rl.trainer.export import export_model
-from agentgym_rl.weights.files import fingerprint
+from agentgym_rl.weights import fingerprint
 
 
 def save(folder, stepper, step, *, keep=2):

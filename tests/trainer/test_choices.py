@@ -10,11 +10,11 @@ import pytest
 import torch
 from trainer_samples import VOCAB, make_row, replaced, save_tiny_model
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.token_records import ALL, FORCED, Choices, packed_set
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import Choices, Row
+from agentgym_rl.core.token_records import ALL, FORCED, packed_set
+from agentgym_rl.trainer import Policy
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 6  # long enough to be shared
 # A toy grammar: an opening, one or two letters, and then the end.

@@ -13,14 +13,11 @@ from arl_objectives.keys import CriticConfig
 from test_step import SPLITS, make_stepper, weights_of
 from trainer_samples import make_items, make_shards, replaced, reproducible, save_checkpoint
 
-from agentgym_rl.algo.aggregation import Tally
+from agentgym_rl.algo import Tally
 from agentgym_rl.config import AlgoConfig, KlConfig, load_config
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.core import Row, TrainerError
+from agentgym_rl.trainer import Phases, ShardTokens, Stepper
 from agentgym_rl.trainer.checkpoint import load_checkpoint
-from agentgym_rl.trainer.shard_tensors import ShardTokens
-from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.usage import Phases
 
 ROW_ARRAYS = (
     *("tokens", "loss_mask", "behavior_logprobs", "policy_versions", "admitted_versions"),

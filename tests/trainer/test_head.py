@@ -9,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainer_samples import make_row, save_tiny_model
 from transformers import GPTJConfig, GPTJForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from agentgym_rl.algo.packing import PackedRows, pack_rows
+from agentgym_rl.algo import PackedRows, pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import TrainerError
+from agentgym_rl.trainer import Policy
 
 CHUNK = 8
 

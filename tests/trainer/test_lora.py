@@ -12,15 +12,16 @@ from rank_child import ALGO, TRAINER, make_stepper, train
 from trainer_samples import make_row, plain_logprobs, replaced, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import LoraConfig, load_config
-from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core import ConfigError, TrainerError, WeightsError
+from agentgym_rl.trainer import Policy, export_model
 from agentgym_rl.trainer.checkpoint import load_checkpoint
-from agentgym_rl.trainer.export import adapter_files, export_model
-from agentgym_rl.trainer.policy import Policy, PolicyBase
-from agentgym_rl.weights.adapter import merged, peft_tensors
-from agentgym_rl.weights.files import fingerprint, read_version
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.trainer.export import adapter_files
+from agentgym_rl.trainer.policy import PolicyBase
+from agentgym_rl.weights import fingerprint, peft_tensors, write_version
+from agentgym_rl.weights.adapter import merged
+from agentgym_rl.weights.files import read_version
 
 LORA = LoraConfig(rank=4, alpha=8)
 ROW = make_row(np.random.default_rng(3), 20)

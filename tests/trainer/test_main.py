@@ -18,13 +18,12 @@ from trainer_servers import TOKEN, FakeRun, controller
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core.batch import BatchRow
-from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.core.model_folder import base_checksum
-from agentgym_rl.storage.checkpoints import read_manifest
+from agentgym_rl.core import BatchRow, ConfigError, TrainerError, base_checksum
+from agentgym_rl.storage import read_manifest
 from agentgym_rl.trainer.main import run
-from agentgym_rl.weights.adapter import is_adapter, merged
-from agentgym_rl.weights.files import fingerprint, read_version
+from agentgym_rl.weights import fingerprint, is_adapter
+from agentgym_rl.weights.adapter import merged
+from agentgym_rl.weights.files import read_version
 from tests.kit.versions import part_of
 
 BASE = {

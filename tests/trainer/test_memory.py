@@ -13,17 +13,13 @@ from torch.profiler import ProfilerActivity, profile
 from trainer_samples import make_row, make_shards, save_checkpoint, with_behavior
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.core.batch import BatchRow
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.core import BatchRow, Row
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer import packed
-from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.policy import ChunkedHead, Policy, default_chunk
-from agentgym_rl.trainer.step import Stepper, make_stepper
-from agentgym_rl.trainer.usage import Phases
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer, make_stepper, packed
+from agentgym_rl.trainer.policy import ChunkedHead, default_chunk
+from agentgym_rl.weights import write_version
 from tests.kit.cases import cases
 
 VOCAB = 8192

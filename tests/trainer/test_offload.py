@@ -7,9 +7,8 @@ from torch import nn
 
 from agentgym_rl.config import Config
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.trainer import join_world, make_stepper
 from agentgym_rl.trainer.sharding import Offload
-from agentgym_rl.trainer.step import make_stepper
-from agentgym_rl.trainer.world import join_world
 
 # A CPU has no second device that keeps numbers: "meta" shows where everything is.
 META, CPU = torch.device("meta"), torch.device("cpu")

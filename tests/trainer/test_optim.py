@@ -3,20 +3,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgym_rl.algo.aggregation import Tally
+from agentgym_rl.algo import Tally
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.core import ConfigError, TrainerError
+from agentgym_rl.trainer import learning_rate, make_optimizer, set_learning_rate, take_step
 from agentgym_rl.trainer.optim import (
     LayerNorms,
     Muon,
     check_optimizer,
     hidden_matrices,
-    learning_rate,
-    make_optimizer,
     orthogonal,
     root,
-    set_learning_rate,
-    take_step,
 )
 from tests.kit.cases import cases
 

@@ -17,10 +17,10 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import TrainerError
+from agentgym_rl.trainer import Policy
 
 RNG = np.random.default_rng(0)
 

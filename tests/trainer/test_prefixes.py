@@ -28,16 +28,14 @@ from trainer_samples import (
 )
 from transformers.models.qwen3 import modeling_qwen3
 
-from agentgym_rl.algo.packing import PackedRows, micro_batches, pack_rows
+from agentgym_rl.algo import PackedRows, micro_batches, pack_rows
 from agentgym_rl.config import LoraConfig, TrainerConfig, load_config
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer import attention, packing_trial
+from agentgym_rl.core import Row
+from agentgym_rl.trainer import Phases, Policy, ShardTokens, attention, frozen_pass, packing_trial
 from agentgym_rl.trainer.attention import SEGMENT_SDPA
 from agentgym_rl.trainer.packing_trial import ROW_BY_ROW, choose_attention
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.shard_tensors import ShardTokens, frozen_pass
-from agentgym_rl.trainer.usage import FlopCount, Phases
-from agentgym_rl.weights.source import set_own_attention
+from agentgym_rl.trainer.usage import FlopCount
+from agentgym_rl.weights import set_own_attention
 from tests.kit.cases import cases
 
 RNG = np.random.default_rng(5)

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from agentgym_rl.config import load_config
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer import Policy
 from agentgym_rl.trainer.publication import VersionWriter
-from agentgym_rl.weights.files import StoredVersion, read_version
+from agentgym_rl.weights import StoredVersion
+from agentgym_rl.weights.files import read_version
 from tests.e2e.forked import run_all
 
 CHILD = Path(__file__).parent / "versions_child.py"

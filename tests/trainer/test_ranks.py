@@ -26,7 +26,7 @@ from rank_child import (
 from trainer_samples import save_recurrent_model
 
 from agentgym_rl.config import LoraConfig, preset_names
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 from tests.e2e.forked import run_all
 from tests.kit.moe import save_moe

@@ -17,12 +17,10 @@ from arl_plan import probe
 from test_step import gradient_of, make_stepper
 from trainer_samples import make_items, make_shards, recipe, with_behavior
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import AlgoConfig, preset_names
-from agentgym_rl.core.batch import BatchRow
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.usage import Phases
+from agentgym_rl.core import BatchRow, TrainerError
+from agentgym_rl.trainer import Phases, Policy
 
 ITEMS, REWARDS, GROUPS = make_items()
 R, OF = np.array(REWARDS), np.array([int(g[1:]) for g in GROUPS])

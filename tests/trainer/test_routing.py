@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from trainer_samples import make_row
 
-from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.algo.routing import Routers, routers_of
+from agentgym_rl.algo import Routers, pack_rows, routers_of
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.token_records import UNKNOWN_EXPERT, Experts
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import UNKNOWN_EXPERT, ConfigError
+from agentgym_rl.core.token_records import Experts
+from agentgym_rl.trainer import Policy
 from tests.kit.cases import cases
 from tests.kit.moe import FAMILIES, NO_REPLAY, VOCAB, build
 

@@ -14,13 +14,9 @@ import msgspec
 import pytest
 from trainer_samples import make_items, make_shards
 
-from agentgym_rl.controller.api import RanksApi
-from agentgym_rl.controller.ranks import HttpRanks, RanksFailed
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import TrainerError, WeightsError
-from agentgym_rl.runtime.http_client import HttpClient
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.controller import HttpRanks, RanksApi, RanksFailed
+from agentgym_rl.core import BatchShard, Published, StepReport, TrainerError, WeightsError
+from agentgym_rl.runtime import HttpClient, serving
 from agentgym_rl.trainer import server as module
 from agentgym_rl.trainer.server import Controller, Final, RankServer
 from tests.kit.cases import cases

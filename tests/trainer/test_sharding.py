@@ -12,10 +12,10 @@ import torch
 import transformers as T
 from trainer_samples import VOCAB, make_row, saved_bytes
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.core.errors import ConfigError, TrainerError
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import ConfigError, TrainerError
+from agentgym_rl.trainer import Policy
 from tests.e2e.forked import run_all
 
 GATHER = Path(__file__).parent / "gather_child.py"

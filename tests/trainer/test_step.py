@@ -25,9 +25,7 @@ from trainer_samples import (
 )
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.algo.advantages import episode_advantages
-from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.algo.terms import all_terms
+from agentgym_rl.algo import all_terms, episode_advantages, pack_rows
 from agentgym_rl.config import (
     AlgoConfig,
     ClampCorrection,
@@ -36,14 +34,9 @@ from agentgym_rl.config import (
     TrainerConfig,
     preset_names,
 )
-from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import BatchRow, BatchShard, Row, TrainerError
+from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer
 from agentgym_rl.trainer.reference import Reference
-from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.usage import Phases
 
 SPLITS: dict[str, dict[str, Any]] = {
     "one row a micro-batch": {"max_tokens_per_microbatch": 24},

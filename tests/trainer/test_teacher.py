@@ -24,15 +24,11 @@ from trainer_samples import (
 from transformers import AutoModelForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import AlgoConfig, ClampCorrection
-from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.token_records import ALL, Choices, TeacherLogprobs
-from agentgym_rl.core.trajectory import Row
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.usage import Phases
+from agentgym_rl.core import BatchRow, BatchShard, Choices, Row, TrainerError
+from agentgym_rl.core.token_records import ALL, TeacherLogprobs
+from agentgym_rl.trainer import Phases, Policy, Stepper
 
 WIDE = {"max_grad_norm": 1e9}
 ALONE: dict[str, Any] = {"reward_coef": 0}

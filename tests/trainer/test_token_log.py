@@ -10,8 +10,8 @@ from trainer_samples import make_items, make_shards
 
 from agentgym_rl.storage import trained_tokens
 from agentgym_rl.storage.trained_tokens import read_tokens, row_key, write_tokens
+from agentgym_rl.trainer import Phases
 from agentgym_rl.trainer.main import TokensOut
-from agentgym_rl.trainer.usage import Phases
 
 
 def trained(model, world, run=None, step: int = 0) -> torch.Tensor:

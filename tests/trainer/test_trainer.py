@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agentgym_rl import Trainer, runs
-from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core import StepReport
 from tests.kit.groups import make_group
 
 SMALL = {"trainer.mismatch_stop": 1e9, "trainer.num_minibatches": 1, "trainer.warmup_steps": 0}

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer.trial import _try_small, refusal
 
 _SIZES = {

@@ -14,16 +14,12 @@ from test_step import gradient_of, make_stepper
 from trainer_samples import VOCAB, make_items, make_row, make_shards
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.controller.batches import split_batch
-from agentgym_rl.core.credit import NO_CREDIT, Credit
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.core.group import Group
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.controller import split_batch
+from agentgym_rl.core import Credit, Group, Outcome, Task, TrainerError, Trajectory
+from agentgym_rl.core.credit import NO_CREDIT
+from agentgym_rl.storage import EpisodeLog
+from agentgym_rl.trainer import Phases, ShardTokens
 from agentgym_rl.trainer.objective import relative_advantages, token_advantages
-from agentgym_rl.trainer.shard_tensors import ShardTokens
-from agentgym_rl.trainer.usage import Phases
 
 
 def _advantages(stepper, shard):

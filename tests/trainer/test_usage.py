@@ -9,12 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainer_samples import make_items, make_row, make_shards, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.usage import FlopCount, Phases, peak_tflops
+from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer
+from agentgym_rl.trainer.usage import FlopCount, peak_tflops
 from tests.kit.cases import cases
 
 CPU = torch.device("cpu")

@@ -10,9 +10,8 @@ from trainer_samples import make_row, plain_logprobs, replaced
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.trainer.launch import warm_up_trainer
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import TrainerError
+from agentgym_rl.trainer import Policy, warm_up_trainer
 
 
 def rows(count: int = 10):

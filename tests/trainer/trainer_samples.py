@@ -11,14 +11,12 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Zamba2Config
 
-from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.algo import PackedRows
 from agentgym_rl.config import AlgoConfig, load_config
-from agentgym_rl.core.batch import BatchRow, BatchShard
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
-from agentgym_rl.storage.checkpoints import Retention
+from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row
+from agentgym_rl.storage import Retention
+from agentgym_rl.trainer import ModelTerm, Policy
 from agentgym_rl.trainer.checkpoint import Checkpoints
-from agentgym_rl.trainer.model_term import ModelTerm
-from agentgym_rl.trainer.policy import Policy
 
 VOCAB = 40
 

@@ -12,13 +12,9 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from agentgym_rl.controller.api import RanksApi
-from agentgym_rl.controller.publication import publish
-from agentgym_rl.controller.ranks import HttpRanks, RanksFailed
-from agentgym_rl.core.batch import BatchShard, StepReport
-from agentgym_rl.core.engine import Published
-from agentgym_rl.core.errors import TrainerError
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.controller import HttpRanks, RanksApi, RanksFailed, publish
+from agentgym_rl.core import BatchShard, Published, StepReport, TrainerError
+from agentgym_rl.runtime import serving
 
 TOKEN = "secret"
 

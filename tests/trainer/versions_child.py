@@ -10,12 +10,10 @@ from pathlib import Path
 import torch
 
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.core import WeightsError
+from agentgym_rl.trainer import Policy, join_world
 from agentgym_rl.trainer.publication import VersionWriter
-from agentgym_rl.trainer.world import join_world
-from agentgym_rl.weights import parts
-from agentgym_rl.weights.files import fingerprint
+from agentgym_rl.weights import fingerprint, parts
 
 
 def main(model_dir: str, out: str, rank: str, size: str, dtype: str) -> None:

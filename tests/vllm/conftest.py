@@ -17,7 +17,7 @@ from arl_vllm.client import SERVED_ADAPTER
 from arl_vllm.command import server_command
 from arl_vllm.kind import VllmEngineConfig
 
-from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.cluster import free_port
 from agentgym_rl.config import LoraConfig, WeightsConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.launches import launch

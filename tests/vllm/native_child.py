@@ -29,7 +29,7 @@ from vllm.distributed.weight_transfer.ipc_engine import (
 )
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-from agentgym_rl.weights.publish import PublicationFailed, Publisher
+from agentgym_rl.weights import PublicationFailed, Publisher
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from arl_envs.math.env import MathEnv
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import Message
+from agentgym_rl.gym import Step
 
 SHARED_TOKENS = 64
 """At the start of each prompt: the system prompt is one token of the bundled tokenizer."""

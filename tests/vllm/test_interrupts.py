@@ -12,10 +12,9 @@ from typing import get_args
 import pytest
 from arl_vllm.client import VllmEngine
 
-from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.weights.publish import Publisher
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.core import Delta, Interrupt, SamplingParams
+from agentgym_rl.engines import Router
+from agentgym_rl.weights import Publisher, SharedFiles
 
 from .plain import PlainForward, endless_model, weights_of, worst_difference
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from arl_envs.judge import Criterion, Judge
 
-from agentgym_rl.core.errors import EnvError, InfraError
+from agentgym_rl.core import EnvError, InfraError
 
 from .conftest import StartVllm
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import torch
 import transformers as T
 
-from agentgym_rl.weights.parts import write_version
-from agentgym_rl.weights.source import load_whole
+from agentgym_rl.weights import load_whole, write_version
 from tests.kit.moe import FAMILIES, build
 
 PROMPTS = [[5, 80, 33, 210, 7], [400, 12, 639, 3], list(range(10, 60))]

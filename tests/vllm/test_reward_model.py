@@ -17,9 +17,9 @@ import torch
 from arl_envs.judge import RewardModel
 from transformers import AutoModelForSequenceClassification
 
-from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core import EnvError
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.runtime import HttpClient
 
 from .conftest import StartVllm
 

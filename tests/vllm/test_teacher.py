@@ -11,7 +11,7 @@ import pytest
 from arl_objectives.keys import TeacherConfig
 from arl_objectives.served_teachers import check_teachers
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.teaching import NOISE, furthest, rows_of, taught
 

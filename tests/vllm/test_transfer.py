@@ -12,14 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.cluster import free_port
 from agentgym_rl.config import LoraConfig
-from agentgym_rl.core.model_folder import base_checksum
+from agentgym_rl.core import base_checksum
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.weights import BroadcastGroup, fingerprint, write_version
 from agentgym_rl.weights.adapter import merged, named
-from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.files import fingerprint
-from agentgym_rl.weights.parts import write_version
 from tests.kit.versions import part_of
 
 from .conftest import running

@@ -6,9 +6,8 @@ import sys
 
 import torch
 
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights import broadcast
-from agentgym_rl.weights.broadcast import BroadcastGroup
+from agentgym_rl.core import WeightsError
+from agentgym_rl.weights import BroadcastGroup, broadcast
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),

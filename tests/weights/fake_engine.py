@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.broadcast import BroadcastGroup
+from agentgym_rl.core import WeightsError
+from agentgym_rl.weights import BroadcastGroup
 from tests.kit.threaded_server import ThreadedServer
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
 
-from agentgym_rl.core.model_folder import weight_files
+from agentgym_rl.core import weight_files
 from tests.kit.threaded_server import ThreadedServer
 
 

@@ -13,10 +13,8 @@ import pytest
 import torch
 from broadcast_child import TENSORS
 
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights import broadcast
-from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.files import fingerprint
+from agentgym_rl.core import WeightsError
+from agentgym_rl.weights import BroadcastGroup, broadcast, fingerprint
 from tests.e2e.forked import Forked
 
 pytestmark = pytest.mark.slow

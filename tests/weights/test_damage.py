@@ -13,9 +13,9 @@ from arl_embedded.engine import EmbeddedEngine
 from arl_embedded.model import load_model
 from arl_embedded.section import EmbeddedEngineConfig
 
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime import serving
 from tests.kit.cases import cases
 from tests.kit.damage import DEATHS, FILES, TENSORS, Matrix
 

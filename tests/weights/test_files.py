@@ -19,31 +19,26 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.core import ConfigError, WeightsError, tensor_heads
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.storage.weights_folder import INDEX
-from agentgym_rl.weights import files
-from agentgym_rl.weights.files import (
+from agentgym_rl.weights import (
+    PartsWriter,
+    SharedFiles,
     StoredVersion,
+    copy_version,
+    files,
     fingerprint,
     kinds_of,
-    opened_version,
-    prune,
-    read_version,
-    stored_versions,
-    whole_units,
-)
-from agentgym_rl.weights.parts import (
-    PartsWriter,
-    Version,
-    copy_version,
     new_folder,
+    opened_version,
     plan_parts,
+    whole_units,
     write_index,
     write_version,
 )
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.weights.files import prune, read_version, stored_versions
+from agentgym_rl.weights.parts import Version
 from tests.kit.cases import cases
 from tests.kit.versions import part_of
 

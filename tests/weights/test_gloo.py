@@ -9,11 +9,16 @@ import pytest
 import torch
 from fake_engine import STEPS, FakeEngine, engine
 
-from agentgym_rl.weights.files import StoredVersion
-from agentgym_rl.weights.gloo import Broadcasts, own_address
-from agentgym_rl.weights.parts import write_version
-from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
-from agentgym_rl.weights.receivers import recognized
+from agentgym_rl.weights import (
+    Broadcasts,
+    PublicationFailed,
+    Publisher,
+    StoredVersion,
+    own_address,
+    recognized,
+    write_version,
+)
+from agentgym_rl.weights.publish import Published
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,11 @@ import pytest
 import torch
 from fake_engine import STEPS, FakeEngine, engine
 
-from agentgym_rl.core.engine import PAUSE_PATHS
-from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.core import PAUSE_PATHS, WeightsError
 from agentgym_rl.runtime.http_client import call
-from agentgym_rl.weights.files import opened_version, read_version
-from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.weights import PublicationFailed, Publisher, SharedFiles, opened_version
+from agentgym_rl.weights.files import read_version
+from agentgym_rl.weights.publish import Published
 from tests.kit.cases import cases
 
 TENSORS = {"a": torch.arange(6.0)}

@@ -15,11 +15,11 @@ from arl_embedded.model import load_model
 from arl_embedded.section import EmbeddedEngineConfig
 from safetensors.torch import load_file
 
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
-from agentgym_rl.weights.transport import SharedFiles
+from agentgym_rl.runtime import serving
+from agentgym_rl.weights import PublicationFailed, Publisher, SharedFiles
+from agentgym_rl.weights.publish import Published
 
 
 @asynccontextmanager

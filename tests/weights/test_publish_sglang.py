@@ -14,16 +14,20 @@ from fake_sglang import sglang
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agentgym_rl.core.engine import UNKNOWN_LABEL
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.core.model_folder import base_checksum
-from agentgym_rl.weights import broadcast
-from agentgym_rl.weights.adapter import named, peft_tensors
-from agentgym_rl.weights.gloo import Broadcasts
-from agentgym_rl.weights.parts import write_version
-from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
-from agentgym_rl.weights.receivers import recognized
-from agentgym_rl.weights.transport import InPauses, SharedFiles
+from agentgym_rl.core import UNKNOWN_LABEL, WeightsError, base_checksum
+from agentgym_rl.weights import (
+    Broadcasts,
+    PublicationFailed,
+    Publisher,
+    SharedFiles,
+    broadcast,
+    peft_tensors,
+    recognized,
+    write_version,
+)
+from agentgym_rl.weights.adapter import named
+from agentgym_rl.weights.publish import Published
+from agentgym_rl.weights.transport import InPauses
 from tests.kit.cases import cases
 from tests.kit.versions import part_of
 

@@ -20,12 +20,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from agentgym_rl.core.errors import ConfigError, WeightsError
-from agentgym_rl.core.model_folder import tensor_heads
-from agentgym_rl.trainer.export import export_model
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.world import join_world
-from agentgym_rl.weights.source import load_whole
+from agentgym_rl.core import ConfigError, WeightsError, tensor_heads
+from agentgym_rl.trainer import Policy, export_model, join_world
+from agentgym_rl.weights import load_whole
 from tests.kit.moe import FAMILIES
 
 _SIZES = {

@@ -10,9 +10,8 @@ import pytest
 from arl_vllm.native import FleetClient
 from fake_engine import FakeEngine, engine
 
-from agentgym_rl.core.engine import UNKNOWN_LABEL
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.weights.transport import Publication
+from agentgym_rl.core import UNKNOWN_LABEL, WeightsError
+from agentgym_rl.weights import Publication
 from tests.kit.cases import cases
 
 

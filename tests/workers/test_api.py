@@ -18,16 +18,20 @@ from arl_scale.workers.client import ControllerError, CutOff, LeaseLost, LeasesC
 from arl_scale.workers.leases import Leases
 
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.errors import TooManyErrors
-from agentgym_rl.core.messages import Lease, WorkerReport
-from agentgym_rl.core.task import Task, TaskSource
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.producer import TaskCursor
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import (
+    Lease,
+    Outcome,
+    Task,
+    TaskSource,
+    TooManyErrors,
+    Trajectory,
+    WorkerReport,
+)
+from agentgym_rl.engines import Router
+from agentgym_rl.rollout import OpenGroups, TaskCursor
+from agentgym_rl.runtime import serving
+from agentgym_rl.storage import EpisodeLog
 from tests.kit.cases import cases
 from tests.kit.groups import make_row
 

@@ -30,14 +30,10 @@ from hypothesis.stateful import (
 )
 
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.messages import Lease
-from agentgym_rl.core.task import SeededTasks
-from agentgym_rl.core.trajectory import Outcome, Trajectory
-from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
-from agentgym_rl.rollout.producer import TaskCursor
-from agentgym_rl.storage.episode_log import EpisodeLog
-from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import Lease, Outcome, SeededTasks, Trajectory
+from agentgym_rl.rollout import OpenGroup, OpenGroups, TaskCursor
+from agentgym_rl.storage import EpisodeLog, Recovered
 from tests.exhaustive import EXHAUSTIVE
 from tests.kit.groups import make_row
 

@@ -15,17 +15,13 @@ from arl_scale.workers.elastic import ElasticWorkers
 from arl_scale.workers.leases import Leases
 from arl_serve.run import serve
 
-from agentgym_rl.cluster.health import Silence
-from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.cluster import ProcessSpec, Silence
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.controller.buffer import Buffer
-from agentgym_rl.core.errors import ConfigError, InfraError, ProcessDied
-from agentgym_rl.core.messages import WorkerReport
-from agentgym_rl.core.task import SeededTasks
-from agentgym_rl.engines.router.router import Router
-from agentgym_rl.rollout.groups import OpenGroups
-from agentgym_rl.rollout.producer import TaskCursor
-from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.controller import Buffer
+from agentgym_rl.core import ConfigError, InfraError, ProcessDied, SeededTasks, WorkerReport
+from agentgym_rl.engines import Router
+from agentgym_rl.rollout import OpenGroups, TaskCursor
+from agentgym_rl.storage import EpisodeLog
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentgym_rl.cli.command import Command, json_flag
 from agentgym_rl.cli.output import print_result
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 _HELP = """\
 Run a benchmark. The benchmarks are files of benchmarks/ in the source checkout;

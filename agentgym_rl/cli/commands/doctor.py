@@ -44,7 +44,7 @@ def _flags(parser: ArgumentParser) -> None:
 
 def doctor(args: Namespace) -> int:
     from agentgym_rl.config import ServerEngineConfig
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.runtime import run_interruptible
 
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -53,7 +53,7 @@ def doctor(args: Namespace) -> int:
         python = engine.python if isinstance(engine, ServerEngineConfig) else ""
         return _examine(python, as_json=args.json)
     from agentgym_rl.cli.doctor import probe_text
-    from agentgym_rl.gym.registry import make_sandbox
+    from agentgym_rl.gym import make_sandbox
 
     report = run_interruptible(make_sandbox(config.sandbox.id, **config.sandbox.options).probe)
     print_result({**asdict(report), "ok": report.ok}, probe_text(report), as_json=args.json)
@@ -64,7 +64,7 @@ def _examine(python: str, *, as_json: bool) -> int:
     """Probe the complete machine, with the servers that the interpreter `python` has; print the
     result."""
     from agentgym_rl.cli.doctor import examine, machine_text
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.runtime import run_interruptible
 
     probes = run_interruptible(lambda: examine(python))
     ok = all(probe.ok for probe in probes if probe.required)

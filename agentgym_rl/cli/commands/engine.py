@@ -13,7 +13,7 @@ from agentgym_rl.cli.command import (
     key_flag,
     load_configuration,
 )
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime import log
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def engine(args: Namespace) -> int:
     log.setup(config.logging.level)
     if args.reward_model is not None:
         return _reward_model(args, config.own_engine)
-    from agentgym_rl.engines.kind import Launch, kind_of
-    from agentgym_rl.models.defaults import with_model_defaults
-    from agentgym_rl.models.resolve import model_folder
+    from agentgym_rl.engines import Launch, kind_of
+    from agentgym_rl.models import model_folder, with_model_defaults
 
     model_dir = model_folder(config.model, config.env.id)
     launch = Launch(
@@ -83,7 +82,7 @@ def engine(args: Namespace) -> int:
 
 
 def _reward_model(args: Namespace, engine: OwnEngineConfig) -> int:
-    from agentgym_rl.engines.kind import kind_of
+    from agentgym_rl.engines import kind_of
 
     if args.journal is not None:
         raise ConfigError("--journal logs what a policy samples: not with --reward-model")

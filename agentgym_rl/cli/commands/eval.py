@@ -15,10 +15,10 @@ from agentgym_rl.cli.command import (
     play_flags,
 )
 from agentgym_rl.cli.output import print_json, progress_of
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 if TYPE_CHECKING:
-    from agentgym_rl.evaluate.folder import EvalTarget
+    from agentgym_rl.evaluate import EvalTarget
 
 _HELP = """\
 Evaluate a model or a finished run on held-out tasks, as training does.
@@ -94,11 +94,9 @@ def evaluate(args: Namespace) -> int:
     targets = evaluated(args)
     if args.round_robin:
         return _round_robin(args, targets)
-    from agentgym_rl.evaluate.command import evaluate_all
-    from agentgym_rl.evaluate.folder import compare
-    from agentgym_rl.report.evaluation import print_table, summary_lines
-    from agentgym_rl.runtime.gc_pacing import paced_collections
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.evaluate import compare, evaluate_all
+    from agentgym_rl.report import print_table, summary_lines
+    from agentgym_rl.runtime import paced_collections, run_interruptible
 
     with progress_of(targets[0].config.logging, total_steps=0) as progress, paced_collections():
         found = run_interruptible(
@@ -126,8 +124,7 @@ def _round_robin(args: Namespace, targets: Sequence[EvalTarget]) -> int:
             "are not kept"
         )
     from agentgym_rl.evaluate.matches import matches
-    from agentgym_rl.runtime.gc_pacing import paced_collections
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.runtime import paced_collections, run_interruptible
 
     games = matches()
     with progress_of(targets[0].config.logging, total_steps=0) as progress, paced_collections():
@@ -149,8 +146,8 @@ def _compare(args: Namespace) -> int:
     ]
     if clash:
         raise ConfigError(f"--compare only reads folders: leave out {', '.join(clash)}")
-    from agentgym_rl.evaluate.folder import compare_folders
-    from agentgym_rl.report.evaluation import print_table
+    from agentgym_rl.evaluate import compare_folders
+    from agentgym_rl.report import print_table
 
     comparison = compare_folders(args.compare)
     print_table(comparison)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from agentgym_rl.cli import registry
 from agentgym_rl.cli.command import Command, json_flag
 from agentgym_rl.cli.output import print_json
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import entry_points_of, is_ours, load_extension
+from agentgym_rl.core import ConfigError, entry_points_of, is_ours, load_extension
 
 if TYPE_CHECKING:
     from agentgym_rl.gym.registry import Listed
@@ -29,7 +28,7 @@ def _flags(parser: ArgumentParser) -> None:
 
 
 def list_parts(args: Namespace) -> int:
-    from agentgym_rl.gym.registry import listing
+    from agentgym_rl.gym import listing
 
     found = [*listing("env"), *listing("agent"), *listing("sandbox")]
     rows = [*map(_row, found), *map(_command_row, registry.foreign_commands()), *_part_rows()]

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym_rl.cli.command import Command, json_flag, runs_argument
 from agentgym_rl.cli.output import print_result
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 _HELP = """\
 List runs, the newest first, with their state, progress and size on disk.
@@ -38,8 +38,9 @@ def _flags(parser: ArgumentParser) -> None:
 
 def runs(args: Namespace) -> int:
     """List runs, compare some, or delete some."""
-    from agentgym_rl.report.run import comparison_lines, runs_lines
-    from agentgym_rl.storage.run_list import differing, find_runs
+    from agentgym_rl.report import comparison_lines, runs_lines
+    from agentgym_rl.storage import find_runs
+    from agentgym_rl.storage.run_list import differing
 
     if args.compare and args.delete:
         raise ConfigError("--compare and --delete: give one of them")
@@ -66,7 +67,7 @@ def runs(args: Namespace) -> int:
 
 
 def _delete(args: Namespace) -> int:
-    from agentgym_rl.report.run import size_text
+    from agentgym_rl.report import size_text
     from agentgym_rl.storage.run_folder import shown
     from agentgym_rl.storage.run_list import delete, summary
 
@@ -89,7 +90,7 @@ def _delete(args: Namespace) -> int:
 
 
 def _configs(folders: list[Path]) -> list[Path]:
-    from agentgym_rl.storage.run_folder import config_of
+    from agentgym_rl.storage import config_of
 
     return [config_of(folder, "--delete") for folder in folders]
 

@@ -36,7 +36,7 @@ def trainer(args: Namespace) -> int:
     controller_token("trainer")
     config = load_configuration(args)
     log.setup(config.logging.level)
-    from agentgym_rl.models.resolve import model_folder
+    from agentgym_rl.models import model_folder
     from agentgym_rl.trainer.main import run
 
     run(

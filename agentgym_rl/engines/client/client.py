@@ -15,25 +15,26 @@ from typing import Any, ClassVar, Literal, TypedDict, TypeVar, cast, get_args
 
 import msgspec
 
-from agentgym_rl.core.engine import (
+from agentgym_rl.core import (
     PAUSE_PATHS,
     UNKNOWN_VERSION,
     Delta,
     Engine,
+    EngineError,
     EngineInfo,
     Interrupt,
-    Memory,
+    Prompt,
+    RequestRefused,
     SamplingParams,
     SleepLevel,
+    WeightsError,
     parse_version,
-    sleep_path,
+    too_slow,
     version_label,
-    wake_path,
 )
-from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError, too_slow
-from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.core.engine import Memory, sleep_path, wake_path
 from agentgym_rl.engines import protocol
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.runtime import ENGINE_CLOCK
 
 from .deltas import (
     EventStream,

@@ -11,22 +11,20 @@ from typing import NamedTuple, TypeVar, cast, get_args
 
 import msgspec
 
-from agentgym_rl.core.engine import (
-    Delta,
-    FinishReason,
-    RoutedTokens,
-    SamplingParams,
-    parse_version,
-)
-from agentgym_rl.core.errors import (
+from agentgym_rl.core import (
     ArlError,
     ContextLengthError,
+    Delta,
     EngineError,
+    FinishReason,
     RequestRefused,
+    RoutedTokens,
+    SamplingParams,
     WeightsError,
+    parse_version,
 )
 from agentgym_rl.engines import protocol
-from agentgym_rl.runtime.http_client import MAX_ANSWER_BYTES
+from agentgym_rl.runtime import MAX_ANSWER_BYTES
 
 
 def read_counters(text: str) -> dict[str, float]:

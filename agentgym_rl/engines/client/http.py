@@ -21,9 +21,9 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
-from agentgym_rl.core.errors import EngineError, too_slow
-from agentgym_rl.runtime.http_client import MAX_ANSWER_BYTES, AnswerTooLarge, HttpClient
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK, Patience
+from agentgym_rl.core import EngineError, too_slow
+from agentgym_rl.runtime import ENGINE_CLOCK, MAX_ANSWER_BYTES, AnswerTooLarge, HttpClient
+from agentgym_rl.runtime.pausable_clock import Patience
 
 from .deltas import Words, answered
 

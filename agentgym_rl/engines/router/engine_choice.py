@@ -14,12 +14,17 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import cast
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION, Delta, Engine, FinishReason, SamplingParams
-from agentgym_rl.core.errors import EngineError, RequestRefused
-from agentgym_rl.core.task import derived_seed
-from agentgym_rl.runtime.lru_dict import LruDict
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
-from agentgym_rl.runtime.waiting import Changes
+from agentgym_rl.core import (
+    UNKNOWN_VERSION,
+    Delta,
+    Engine,
+    EngineError,
+    FinishReason,
+    RequestRefused,
+    SamplingParams,
+    derived_seed,
+)
+from agentgym_rl.runtime import ENGINE_CLOCK, Changes, LruDict
 
 SHUNNED_S = 0.5
 """The time for which a failed replica gets no requests that another one could take. A dead engine

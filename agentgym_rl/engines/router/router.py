@@ -10,9 +10,16 @@ from contextlib import suppress
 from typing import Literal
 
 from agentgym_rl.config import OwnEngineConfig
-from agentgym_rl.core.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
-from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
+from agentgym_rl.core import (
+    ConfigError,
+    Delta,
+    Engine,
+    EngineError,
+    Interrupt,
+    Sampler,
+    SamplingParams,
+)
+from agentgym_rl.runtime import ENGINE_CLOCK
 
 from .engine_choice import SHUNNED_S, PendingTurn, Replica, Replicas, Segment, joined
 

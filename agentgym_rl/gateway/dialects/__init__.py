@@ -28,7 +28,7 @@ from agentgym_rl.gateway.request.body import (
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.gateway.session.session import Session
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.runtime import together
 
 
 class Reply(ABC):

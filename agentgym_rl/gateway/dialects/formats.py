@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.extensions import PREFIX, absent, load_extensions
+from agentgym_rl.core import ConfigError, load_extensions
+from agentgym_rl.core.extensions import PREFIX, absent
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 
 from . import Count, Route

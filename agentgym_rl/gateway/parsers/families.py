@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import OPENING
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from agentgym_rl.core.token_records import Choices
+from agentgym_rl.core import Choices
 from agentgym_rl.gateway.errors import ApiError, unsupported
 from agentgym_rl.gateway.request.chat_request import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.runtime.grammars import GrammarCompiler
+from agentgym_rl.runtime import GrammarCompiler
 
 from .formats import FORMATS
 from .lark import Lark

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.runtime import parse_python
 
 from .parser import Read, ToolCall, Tools
 from .xml_calls import is_json, properties_of, value_json

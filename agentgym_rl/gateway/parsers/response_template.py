@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from .json_calls import NAME
 from .parser import Event, Parser, Reasoning, ToolCall

@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from agentgym_rl.gateway.errors import ApiError, bad_request
-from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, header, read_body
+from agentgym_rl.runtime import BodyTooLarge, Receive, Scope, read_body
+from agentgym_rl.runtime.http_server import header
 
 from .client_sampling import is_neutral, refused
 

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from agentgym_rl.core.chat import text_message
+from agentgym_rl.core import text_message
 from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.messages import text_of, without_billing
 from agentgym_rl.gateway.template.template import RESERVED

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from agentgym_rl.core.chat import is_dict, is_list
+from agentgym_rl.core import is_dict, is_list
 from agentgym_rl.gateway.errors import bad_request
 
 Unreadable = Literal["placeholder", "refuse"]

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agentgym_rl.core.errors import ContextLengthError, EngineError, too_slow
+from agentgym_rl.core import ContextLengthError, EngineError, too_slow
 from agentgym_rl.gateway.errors import (
     ApiError,
     bad_request,

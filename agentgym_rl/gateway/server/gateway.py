@@ -33,7 +33,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.engine import Sampler
+from agentgym_rl.core import Sampler
 from agentgym_rl.gateway.dialects import (
     Dialect,
     OnEvents,
@@ -64,9 +64,8 @@ from agentgym_rl.gateway.session.session import (
 )
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.turn import open_turns, sample
-from agentgym_rl.runtime.http_server import App, Receive, Scope, Send, header, reply, serving
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.runtime import ENGINE_CLOCK, App, Receive, Scope, Send, serving, together
+from agentgym_rl.runtime.http_server import header, reply
 
 from .blame import blamed
 

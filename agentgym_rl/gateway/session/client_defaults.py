@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from agentgym_rl.core.chat import is_dict
+from agentgym_rl.core import is_dict
 from agentgym_rl.gateway.messages import MessageKey, parsed_arguments, request_of, text_of
 from agentgym_rl.gateway.request.offered_tools import is_text_schema, text_of_call
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow
 from agentgym_rl.gateway.messages import (
     message_key,

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentgym_rl.core.credit import Credit, added_reward
-from agentgym_rl.core.engine import UNKNOWN_VERSION
+from agentgym_rl.core import NOT_SAMPLED, UNKNOWN_VERSION, Credit, Row, added_reward
 from agentgym_rl.core.token_records import FORCED, experts_of, joined
-from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 from .tree import Root, Sample, Sampled, Tree
 

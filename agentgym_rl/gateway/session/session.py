@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.credit import NO_CREDIT, Credit
-from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
-from agentgym_rl.core.task import derived_seed
-from agentgym_rl.core.trajectory import Row
+from agentgym_rl.core import UNKNOWN_VERSION, Credit, Row, SamplingParams, derived_seed
+from agentgym_rl.core.credit import NO_CREDIT
 from agentgym_rl.gateway.errors import session_closed, unknown_key
 from agentgym_rl.gateway.messages import MessageKey, message_key
 from agentgym_rl.gateway.request.chat_request import ChatRequest, ReplyForm
@@ -31,7 +29,7 @@ from agentgym_rl.gateway.request.request_cache import Bodies
 from agentgym_rl.gateway.request.unreadable import left_out_of
 from agentgym_rl.gateway.retries_and_hangups import Exchanges
 from agentgym_rl.gateway.template.sandbox import dates_of
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.runtime import LruDict
 from agentgym_rl.runtime.pausable_clock import MAX_WAIT_FACTOR
 
 from .rows import Credits, export_rows, num_lost

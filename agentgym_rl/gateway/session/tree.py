@@ -23,9 +23,7 @@ from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, Literal
 
-from agentgym_rl.core.engine import RoutedTokens
-from agentgym_rl.core.prompt import Prompt
-from agentgym_rl.core.token_records import Choices
+from agentgym_rl.core import Choices, Prompt, RoutedTokens
 from agentgym_rl.gateway.messages import (
     MessageKey,
     message_key,

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Mapping, Set
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.core import ConfigError
+from agentgym_rl.runtime import LruDict
 
 from .template import NO_KWARGS, RESERVED
 

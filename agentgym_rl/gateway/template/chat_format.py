@@ -21,10 +21,9 @@ from typing import Any
 from tokenizers import Encoding, Tokenizer
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.chat import RENDERED, is_rendered
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import end_ids
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.core import ConfigError, end_ids, is_rendered
+from agentgym_rl.core.chat import RENDERED
+from agentgym_rl.runtime import LruDict
 
 from .arguments import Arguments
 from .continuation import (

@@ -18,9 +18,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from agentgym_rl.core.chat import is_dict
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import read_json, read_small, text_settings
+from agentgym_rl.core import ConfigError, is_dict, read_json, text_settings
+from agentgym_rl.core.model_folder import read_small
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from jinja2.runtime import Context, Undefined
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from . import costs
 from .costs import PER_STEP, Args

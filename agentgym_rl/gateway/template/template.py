@@ -16,8 +16,8 @@ from typing import Any
 
 from jinja2 import TemplateError, meta
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.model_folder import read_json, read_small, template_files
+from agentgym_rl.core import ConfigError, read_json, template_files
+from agentgym_rl.core.model_folder import read_small
 from agentgym_rl.gateway.messages import REASONING
 
 from .sandbox import Environment

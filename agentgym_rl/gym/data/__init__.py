@@ -10,7 +10,7 @@ An environment turns a row into a `RowTask`; this package does the rest. No part
 executed.
 """
 
-from agentgym_rl.core.task import derived_number
+from agentgym_rl.core import derived_number
 
 from .epochs import Epochs, TaskLoader, without_end
 from .fields import (

@@ -7,8 +7,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task, TaskSource, length_of
+from agentgym_rl.core import ConfigError, Task, TaskSource, length_of
 
 from .rows import CONTENT, content_of
 

@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
-from agentgym_rl.core.chat import RENDERED, is_rendered
-from agentgym_rl.core.errors import ArlError, ConfigError
-from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, TaskSource, derived_number
+from agentgym_rl.core import (
+    ArlError,
+    ConfigError,
+    Split,
+    Task,
+    TaskSource,
+    derived_number,
+    is_rendered,
+)
+from agentgym_rl.core.chat import RENDERED
+from agentgym_rl.core.task import MAX_WEIGHT
 
 from .fields import Row, RowRefused, check_text, shorten, words_of
 from .readers import Reader, RowPosition

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentgym_rl.core.chat import is_dict
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.core import ConfigError, is_dict
+from agentgym_rl.runtime import LruDict
 
 from .fields import Row, read_json, whole_number
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import ConfigError, Split
 
 from .readers import JsonFile, ParquetFile, Reader, hub_splits
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from agentgym_rl.core.chat import Message, ToolSpec, is_list, is_mapping
-from agentgym_rl.core.errors import InfraError
+from agentgym_rl.core import InfraError, Message, ToolSpec, is_list, is_mapping
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, ClassVar
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Task, checked_task, first_task
+from agentgym_rl.core import ConfigError, EnvError, Message, Task, checked_task, first_task
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from agentgym_rl.core.chat import ToolSpec, is_dict, is_list
+from agentgym_rl.core import ToolSpec, is_dict, is_list
 
 from .calls import BadCall
 

@@ -7,8 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.core.chat import Message, is_mapping
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError, Message, is_mapping
 from agentgym_rl.gym.env import Env, Step
 
 from .wrapper import Wrapper, checked_limit

@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Generator, Iterator, Mapping
 from types import FrameType
 from typing import Any, TypeVar
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import EnvError, too_slow
+from agentgym_rl.core import EnvError, Message, too_slow
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.step_clock import StepClock
+from agentgym_rl.runtime import Repeated
 from agentgym_rl.runtime.guard import place
-from agentgym_rl.runtime.log import Repeated
 from agentgym_rl.runtime.signals import keep
 
 from .wrapper import Wrapper

@@ -12,13 +12,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.core.chat import Message, ToolSpec, is_dict, is_list, is_mapping, text_message
-from agentgym_rl.core.credit import added_reward
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import TaskSource
+from agentgym_rl.core import (
+    ConfigError,
+    EnvError,
+    Message,
+    TaskSource,
+    ToolSpec,
+    added_reward,
+    is_dict,
+    is_list,
+    is_mapping,
+    text_message,
+)
 from agentgym_rl.gym.env import Env, Origin, Step
 from agentgym_rl.gym.sandbox import Sandbox
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.runtime import import_object
 
 
 def checked_limit(name: str, value: object) -> int:

@@ -12,7 +12,7 @@ the environment.
 `agent.py` defines the steps. Offering tools needs the extra `mcp`.
 """
 
-from agentgym_rl.gym.specs import Spec
+from agentgym_rl.gym import Spec
 
 SPEC = Spec(
     id="command-v0",

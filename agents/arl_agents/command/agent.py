@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agentgym_rl import Agent, AgentError, ConfigError, Env, InfraError, Message, Task
-from agentgym_rl.gym.tool_env.calls import text_of
+from agentgym_rl.gym.tool_env import text_of
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from agentgym_rl import AgentError, Sandbox
-from agentgym_rl.gym.sandbox import ExecResult, Status
+from agentgym_rl.gym import ExecResult
+from agentgym_rl.gym.sandbox import Status
 
 from .presets import Launch, Preset, command_line, launch_of
 from .program import MAX_BYTES, TAIL_CHARS

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl import ToolSpec
-from agentgym_rl.runtime.http_server import Receive, Scope, Send, reply, serving
+from agentgym_rl.runtime import Receive, Scope, Send, serving
+from agentgym_rl.runtime.http_server import reply
 
 MAX_WAITING = 64
 """The number of calls that may wait for their turn."""

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, SandboxError, Step, Task, TaskSource
-from agentgym_rl.core.task import Split, checked_task, first_task
-from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.core import Split, checked_task, first_task
+from agentgym_rl.gym import SandboxBackend
 from agentgym_rl.gym.tool_env import text_of
 
 from .extract import MAX_PROGRAM_CHARS, last_program

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from agentgym_rl import ConfigError, EnvError, Task, TaskSource
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 from arl_envs.splits import split_of
 
 from . import text_form

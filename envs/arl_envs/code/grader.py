@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentgym_rl import EnvError, Sandbox, SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Limits, SandboxBackend, Status
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.gym import ExecResult, Limits, SandboxBackend
+from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.runtime import parse_python
 
 from . import driver
 from .driver import encode

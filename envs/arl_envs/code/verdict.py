@@ -8,8 +8,8 @@ import re
 from enum import StrEnum
 
 from agentgym_rl import SandboxLost
-from agentgym_rl.gym.sandbox import SandboxBackend
-from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.gym import SandboxBackend
+from agentgym_rl.runtime import Repeated
 
 
 class Verdict(StrEnum):

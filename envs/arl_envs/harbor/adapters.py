@@ -25,7 +25,7 @@ from typing import Any, get_args
 import tomli_w
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 
 from . import select_tests
 from .folder import read_files

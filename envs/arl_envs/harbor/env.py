@@ -22,10 +22,8 @@ from agentgym_rl import (
     ToolEnv,
     tool,
 )
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.core.task import Split
-from agentgym_rl.gym.sandbox import Image, ImageRecipe, Limits
-from agentgym_rl.gym.step_clock import OffTheClock
+from agentgym_rl.core import ImageError, Split
+from agentgym_rl.gym import Image, ImageRecipe, Limits, OffTheClock
 
 from . import oracle
 from .config import ContainerKeys, Healthcheck, TaskConfig, read_config, resolved

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from agentgym_rl import ConfigError, Task, TaskSource
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 
 from .task import HarborTask
 

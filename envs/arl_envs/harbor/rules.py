@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import PurePosixPath
 
-from agentgym_rl.gym.sandbox import Image
+from agentgym_rl.gym import Image
 
 from .changes import Changes, changes_of
 from .config import TaskConfig, resolved

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from agentgym_rl import ConfigError, EnvError, Task, TaskSource
-from agentgym_rl.core.task import Split, derived_seed
-from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.core import Split, derived_seed
+from agentgym_rl.runtime import Repeated
 from arl_envs.splits import split_of
 
 from .config import read_config

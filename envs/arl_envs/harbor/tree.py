@@ -14,8 +14,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from agentgym_rl import Sandbox
-from agentgym_rl.gym.sandbox import ExecResult, Image, Status
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.gym import ExecResult, Image
+from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.runtime import LruDict
 
 from .hooks import Surroundings
 from .links import FILE, FOLDER, LINK, Entry

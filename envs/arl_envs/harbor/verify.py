@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from agentgym_rl import InfraError, Sandbox, ToolError
-from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, SandboxBackend, Status
-from agentgym_rl.runtime.log import Repeated
-from agentgym_rl.runtime.lru_dict import LruDict
+from agentgym_rl.gym import ExecResult, Image, Limits, SandboxBackend
+from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.runtime import LruDict, Repeated
 
 from . import oracle
 from .changes import Changes, patch_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentgym_rl import ConfigError
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.runtime import together
 
 from .question import Question, defused
 

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from agentgym_rl import ConfigError, EnvError, InfraError
-from agentgym_rl.core.chat import is_url
-from agentgym_rl.runtime.http_client import HttpClient
-from agentgym_rl.runtime.imports import check_litellm, environment_secrets, load_litellm
+from agentgym_rl.core import is_url
+from agentgym_rl.runtime import HttpClient, environment_secrets, load_litellm
+from agentgym_rl.runtime.imports import check_litellm
 
 LITELLM = "litellm:"
 """The beginning of the name of a model that LiteLLM reaches."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 from agentgym_rl import ConfigError, EnvError, InfraError
-from agentgym_rl.runtime.tasks import together
+from agentgym_rl.runtime import together
 
 from .asking import Asking, Judgment, added
 from .cache import VerdictCache

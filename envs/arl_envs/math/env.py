@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource, Verifier
-from agentgym_rl.core.task import Split, first_task
+from agentgym_rl.core import Split, first_task
+from agentgym_rl.gym import VerifierPool
 from agentgym_rl.gym.tool_env import text_of
-from agentgym_rl.gym.verifier import VerifierPool
 
 from .answers import MathVerdict
 from .calculator import answer_calls

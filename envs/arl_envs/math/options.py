@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from agentgym_rl import ConfigError, EnvError, ToolSpec
-from agentgym_rl.core.task import checked_task
+from agentgym_rl.core import checked_task
 from arl_envs.math.symbolic.expression import Unreadable
 
 from .answers import Kind, Mark, read_number

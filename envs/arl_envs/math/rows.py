@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 from agentgym_rl.gym.data import Row, RowRefused, Rows, RowTask, RowTasks, shorten, text_field
 from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 from arl_envs.math.symbolic.expression import Unreadable

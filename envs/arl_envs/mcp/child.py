@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from agentgym_rl.runtime.http_client import AnswerTooLarge
+from agentgym_rl.runtime import AnswerTooLarge
 
 GRACE_S = 1.5
 """The seconds that a child has to end by itself after its input ends, and again after SIGTERM."""

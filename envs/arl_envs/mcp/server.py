@@ -12,7 +12,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from agentgym_rl import ConfigError, InfraError, ToolError, ToolSpec
-from agentgym_rl.runtime.http_client import bound_response
+from agentgym_rl.runtime import bound_response
 
 from .child import Child
 

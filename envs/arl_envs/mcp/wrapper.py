@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl import ConfigError, Env, Message, Step, ToolSpec
-from agentgym_rl.gym.tool_env.calls import Call, answer_calls, listed
+from agentgym_rl.gym.tool_env import Call, answer_calls, listed
 from agentgym_rl.gym.wrappers import Wrapper
 
 from .server import McpServer

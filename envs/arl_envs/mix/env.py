@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from agentgym_rl import ConfigError, Env, EnvError, Message, Step
-from agentgym_rl.core.task import Split, first_task
+from agentgym_rl.core import Split, first_task
 
 from .members import Envs, members_of
 from .source import MixTasks, opened

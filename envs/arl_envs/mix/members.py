@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from agentgym_rl import ConfigError, Env, EnvSpec, TaskSource, spec
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 
 _KEYS = {"id", "name", "weight", "options"}
 _FORMS = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from agentgym_rl import ConfigError, EnvError, Task, TaskSource
-from agentgym_rl.core.task import Split, checked_task, length_of
+from agentgym_rl.core import Split, checked_task, length_of
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
 
 from .members import Member

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from agentgym_rl import ConfigError, Env, EnvError, InfraError, Message, Step, Task, ToolSpec
-from agentgym_rl.core.chat import is_url
+from agentgym_rl.core import is_url
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
-from agentgym_rl.runtime.http_client import read_json
+from agentgym_rl.runtime import read_json
 
 from .servers import line_here
 from .session import BadAction, Session, schema

@@ -23,8 +23,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from agentgym_rl import ConfigError, InfraError
-from agentgym_rl.gym.step_clock import OffTheClock
-from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.gym import OffTheClock
+from agentgym_rl.runtime import Repeated
 
 from .session import NoSession, Session
 

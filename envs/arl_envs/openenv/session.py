@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl import ConfigError, EnvError, InfraError
-from agentgym_rl.runtime.http_client import HttpClient, read_json
+from agentgym_rl.runtime import HttpClient, read_json
 
 MAX_BYTES = 16 << 20
 """The longest answer of the server."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from agentgym_rl import ConfigError, Env, EnvError, InfraError, Message, Step, Task, Verifier
-from agentgym_rl.core.task import SeededTasks, Split, checked_task
+from agentgym_rl.core import SeededTasks, Split, checked_task
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 from agentgym_rl.gym.verifier import Called
 

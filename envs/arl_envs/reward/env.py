@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from agentgym_rl import Env, EnvError, Message, Step, Task, TaskSource
-from agentgym_rl.core.task import Split, checked_task, first_task
+from agentgym_rl.core import Split, checked_task, first_task
 from agentgym_rl.gym.tool_env import text_of
 
 from .options import Options

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from agentgym_rl import ConfigError
 from agentgym_rl.gym.data import Rows
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.runtime import import_object
 
 from .judged import Judged, judged
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agentgym_rl import EnvError, InfraError, Verifier
-from agentgym_rl.gym.verifier import VerifierPool
-from agentgym_rl.runtime.tasks import in_thread
+from agentgym_rl.gym import VerifierPool
+from agentgym_rl.runtime import in_thread
 
 from .options import Options, parameters
 

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core.chat import RENDERED, is_rendered, text_message
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split, is_rendered, text_message
+from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
-from agentgym_rl.runtime.imports import import_object
+from agentgym_rl.runtime import import_object
 
 from .options import Options, Parameters, parameters
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from agentgym_rl import EnvError, Message, Step, Task, ToolEnv
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 
 from .answers import ToolsVerdict, is_question, judge
 from .goals import Ask

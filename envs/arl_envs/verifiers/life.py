@@ -17,7 +17,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from agentgym_rl import ConfigError, EnvError, InfraError
-from agentgym_rl.runtime.http_client import MAX_STREAM_BYTES, read_json
+from agentgym_rl.runtime import read_json
+from agentgym_rl.runtime.http_client import MAX_STREAM_BYTES
 
 _LAST_LINES = 8
 _EXIT_S = 5.0

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from agentgym_rl import ConfigError, Task, TaskSource
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 from agentgym_rl.gym.data import derived_number
 from arl_envs.splits import split_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from agentgym_rl.cli.command import Command, json_flag, run_argument
-from agentgym_rl.cli.output import counting, print_result
+from agentgym_rl.cli import Command, json_flag, print_result, run_argument
+from agentgym_rl.cli.output import counting
 from agentgym_rl.runtime import log
 
 _HELP = """\

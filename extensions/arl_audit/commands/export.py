@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cli.command import (
+from agentgym_rl.cli import (
     Command,
     agent_flag,
     config_flag,
@@ -14,11 +14,12 @@ from agentgym_rl.cli.command import (
     env_flag,
     json_flag,
     load_configuration,
+    print_result,
     sandbox_flag,
     seed_flag,
 )
-from agentgym_rl.cli.output import counting, print_result
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.cli.output import counting
+from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -189,7 +190,7 @@ def _export_oracle(args: Namespace) -> dict[str, Any]:
     Raises:
         ConfigError: no oracle, too few tasks, no episode to write, or a file that exists.
     """
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.runtime import run_interruptible
     from arl_audit.oracle import paid_in_full, play_solutions
     from arl_audit.sft import Wanted, export_solutions
 
@@ -223,7 +224,7 @@ def _export_oracle(args: Namespace) -> dict[str, Any]:
 def _export_model(args: Namespace) -> int:
     if args.min_reward is not None or args.split or args.format != "messages":
         raise ConfigError("--min-reward, --split and --format choose episodes: not with --model")
-    from agentgym_rl.trainer.export import export_trained  # torch, which only this needs
+    from agentgym_rl.trainer import export_trained  # torch, which only this needs
 
     report = export_trained(args.folder, args.out)
     why = f" ({report['metric']} {report['value']:.3f})" if report["metric"] else ""

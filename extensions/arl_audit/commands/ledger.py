@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from agentgym_rl.cli.command import Command, json_flag, run_argument
-from agentgym_rl.cli.output import print_result
+from agentgym_rl.cli import Command, json_flag, print_result, run_argument
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -31,7 +30,7 @@ def _flags(parser: ArgumentParser) -> None:
 
 def ledger(args: Namespace) -> int:
     log.setup()
-    from agentgym_rl.storage.run_folder import config_of
+    from agentgym_rl.storage import config_of
     from arl_audit.exactly_once import audit_ledger
     from arl_audit.recorded import ledger_text
 

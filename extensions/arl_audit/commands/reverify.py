@@ -5,13 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from agentgym_rl.cli.command import (
-    Command,
-    json_flag,
-    run_argument,
-    take_keys,
-)
-from agentgym_rl.cli.output import counting, print_result
+from agentgym_rl.cli import Command, json_flag, print_result, run_argument, take_keys
+from agentgym_rl.cli.output import counting
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -40,7 +35,7 @@ def _flags(parser: ArgumentParser) -> None:
 
 
 def reverify(args: Namespace) -> int:
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.runtime import run_interruptible
 
     log.setup()
     from arl_audit.recorded import reverify_text

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.core.errors import EnvError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.core import EnvError, Task
+from agentgym_rl.gym import Env, Step
 from arl_check import support
 from arl_check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
 from arl_check.report import Violation, criterion

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, NoReturn, Self
 
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import Task
 from arl_check import support
 from arl_check.policies import BAD_ANSWERS, CALL_EVERYTHING, ECHO, NO_OP, ORACLE, Policy, hostile
 from arl_check.report import NotJudged, Violation, criterion

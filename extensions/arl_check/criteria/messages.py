@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from agentgym_rl.core.chat import is_list, is_mapping
+from agentgym_rl.core import is_list, is_mapping
 from arl_check.report import NotJudged, Violation, criterion
 from arl_check.subject import Play, Subject
 

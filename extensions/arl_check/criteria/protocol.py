@@ -10,10 +10,9 @@ import numbers
 import pickle
 from typing import Any
 
-from agentgym_rl.core.chat import is_dict, is_list, is_mapping, is_tuple
+from agentgym_rl.core import is_dict, is_list, is_mapping, is_tuple
+from agentgym_rl.gym import EnvSpec, SyncEnv
 from agentgym_rl.gym.env import RESERVED_INFO
-from agentgym_rl.gym.specs import EnvSpec
-from agentgym_rl.gym.sync_env import SyncEnv
 from arl_check.report import Violation, criterion
 from arl_check.subject import Subject
 

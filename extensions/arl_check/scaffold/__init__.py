@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from string import Template
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gym import registry
 
 _TEMPLATES = Path(__file__).parent

@@ -6,9 +6,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from agentgym_rl.cli.command import Command, json_flag, runs_argument
-from agentgym_rl.cli.output import counting, print_result
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.cli import Command, json_flag, print_result, runs_argument
+from agentgym_rl.cli.output import counting
+from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -80,7 +80,7 @@ def _runs(count: int) -> str:
 
 
 def _serve(args: Namespace, places: list[Path]) -> int:
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.runtime import run_interruptible
     from arl_inspect.serve import inspect_live
 
     def ready(url: str, num_runs: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from agentgym_rl.cli.command import Command, json_flag, run_argument
+from agentgym_rl.cli import Command, json_flag, run_argument
 
 from .members import change_members
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cli.output import print_result
-from agentgym_rl.core.errors import ConfigError, EngineError
-from agentgym_rl.core.parse import parse_json
+from agentgym_rl.cli import print_result
+from agentgym_rl.core import ConfigError, EngineError, parse_json
 
 _LOOK_TIMEOUT_S = 30.0
 

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from agentgym_rl.cli.command import (
+from agentgym_rl.cli import (
     Command,
     begin_process_of_run,
     config_flags,
@@ -25,7 +25,7 @@ def _flags(parser: ArgumentParser) -> None:
 
 
 def rollout(args: Namespace) -> int:
-    from agentgym_rl.runtime.signals import run_interruptible
+    from agentgym_rl.runtime import run_interruptible
 
     begin_process_of_run()
     token = controller_token("rollout")

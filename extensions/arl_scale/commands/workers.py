@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from agentgym_rl.cli.command import Command, json_flag, run_argument
+from agentgym_rl.cli import Command, json_flag, run_argument
 
 from .members import change_members
 

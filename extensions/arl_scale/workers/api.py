@@ -19,9 +19,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentgym_rl.core.messages import WorkerReport
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.runtime.http_server import MSGPACK, Api, BodyTooLarge, bearer, read_body
+from agentgym_rl.core import Trajectory, WorkerReport
+from agentgym_rl.runtime import MSGPACK, Api, BodyTooLarge, read_body
+from agentgym_rl.runtime.http_server import bearer
 from arl_scale.mirrors import Followers
 
 from .leases import Busy, InvalidRequest, Leases, NotLeased

@@ -10,10 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from agentgym_rl.core.errors import ArlError
-from agentgym_rl.core.messages import Lease, NumberedView, WorkerReport
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.runtime.http_client import HttpClient
+from agentgym_rl.core import ArlError, Lease, NumberedView, Trajectory, WorkerReport
+from agentgym_rl.runtime import HttpClient
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from agentgym_rl.core.errors import ArlError, ConfigError, InfraError, ProcessDied
+from agentgym_rl.core import ArlError, ConfigError, InfraError, ProcessDied
 
 from .leases import WorkerSlot, worker_name
 from .workers import SILENCE_LIMIT_S, Workers

@@ -17,12 +17,9 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.messages import Lease
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Trajectory
-from agentgym_rl.rollout.groups import OpenGroup, OpenGroups
-from agentgym_rl.rollout.producer import Cursor
-from agentgym_rl.runtime.http_server import is_secret
+from agentgym_rl.core import Lease, Task, Trajectory
+from agentgym_rl.rollout import Cursor, OpenGroup, OpenGroups
+from agentgym_rl.runtime import is_secret
 
 
 def worker_name(index: int) -> str:

@@ -19,15 +19,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.core.engine import EngineInfo
-from agentgym_rl.core.errors import EngineError, InfraError
-from agentgym_rl.core.messages import FleetView, Lease, ReplicaView, Used, WorkerReport
-from agentgym_rl.engines.client.client import EngineClient
-from agentgym_rl.engines.kind import EngineSetup
-from agentgym_rl.fleet.servers import agreed, wait_serving
-from agentgym_rl.rollout.episode import Player
-from agentgym_rl.rollout.factory import serving_policy
-from agentgym_rl.rollout.producer import play_member
+from agentgym_rl.core import (
+    EngineError,
+    EngineInfo,
+    FleetView,
+    InfraError,
+    Lease,
+    ReplicaView,
+    WorkerReport,
+)
+from agentgym_rl.core.messages import Used
+from agentgym_rl.engines import EngineClient, EngineSetup
+from agentgym_rl.fleet import wait_serving
+from agentgym_rl.fleet.servers import agreed
+from agentgym_rl.rollout import Player, play_member, serving_policy
 from agentgym_rl.rollout.throughput import used_by
 
 from .client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding

@@ -14,15 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agentgym_rl.cluster.health import LOOK_EVERY_S, Silence
-from agentgym_rl.cluster.processes import Processes
-from agentgym_rl.cluster.restarts import Supervisor
-from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.cluster import Processes, ProcessSpec, Silence, Supervisor
+from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core.errors import ProcessDied
-from agentgym_rl.rollout.producer import Producer
-from agentgym_rl.runtime.http_server import serving
-from agentgym_rl.runtime.tasks import first_of
+from agentgym_rl.core import ProcessDied
+from agentgym_rl.rollout import Producer
+from agentgym_rl.runtime import first_of, serving
 from arl_scale.keys import WorkerKeys
 from arl_scale.mirrors import Followers
 

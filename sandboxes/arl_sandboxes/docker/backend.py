@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
-from agentgym_rl.core.errors import ImageError, SandboxStartTimeout
-from agentgym_rl.gym.sandbox import (
+from agentgym_rl.core import ImageError, SandboxStartTimeout
+from agentgym_rl.gym import (
     Capabilities,
     Image,
     ImageRecipe,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import WORK_DIR, Limits
+from agentgym_rl.gym import WORK_DIR, Limits
 from arl_sandboxes import runner
 from arl_sandboxes.arguments import PYTHON_OPTIONS
 from arl_sandboxes.images import Prepared

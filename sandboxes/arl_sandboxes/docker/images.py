@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl import SandboxError
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import Image, ImageRecipe
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import Image, ImageRecipe
 from arl_sandboxes.dockerfile import NAME, Dockerfile, mode_of
 from arl_sandboxes.images import Prepared, PreparedImages, add_file, archive
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl import SandboxError
-from agentgym_rl.gym.sandbox import Capabilities, Limits, Probe, ProbeReport
+from agentgym_rl.gym import Capabilities, Limits, Probe, ProbeReport
 from arl_sandboxes.runner_words import RunnerError
 
 from . import seccomp

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentgym_rl import SandboxLost
-from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Image, Limits, SandboxStats
+from agentgym_rl.gym import Capabilities, ExecResult, Image, Limits, SandboxStats
 from arl_sandboxes.forward import address_of
 from arl_sandboxes.runner_client import Client
 from arl_sandboxes.runner_sandbox import RunnerSandbox

@@ -17,8 +17,8 @@ from e2b import AsyncTemplate, TemplateBuildStatus
 from e2b.template.main import TemplateBuilder
 
 from agentgym_rl import SandboxUnavailable
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import Image, ImageRecipe
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import Image, ImageRecipe
 from arl_sandboxes.arguments import OWN_FOLDER
 from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run
 from arl_sandboxes.images import Prepared, PreparedImages, archive, is_common

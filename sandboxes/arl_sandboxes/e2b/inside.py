@@ -20,7 +20,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from agentgym_rl.gym.sandbox import WORK_DIR
+from agentgym_rl.gym import WORK_DIR
 from arl_sandboxes.arguments import OWN_FOLDER, PYTHON_OPTIONS
 from arl_sandboxes.images import Prepared
 from arl_sandboxes.runner import PREIMPORT

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from e2b import AsyncCommandHandle, AsyncSandbox, CommandExitException
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.core.errors import ImageError
+from agentgym_rl.core import ImageError
 from arl_sandboxes.runner import source
 from arl_sandboxes.runner_client import PROTOCOL
 

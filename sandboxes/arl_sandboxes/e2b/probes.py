@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from agentgym_rl import SandboxError, SandboxUnavailable
-from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
+from agentgym_rl.gym import Capabilities, Probe, ProbeReport
 
 if TYPE_CHECKING:
     from .account import Account

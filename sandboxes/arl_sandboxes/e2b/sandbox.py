@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import Capabilities, Image, Limits, SandboxStats
+from agentgym_rl.gym import Capabilities, Image, Limits, SandboxStats
 from arl_sandboxes.forward import address_of
 from arl_sandboxes.ports import Ports
 from arl_sandboxes.runner_client import Client

@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Literal, Self
 
 from agentgym_rl import ConfigError, SandboxError, SandboxLost, SandboxUnavailable
-from agentgym_rl.core.errors import SandboxStartTimeout, leaves
-from agentgym_rl.gym.sandbox import (
+from agentgym_rl.core import SandboxStartTimeout
+from agentgym_rl.core.errors import leaves
+from agentgym_rl.gym import (
     Capabilities,
     Image,
     ImageRecipe,
@@ -25,8 +26,8 @@ from agentgym_rl.gym.sandbox import (
     SandboxBackend,
     SandboxStats,
 )
+from agentgym_rl.runtime import Repeated
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
-from agentgym_rl.runtime.log import Repeated
 from arl_sandboxes.arguments import check_work_dir, checked_mounts
 from arl_sandboxes.images import checked_bases
 

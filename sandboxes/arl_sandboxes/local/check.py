@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym_rl.gym.sandbox import Limits
+from agentgym_rl.gym import Limits
 
 from .child import Child
 from .run import Order, Run

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import Limits
+from agentgym_rl.gym import Limits
 
 from .cgroup import Hierarchy, group_name
 from .inside import wire

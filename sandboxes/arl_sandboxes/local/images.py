@@ -10,14 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import (
-    Capabilities,
-    ExecResult,
-    Image,
-    ImageRecipe,
-    Limits,
-    SandboxStats,
-)
+from agentgym_rl.gym import Capabilities, ExecResult, Image, ImageRecipe, Limits, SandboxStats
 from arl_sandboxes.dockerfile import Run
 
 from . import tree

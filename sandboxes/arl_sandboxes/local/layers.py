@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl import SandboxError
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import ExecResult, Image, ImageRecipe
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import ExecResult, Image, ImageRecipe
 from arl_sandboxes.arguments import OWN_FOLDER
 from arl_sandboxes.dockerfile import Copy, Dockerfile, Folder, Plan, Run, digest
 from arl_sandboxes.images import BASES, is_common

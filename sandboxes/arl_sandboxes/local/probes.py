@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentgym_rl import SandboxError
-from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
+from agentgym_rl.gym import Capabilities, Probe, ProbeReport
 
 from .cgroup import Hierarchy
 from .check import checked

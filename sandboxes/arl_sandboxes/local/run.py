@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Image, Limits, Status
+from agentgym_rl.gym import ExecResult, Image, Limits
+from agentgym_rl.gym.sandbox import Status
 from arl_sandboxes.arguments import checked_files
 
 from .child import Child, Ended

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from agentgym_rl import Sandbox, SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import (
+from agentgym_rl.gym import (
     Capabilities,
     ExecResult,
     Image,
@@ -20,8 +20,8 @@ from agentgym_rl.gym.sandbox import (
     Session,
     SessionKind,
     SkippedFile,
-    Status,
 )
+from agentgym_rl.gym.sandbox import Status
 from arl_isolation.files import PathRoots
 from arl_sandboxes.arguments import check_words, sandbox_path
 from arl_sandboxes.forward import SocketStream, address_of, relayed

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl import SandboxError, SandboxLost, SandboxUnavailable
-from agentgym_rl.gym.sandbox import Limits
-from agentgym_rl.runtime.frozen import Vital
+from agentgym_rl.gym import Limits
+from agentgym_rl.runtime import Vital
 
 from .cgroup import Cgroup
 from .child import Child, Ended

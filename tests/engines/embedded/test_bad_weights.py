@@ -5,9 +5,8 @@ import asyncio
 import pytest
 import torch
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.core import EngineError, SamplingParams, WeightsError
+from agentgym_rl.weights import write_version
 
 
 def _broken(tensors, how):

@@ -12,12 +12,10 @@ from arl_objectives.served_teachers import ServedTeachers
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.task import Task
+from agentgym_rl.algo import pack_rows
+from agentgym_rl.core import SamplingParams, Task
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.world import join_world
+from agentgym_rl.trainer import Policy, join_world
 from tests.docs.blocks import blocks
 from tests.kit.cases import cases
 from tests.kit.groups import make_group, make_row

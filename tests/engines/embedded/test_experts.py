@@ -9,11 +9,9 @@ import torch
 from arl_embedded.model import load_model
 from arl_embedded.section import EmbeddedEngineConfig
 
-from agentgym_rl.algo.routing import Routers
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import ConfigError, RequestRefused
-from agentgym_rl.weights.parts import write_version
-from agentgym_rl.weights.source import load_whole
+from agentgym_rl.algo import Routers
+from agentgym_rl.core import ConfigError, RequestRefused, SamplingParams
+from agentgym_rl.weights import load_whole, write_version
 from tests.kit.cases import cases
 from tests.kit.moe import save_moe
 

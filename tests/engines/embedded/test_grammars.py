@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import RequestRefused
+from agentgym_rl.core import RequestRefused, SamplingParams
 from agentgym_rl.engines import protocol
 from agentgym_rl.gateway.parsers.lark import Lark
 from agentgym_rl.models.resolve import BUNDLED

@@ -13,8 +13,8 @@ from arl_embedded.section import EmbeddedEngineConfig
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.weights.source import multiply_in
+from agentgym_rl.core import SamplingParams
+from agentgym_rl.weights import multiply_in
 from tests.kit.cases import cases
 
 CPU = torch.device("cpu")

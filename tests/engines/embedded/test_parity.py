@@ -8,7 +8,7 @@ import torch
 from arl_embedded.model import self_check
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core import SamplingParams
 from tests.kit.cases import cases
 
 TOLERANCE = 1e-4

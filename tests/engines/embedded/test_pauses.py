@@ -6,8 +6,7 @@ import time
 import pytest
 from arl_embedded.admission import HttpError
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import EngineError
+from agentgym_rl.core import EngineError, SamplingParams
 
 LONG = SamplingParams(max_tokens=250)
 

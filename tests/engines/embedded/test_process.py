@@ -10,9 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import EngineError
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.core import EngineError, SamplingParams
+from agentgym_rl.engines import HttpEngine
 
 pytestmark = pytest.mark.slow
 

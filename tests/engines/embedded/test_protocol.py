@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core import SamplingParams
 from agentgym_rl.engines import protocol
-from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
+from agentgym_rl.models import tokenizer_hash
+from agentgym_rl.models.resolve import BUNDLED
 
 PROMPT = [5, 6, 7]
 

@@ -8,8 +8,8 @@ from arl_embedded import model as loading
 from arl_embedded.module_decoder import CachedDecoder
 from arl_embedded.section import EmbeddedEngineConfig
 
-from agentgym_rl.core.engine import PAUSE_PATHS, SamplingParams
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.core import PAUSE_PATHS, SamplingParams
+from agentgym_rl.weights import write_version
 from tests.kit.cases import cases
 
 TOLERANCE = 1e-5

@@ -16,10 +16,9 @@ from arl_embedded.section import EmbeddedEngineConfig
 from arl_envs.judge import RewardModel
 from transformers import BertConfig, LlamaConfig, Qwen3Config
 
-from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core import ConfigError, EnvError
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.runtime.http_client import HttpClient
-from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.runtime import HttpClient, serving
 
 SIZE = {
     **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2},

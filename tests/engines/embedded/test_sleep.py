@@ -6,9 +6,9 @@ import re
 import pytest
 from safetensors.torch import load_file
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.runtime.pausable_clock import ENGINE_CLOCK
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.core import SamplingParams
+from agentgym_rl.runtime import ENGINE_CLOCK
+from agentgym_rl.weights import write_version
 from tests.kit.cases import cases
 
 LONG = SamplingParams(max_tokens=200, seed=3)

@@ -10,11 +10,9 @@ from arl_embedded.journal import read_journal
 from arl_embedded.module_decoder import cache_argument
 from transformers import DynamicCache
 
-from agentgym_rl.core.engine import SamplingParams
-from agentgym_rl.core.errors import WeightsError
-from agentgym_rl.core.model_folder import base_checksum
-from agentgym_rl.weights.adapter import merged, named, read_base
-from agentgym_rl.weights.parts import write_version
+from agentgym_rl.core import SamplingParams, WeightsError, base_checksum
+from agentgym_rl.weights import read_base, write_version
+from agentgym_rl.weights.adapter import merged, named
 
 TOLERANCE = 1e-4
 LONG = SamplingParams(max_tokens=150, temperature=1.0, stop_token_ids=())

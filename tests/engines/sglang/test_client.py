@@ -13,18 +13,20 @@ import torch
 from arl_sglang.client import SglangEngine
 from safetensors.torch import load_file
 
-from agentgym_rl.core.engine import UNKNOWN_VERSION, Delta, SamplingParams
-from agentgym_rl.core.errors import (
+from agentgym_rl.core import (
+    UNKNOWN_VERSION,
     AdapterRefused,
     ContextLengthError,
+    Delta,
     EngineError,
     RequestRefused,
+    SamplingParams,
     WeightsError,
+    base_checksum,
 )
-from agentgym_rl.core.model_folder import base_checksum
 from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.weights import write_version
 from agentgym_rl.weights.adapter import named
-from agentgym_rl.weights.parts import write_version
 from tests.kit.cases import cases
 from tests.kit.fake_servers import SglangServer, chunk
 from tests.kit.versions import part_of

@@ -16,8 +16,8 @@ from arl_sglang.kind import SglangEngineConfig
 from safetensors.numpy import load_file
 
 from agentgym_rl.config import LoraConfig, RolloutConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.builds import Build
+from agentgym_rl.core import ConfigError
+from agentgym_rl.engines import Build
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 from tests.kit.launches import launch

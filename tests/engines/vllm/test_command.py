@@ -15,9 +15,9 @@ from safetensors.numpy import load_file
 
 import agentgym_rl
 from agentgym_rl.config import ClusterConfig, LoraConfig, WeightsConfig
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.engines.builds import Build, parse_release
-from agentgym_rl.engines.served_adapter import empty_adapter
+from agentgym_rl.core import ConfigError
+from agentgym_rl.engines import Build, empty_adapter
+from agentgym_rl.engines.builds import parse_release
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 from tests.kit.launches import launch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from agentgym_rl.core.errors import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import (
+from agentgym_rl.core import SandboxError, SandboxLost
+from agentgym_rl.gym import (
     ExecResult,
     Image,
     Limits,
@@ -15,8 +15,8 @@ from agentgym_rl.gym.sandbox import (
     SandboxBackend,
     SandboxStats,
     Session,
-    Status,
 )
+from agentgym_rl.gym.sandbox import Status
 
 
 class LosingSandbox(Sandbox):

@@ -15,11 +15,8 @@ from arl_envs.code.families import FAMILIES
 from arl_envs.code.generated import Recipe, solution_of, solve, submission
 
 from agentgym_rl import make
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.errors import ConfigError, EnvError, SandboxError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import ConfigError, EnvError, Message, SandboxError, Task
+from agentgym_rl.gym import Step, registry
 from tests.contracts.sandboxes import Opened
 from tests.exhaustive import EXHAUSTIVE
 from tests.kit.cases import cases

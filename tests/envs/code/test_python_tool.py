@@ -11,8 +11,9 @@ from arl_envs.code.python_tool import DEADLY, PythonTool, shortened, told
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.core.errors import SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Status
+from agentgym_rl.core import SandboxLost
+from agentgym_rl.gym import ExecResult
+from agentgym_rl.gym.sandbox import Status
 
 from .losing import LosingBackend
 

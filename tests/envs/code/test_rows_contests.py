@@ -11,7 +11,7 @@ from arl_envs.code.rows import row_tasks
 from arl_envs.code.rows.several import accepts_several
 from arl_envs.code.verdict import Verdict
 
-from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core import ConfigError, EnvError
 from agentgym_rl.gym.data import RowRefused
 from tests.contracts.sandboxes import Opened
 from tests.kit.cases import cases

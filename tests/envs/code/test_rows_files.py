@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from arl_envs.code.rows import row_tasks
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gym.data import files_of, open_file
 from tests.kit.cases import cases
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from arl_envs.code.rows import row_tasks
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 from .rows_kit import sums, write_lines
 

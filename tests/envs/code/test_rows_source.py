@@ -12,8 +12,7 @@ import pytest
 from arl_envs.code.problem import Problem
 from arl_envs.code.rows import row_tasks
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import ConfigError, Task
 from agentgym_rl.gym.data import RowTasks
 from tests.kit.cases import cases
 

@@ -11,10 +11,9 @@ from arl_envs.gymnasium.env import GymnasiumEnv
 from arl_envs.gymnasium.tasks import OpeningTasks
 from arl_envs.gymnasium.toy_text import words_of
 
-from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core import ConfigError, EnvError
+from agentgym_rl.gym import Env, EnvSpec, Step
 from agentgym_rl.gym.data import derived_number
-from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.specs import EnvSpec
 from tests.kit.cases import cases
 
 from . import toys  # noqa: F401 (registers them)

@@ -13,8 +13,8 @@ from arl_envs.harbor.env import HarborEnv
 from arl_plan.clock import run_virtual
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.core.errors import ImageError
-from agentgym_rl.gym.sandbox import Image, ImageRecipe, SandboxBackend
+from agentgym_rl.core import ImageError
+from agentgym_rl.gym import Image, ImageRecipe, SandboxBackend
 from benchmarks._kills import played
 
 from .kit import DOCKERFILE, written

@@ -14,7 +14,7 @@ from arl_envs.harbor.env import HarborEnv
 from arl_envs.harbor.terminal import NO_SHELL
 
 from agentgym_rl import ConfigError, EnvError, InfraError, spec
-from agentgym_rl.gym.env import Step
+from agentgym_rl.gym import Step
 from tests.contracts.sandboxes import Opened
 from tests.kit.cases import cases
 

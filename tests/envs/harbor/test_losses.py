@@ -16,17 +16,14 @@ from arl_envs.harbor.env import HarborEnv
 
 from agentgym_rl import Sandbox
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import Outcome, Trajectory
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server.gateway import Gateway
-from agentgym_rl.gateway.session.session import SessionSampling
-from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.gym.registry import spec
-from agentgym_rl.gym.services import Services
+from agentgym_rl.gateway import AgentClients, ChatFormat, Gateway, SessionSampling
+from agentgym_rl.gym import Services, spec
 from agentgym_rl.gym.specs import wrapped
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.rollout.episode import Deadlines, Player, play_with_retries
+from agentgym_rl.rollout import Player, play_with_retries
+from agentgym_rl.rollout.episode import Deadlines
 from benchmarks._kills import Watched, kill_sandbox
 from tests.contracts.sandboxes import Opened, opened
 from tests.exhaustive import WITH_DOCKER

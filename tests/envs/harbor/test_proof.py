@@ -12,7 +12,7 @@ from arl_envs.harbor.hooks import Why
 from arl_envs.harbor.proof import Terms, isolated_env, runs_programs, terms_of_solution
 from arl_envs.harbor.verdict import VerifierResult
 
-from agentgym_rl.core.errors import InfraError
+from agentgym_rl.core import InfraError
 from tests.contracts.sandboxes import Opened
 from tests.kit.cases import cases
 

@@ -15,9 +15,7 @@ from arl_envs.judge.cache import VerdictCache
 from arl_envs.judge.judge import combined
 from arl_envs.judge.question import defused
 
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.core import ConfigError, EnvError, InfraError, Outcome, Task, Trajectory
 from tests.kit.cases import cases
 from tests.kit.judge_server import ScriptedJudge, asking, quoted, score
 

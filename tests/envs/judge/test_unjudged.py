@@ -9,7 +9,7 @@ from arl_envs.judge import Criterion, Judge, Panel, RewardModel
 from arl_envs.judge import endpoint as calls
 from arl_envs.judge.question import defused
 
-from agentgym_rl.core.errors import EnvError, InfraError
+from agentgym_rl.core import EnvError, InfraError
 from tests.kit.cases import cases
 from tests.kit.judge_server import ScriptedJudge, asking, quoted, score
 

@@ -11,10 +11,8 @@ from arl_envs.math.oracle import answer_message, call_message, solve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym import registry
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import ConfigError, EnvError, Task
+from agentgym_rl.gym import Step, registry
 from tests.kit.cases import cases
 
 LEVEL_NUMBERS = sorted(LEVELS)

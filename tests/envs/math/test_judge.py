@@ -10,7 +10,7 @@ from arl_envs.math.judge import Judgement, Quiz, judge, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided
 from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.core.errors import EnvError, InfraError
+from agentgym_rl.core import EnvError, InfraError
 from agentgym_rl.gym.verifier import Called, Status
 from tests.conftest import shared_data
 from tests.kit.cases import cases

@@ -12,8 +12,7 @@ from arl_envs.math.env import MathEnv
 from arl_envs.math.judge import Quiz, judge_quickly
 from arl_envs.math.rows import FORMATS, Item, format_of, row_tasks
 
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import ConfigError, EnvError, Task
 from agentgym_rl.gym import registry
 from agentgym_rl.gym.data import RowRefused
 from tests.kit.cases import cases

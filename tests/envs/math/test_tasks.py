@@ -12,8 +12,7 @@ from arl_envs.math.options import LEVELS
 from arl_envs.math.source import MathTasks
 from arl_envs.splits import split_of
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import ConfigError, Task
 from tests.kit.cases import cases
 
 LEVEL_NUMBERS = sorted(LEVELS)

@@ -19,7 +19,7 @@ from arl_envs.mcp.server import McpServer, result_text
 from mcp.types import CallToolResult
 
 from agentgym_rl import Env, Step, ToolEnv, make, tool
-from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.core import ConfigError, InfraError
 from tests.kit.cases import cases
 
 SERVER = Path(__file__).with_name("server.py")

@@ -11,7 +11,7 @@ from websockets.asyncio.server import serve
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from agentgym_rl.core.errors import EnvError, InfraError
+from agentgym_rl.core import EnvError, InfraError
 from tests.kit.cases import cases
 
 ACTION = {"properties": {"message": {"type": "string"}}, "required": ["message"]}

@@ -18,8 +18,8 @@ import pytest
 from arl_envs.openenv import SPEC
 from arl_envs.openenv.env import form_of
 
-from agentgym_rl.core.errors import EnvError, InfraError
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.core import EnvError, InfraError
+from agentgym_rl.gym import Env, Step
 from tests.exhaustive import REQUIRED
 from tests.kit.cases import cases
 

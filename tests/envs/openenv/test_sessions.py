@@ -11,7 +11,7 @@ from websockets.asyncio.server import serve
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.core import ConfigError, InfraError
 from agentgym_rl.gym.step_clock import StepClock
 from tests.kit.cases import cases
 

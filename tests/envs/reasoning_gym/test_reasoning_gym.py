@@ -13,9 +13,8 @@ from arl_envs.reasoning_gym.inside import holds
 from arl_envs.reasoning_gym.screen import EVALUATED, may_be_scored
 from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.core import ConfigError, EnvError, InfraError, Task
+from agentgym_rl.gym import Env, Step
 from tests.kit.cases import cases
 
 pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")

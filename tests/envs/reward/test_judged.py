@@ -8,8 +8,8 @@ import pytest
 from arl_envs.reward.options import Options
 
 from agentgym_rl import Step, make
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.gym.registry import spec
+from agentgym_rl.core import ConfigError, EnvError, InfraError
+from agentgym_rl.gym import spec
 from tests.kit.cases import cases
 from tests.kit.judge_server import ScriptedJudge, score
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from agentgym_rl import EnvSpec, Step, make
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.gym.registry import register, spec
+from agentgym_rl.core import ConfigError, EnvError, InfraError
+from agentgym_rl.gym import register, spec
 from agentgym_rl.gym.wrappers import StepTimeout
 from tests.kit.cases import cases
 

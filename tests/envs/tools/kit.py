@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from arl_envs.tools.env import ToolsEnv
 
-from agentgym_rl.core.chat import Message
-from agentgym_rl.core.task import Split, Task
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import Message, Split, Task
+from agentgym_rl.gym import Step
 
 LEVELS = (1, 2, 3, 4, 5)
 

@@ -14,8 +14,7 @@ from arl_envs.tools.problem import problem_of
 from arl_envs.tools.shop import WRITES
 
 from agentgym_rl import make
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import ConfigError, EnvError, Task
 from tests.kit.cases import cases
 
 from .kit import LEVELS, call, gold, how_many, run, say, started, tasks

@@ -3,7 +3,7 @@
 import pytest
 from arl_envs.tools.shop import Database, Desk, RuleRefusal
 
-from agentgym_rl.gym.tool_env import ToolError
+from agentgym_rl.gym import ToolError
 from tests.kit.cases import cases
 
 ROWS = {

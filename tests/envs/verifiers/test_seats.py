@@ -7,8 +7,8 @@ import pytest
 from arl_envs.verifiers import SPEC
 from arl_selfplay.game import check_seats, check_single_agent
 
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import ConfigError, EnvError
+from agentgym_rl.gym import Step
 from agentgym_rl.gym.seats import SeatEnv, Table
 from tests.kit.cases import cases
 

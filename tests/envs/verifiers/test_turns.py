@@ -9,8 +9,8 @@ import pytest
 from arl_envs.verifiers import SPEC
 from arl_envs.verifiers.bridge import bridge_to, interpreter
 
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import ConfigError, EnvError, InfraError
+from agentgym_rl.gym import Step
 from tests.kit.cases import cases
 
 TOOLS, GAME = (str(Path(__file__).with_name(f"toy_{name}.py")) for name in ("tools", "game"))

@@ -11,9 +11,8 @@ import pytest
 from arl_envs.verifiers import SPEC, bridge
 from arl_envs.verifiers.bridge import Bridge, bridge_to
 
-from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.core.task import Task
-from agentgym_rl.gym.env import Step
+from agentgym_rl.core import ConfigError, EnvError, InfraError, Task
+from agentgym_rl.gym import Step
 from tests.kit.cases import cases
 
 TOY = str(Path(__file__).with_name("toy_taskset.py"))

@@ -15,8 +15,8 @@ from typing import Any
 from toys import Sums, Toy
 
 from agentgym_rl import EnvSpec, Message, Step, SyncEnv, Task, TaskSource
-from agentgym_rl.core.errors import EnvError, SandboxError
-from agentgym_rl.gym.specs import Spec
+from agentgym_rl.core import EnvError, SandboxError
+from agentgym_rl.gym import Spec
 from agentgym_rl.gym.sync_env import to_async
 
 

@@ -12,7 +12,7 @@ import toys  # type: ignore[import-not-found]
 from arl_check.criteria import CRITERIA
 
 from agentgym_rl import check_env
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from tests.e2e import forked
 from tests.kit.cases import cases
 

@@ -9,7 +9,7 @@ from arl_check.criteria import CRITERIA
 from arl_check.report import Outcome, Report
 
 from agentgym_rl import EnvSpec, check_env
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.core import SandboxError
 from tests.kit.cases import cases
 
 PLANTED = {

@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import SeededTasks, Task, TaskSource
+from agentgym_rl.core import ConfigError, SeededTasks, Task, TaskSource
 from agentgym_rl.gym.data import Epochs, without_end
 from agentgym_rl.gym.data.epochs import permuted
 from tests.kit.cases import cases

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gym.data import Epochs, Rows, TaskLoader, row_tasks
 from tests.kit.cases import cases
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gym.data import Rows, RowTasks, row_tasks
 from agentgym_rl.gym.data.readers import Recent
 

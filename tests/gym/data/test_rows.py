@@ -8,8 +8,7 @@ import unicodedata
 
 import pytest
 
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import ConfigError, Task
 from agentgym_rl.gym.data import Rows, RowTask, row_tasks
 from agentgym_rl.gym.data.readers import commit_of
 from tests.kit.cases import cases

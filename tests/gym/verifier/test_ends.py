@@ -12,8 +12,8 @@ import pytest
 import uvloop
 from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.core.errors import VerifierError
-from agentgym_rl.gym.verifier import VerifierStats
+from agentgym_rl.core import VerifierError
+from agentgym_rl.gym import VerifierStats
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import pytest
 from arl_verifier.pool import ProcessPool
 
 from agentgym_rl import Env, Step, SyncEnv, make
-from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.gym.services import Verifier
+from agentgym_rl.core import ConfigError
+from agentgym_rl.gym import Verifier
 from agentgym_rl.gym.sync_env import to_async
 
 

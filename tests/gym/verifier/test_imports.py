@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.core.errors import ConfigError, VerifierError
+from agentgym_rl.core import ConfigError, VerifierError
 from tests.kit.cases import cases
 
 MODULES = {

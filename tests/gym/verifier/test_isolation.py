@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 
 EVERYTHING = {"network", "writes", "exec", "signals", "reads"}
 

@@ -6,7 +6,7 @@ import pytest
 import uvloop
 from arl_verifier.pool import ProcessPool
 
-from agentgym_rl.core.errors import ConfigError, VerifierError
+from agentgym_rl.core import ConfigError, VerifierError
 from agentgym_rl.gym.verifier import Called
 from tests.kit.cases import cases
 

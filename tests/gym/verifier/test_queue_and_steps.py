@@ -7,7 +7,7 @@ import pytest
 from arl_verifier.pool import ProcessPool
 
 from agentgym_rl import Env, Step
-from agentgym_rl.gym.services import Verifier
+from agentgym_rl.gym import Verifier
 from agentgym_rl.gym.wrappers import Timeout
 
 CALL_S, STEP_S, HANGS = 0.1, 0.7, 6

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, Task, make
-from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core import ConfigError
 from agentgym_rl.gym.wrappers import Attempts, Wrapper
 from tests.kit.cases import cases
 

@@ -9,8 +9,7 @@ import anyio
 import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, make
-from agentgym_rl.core.errors import ConfigError, EnvError
-from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.core import ConfigError, EnvError, SeededTasks
 from agentgym_rl.gym.wrappers import (
     Record,
     StepTimeout,
@@ -20,7 +19,7 @@ from agentgym_rl.gym.wrappers import (
     timeout,
     within,
 )
-from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.runtime import Repeated
 from tests.kit.cases import cases
 
 SAY = {"role": "assistant", "content": "hello"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest_free as must
 from arena import PWNED, Case, attack, described
 
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.core import SandboxError
 from agentgym_rl.gym.sandbox import Status
 
 ARRANGE = """

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest_free as must
 from arena import LANDLOCK_MODES, PWNED, SETTLE_S, Case, all_are, attack, described
 
-from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.gym.sandbox import Sandbox, Status
+from agentgym_rl.core import SandboxError
+from agentgym_rl.gym import Sandbox
+from agentgym_rl.gym.sandbox import Status
 
 
 def own_files() -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest_free as must
 from arena import LANDLOCK_MODES, Case, all_are, attack, described
 
-from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.core import SandboxError
 from agentgym_rl.gym.sandbox import Status
 
 SIGNAL_CALLS = {"kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138)}

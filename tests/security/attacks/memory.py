@@ -2,8 +2,9 @@
 
 from arena import Case, attack, described
 
-from agentgym_rl.core.errors import SandboxLost
-from agentgym_rl.gym.sandbox import ExecResult, Status
+from agentgym_rl.core import SandboxLost
+from agentgym_rl.gym import ExecResult
+from agentgym_rl.gym.sandbox import Status
 
 TOUCH = """
 def touch(mb):

@@ -6,8 +6,9 @@ import time
 import pytest_free as must
 from arena import Case, attack, described
 
-from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.gym.sandbox import ExecResult, Session, Status
+from agentgym_rl.core import SandboxError
+from agentgym_rl.gym import ExecResult, Session
+from agentgym_rl.gym.sandbox import Status
 
 BUSINESS_S = 30.0
 """Longest time any call on a broken session may take here."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from arl_envs.code.problem import Problem
 
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core import Message
 
 from .hack import CRASH, FORMS, NO_CODE, WRONG, Hack, Says, Verdicts, add, calls
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from arl_envs.code.generated import Form, submission
 from arl_envs.code.problem import Problem
 
-from agentgym_rl.core.chat import Message
+from agentgym_rl.core import Message
 
 Says = Callable[[Problem], Sequence[Message]]
 Verdicts = frozenset[str]

@@ -10,7 +10,7 @@ from arl_envs.code.env import CodeEnv
 from arl_envs.code.generated import Form, Recipe
 from arl_envs.code.problem import CallTest, Problem, Test, TextTest
 
-from agentgym_rl.core.task import Task
+from agentgym_rl.core import Task
 
 from .hack import Hack
 

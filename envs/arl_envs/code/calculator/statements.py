@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.runtime import parse_python
 from arl_envs.code.driver import Built
 
 from .allowed import NotComputable, items

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.runtime import parse_python
 
 Topic = Literal["strings", "arrays", "dynamic programming", "graphs", "parsing", "numbers"]
 

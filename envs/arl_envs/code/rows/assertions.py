@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from agentgym_rl.gym.data import RowRefused
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.runtime import parse_python
 from arl_envs.code.calculator.allowed import BUILTINS, NotComputable
 from arl_envs.code.calculator.statements import Calculator
 from arl_envs.code.calculator.values import ANSWER, ENTRY, Class, Open, approximate, show

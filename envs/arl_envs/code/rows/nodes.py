@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentgym_rl.gym.data import RowRefused, shorten
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.runtime import parse_python
 from arl_envs.code.driver import NODES, Nodes
 
 CLASSES = """\

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core.task import Split
+from agentgym_rl.core import Split
 from agentgym_rl.gym.data import Row, Rows, RowTask, RowTasks
 from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 

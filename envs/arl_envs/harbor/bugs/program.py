@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
-from agentgym_rl.runtime.imports import parse_python
+from agentgym_rl.runtime import parse_python
 from arl_envs.harbor.harness import Unfit, decode, encode
 
 MAX_TICKS = 10_000
