@@ -368,7 +368,7 @@ def test_an_endpoint_takes_the_place_of_the_file_s_engine(write):
 
 
 def test_an_endpoint_is_no_engine_of_our_own():
-    with pytest.raises(ConfigError, match=r"(?s)`arl eval` alone.*--engine=embedded or --engine="):
+    with pytest.raises(ConfigError, match=r"(?s)`arl eval` alone.*such as --engine=embedded"):
         _ = load_config(overrides={"engine.type": "openai"}).own_engine
 
 

@@ -119,7 +119,7 @@ def test_a_row_longer_than_what_was_sampled_is_found():
     arrays = [
         name
         for name in Row.__slots__
-        if not name.startswith(("lineage", "parent", "choices", "experts", "told", "_"))
+        if not name.startswith(("lineage", "parent", "choices", "experts", "teacher_logprobs", "_"))
     ]
     longer = {name: np.append(getattr(_row(), name), 0) for name in arrays}
     longer["turn_ids"][-1] = -1

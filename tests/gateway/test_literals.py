@@ -101,7 +101,7 @@ def test_no_search_of_a_long_message_takes_it_at_once(chat, monkeypatch, text):
     special, answers = Recorder(chat._special.pattern), Recorder(chats._ANSWERS)
     monkeypatch.setattr(chat._special, "pattern", special)
     monkeypatch.setattr(chats, "_ANSWERS", answers)
-    monkeypatch.setattr(chat, "_says_rendered", False)
+    monkeypatch.setattr(chat, "_warned_rendered", False)
     said = text * (MILLION // len(text)) + "z"
     shown = chat._disarmed({"role": "user", "content": said})["content"]
     assert shown == said.replace("<|im_end|>", f"<{BREAK}|im_end|>")

@@ -116,7 +116,7 @@ def test_a_reply_waits_as_long_as_its_engine_sends(heard):
         channels = [_Channel(loop, pool) for _ in range(2)]
         for channel in channels:
             channel.connection_made(_Wire())
-        replies = [channel.ask(b"", b"", LIMIT_S, 1 << 20) for channel in channels]
+        replies = [channel.send(b"", b"", LIMIT_S, 1 << 20) for channel in channels]
         channels[0].data_received(HEAD)
         channels[1].data_received(HEAD)
         for _ in range(6):

@@ -165,7 +165,7 @@ def test_a_row_that_would_train_something_else_is_refused(tmp_path, row, said):
 @cases(
     "messages, said",
     [
-        ([HI, {**HELLO, "content": ""}, HI, FIVE], "reply that says nothing, not learned"),
+        ([HI, {**HELLO, "content": ""}, HI, FIVE], "empty reply, not learned"),
         ([HI, {**HELLO, "reasoning": "Hm."}], "reply whose thoughts are not learned"),
         ([{**HI, "name": "Ada"}, HELLO], "`name` of a message of the role user"),
         (
@@ -305,7 +305,7 @@ def test_a_template_that_takes_arguments_as_text_gets_them_so(tmp_path):
 @cases(
     "content, reply, said",
     [
-        (FIRST, calling(content="I add them"), "text beside calls is not learned"),
+        (FIRST, calling(content="I add them"), "text next to calls is not learned"),
         (FIRST, {**FIVE, "reasoning_content": "Hm, let me see."}, "thoughts are not learned"),
         (CHANGED, FIVE, "whose text the chat template changes"),
     ],

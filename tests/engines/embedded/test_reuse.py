@@ -385,4 +385,4 @@ def test_a_cache_that_cannot_be_cut_is_found_out_and_not_reused(
     config = EmbeddedEngineConfig(device="cpu", fused="never", max_model_len=64)
     decoder = loading.choose_decoder(load_plain(model_dir("qwen3")), config, 64)
     assert (decoder.name, decoder.reusable) == ("cached", None)
-    assert "every prompt is computed whole" in caplog.text
+    assert "every prompt is computed completely" in caplog.text
