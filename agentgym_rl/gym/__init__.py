@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .sandbox import Session as Session
     from .sandbox import SessionKind as SessionKind
     from .sandbox import SkippedFile as SkippedFile
-    from .seats import MultiSeatEnv as MultiSeatEnv
     from .services import NO_SERVICES as NO_SERVICES
     from .services import Services as Services
     from .services import Verifier as Verifier

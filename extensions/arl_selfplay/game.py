@@ -30,8 +30,8 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.core.trajectory import POLICY
 from agentgym_rl.gateway import SessionSampling
-from agentgym_rl.gym import Env, EnvSpec, MultiSeatEnv
-from agentgym_rl.gym.seats import SeatEnv, Table
+from agentgym_rl.gym import Env, EnvSpec
+from agentgym_rl.gym.seats import MultiSeatEnv, SeatEnv, Table
 from agentgym_rl.gym.specs import wrapped
 from agentgym_rl.models import model_folder
 from agentgym_rl.rollout import EpisodeEnv, Player, PlayerKind

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from agentgym_rl import Message
-from agentgym_rl.gym import MultiSeatEnv
+from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.gym.tool_env import text_of
 
 CARDS = "JQK"

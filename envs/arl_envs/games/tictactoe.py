@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from agentgym_rl import ConfigError, Message
-from agentgym_rl.gym import MultiSeatEnv
+from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.gym.tool_env import text_of
 
 EMPTY = "123456789"

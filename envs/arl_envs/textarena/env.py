@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from agentgym_rl import ConfigError, Message
-from agentgym_rl.gym import MultiSeatEnv
+from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.gym.tool_env import text_of
 
 _YOUR_TURN = "It is your turn."

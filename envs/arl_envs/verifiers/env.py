@@ -12,7 +12,7 @@ from typing import Any
 
 from agentgym_rl import ConfigError, EnvError, Message, Task
 from agentgym_rl.core import Split, first_task
-from agentgym_rl.gym import MultiSeatEnv
+from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .bridge import bridge_to, interpreter, longest_call_s

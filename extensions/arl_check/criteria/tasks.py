@@ -7,7 +7,7 @@ import json
 from typing import Any, get_args
 
 from agentgym_rl.core import ConfigError, Split, Task, TaskSource, length_of
-from agentgym_rl.gym import MultiSeatEnv
+from agentgym_rl.gym.seats import MultiSeatEnv
 from arl_check.report import NotJudged, Violation, criterion
 from arl_check.subject import Subject
 from arl_check.support import task_text
