@@ -65,7 +65,10 @@ async def publish(
         begun = time.monotonic()
         wait_s -= begun - asked
         done = await give(urls, timeout_s)
-        await engines.end_publication(version, served=done.served, failed=done.failed)
+        # Engines that failed are ended, even if the ranks are lost meanwhile.
+        await asyncio.shield(
+            engines.end_publication(version, served=done.served, failed=done.failed)
+        )
         if done.served:
             return done
         await asyncio.sleep(_BETWEEN_TRIES_S)

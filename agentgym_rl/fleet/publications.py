@@ -39,6 +39,8 @@ class Publications:
         self.membership = asyncio.Lock()
         """The lock held by a publication from begin to end, and by a server while it joins."""
         self._publishing = False
+        self._begun: frozenset[str] = frozenset()
+        """The lives of the servers that get the version of the publication that began last."""
         self._publishers = incarnation
         """The incarnation of the trainer ranks; engines get it with their next publication."""
         self.router = router
@@ -94,21 +96,22 @@ class Publications:
         if not targets:
             self.turns.give_up_publication()
             self._release()
-        servers = [self.servers[name] for name in targets]
-        return {server.life: server.url for server in servers}
+        urls = {self.servers[name].life: self.servers[name].url for name in targets}
+        self._begun = frozenset(urls)
+        return urls
 
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None:
         """End a publication: `served` engines serve `version`, `failed` ones leave service.
 
-        Results for an earlier life of a server are ignored.
+        Results for an earlier life of a server, or for one that has left, are ignored.
 
         Raises:
-            ValueError: no publication has begun, or an engine is not known.
+            ValueError: no publication has begun, or it was not for one of these engines.
         """
         lives = {life: self.servers.get(life.partition("#")[0]) for life in (*served, *failed)}
-        if not self._publishing or None in lives.values():
+        if not self._publishing or not self._begun.issuperset(lives):
             raise ValueError(f"end of a publication: served {served}, failed {set(failed)}")
         alive = {life: server for life, server in lives.items() if server and server.life == life}
         try:

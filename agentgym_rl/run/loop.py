@@ -225,8 +225,13 @@ class Loop:
         return with_intervals(report, others.pop("trainer-0", ()), others)
 
     async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Complete the checkpoint of the first `step` batches, all of which the log has."""
-        folder: Path | None = await self._ranks.complete(metrics)
+        """Complete the checkpoint of the first `step` batches, all of which the log has. This runs
+        beside the next batches: a loss of the ranks must not end their lease or record."""
+        try:
+            folder: Path | None = await self._ranks.complete(metrics)
+        except RanksFailed as error:
+            self._ranks.lost(error)
+            return await self._end_life()  # ends this task too
         if folder is not None:
             await self._run.episodes.checkpointed(step, str(folder))
 
@@ -255,11 +260,16 @@ class Loop:
     # ------------------------------------------------------------------ other ranks
     async def interrupt(self) -> None:
         """End what is under way with the present ranks, which are lost."""
+        await self._end_life()
         if self._life is not None:
-            async with self._turn:
-                self._life.cancel()
             await asyncio.wait([self._life])
         self._run.trainer_ready = False
+
+    async def _end_life(self) -> None:
+        """Cancel the present life, once no batch is being leased or recorded."""
+        async with self._turn:
+            if self._life is not None:
+                self._life.cancel()
 
     async def regroup(self, step: int, checkpoint: Path | None) -> int:
         """Go on with other ranks, after `interrupt`; return their incarnation.

@@ -308,6 +308,81 @@ def test_engines_that_stay_gone_are_a_failure_of_the_ranks(there, tmp_path, grou
     asyncio.run(play())
 
 
+def test_a_publication_whose_ranks_are_lost_ends_engines_that_failed(tmp_path, group):
+    fleet, ending, go = Publications(a="http://a", b="http://b"), asyncio.Event(), asyncio.Event()
+    end = fleet.end_publication
+
+    async def ends_slowly(*args, **more):
+        ending.set()
+        await go.wait()
+        await end(*args, **more)
+
+    fleet.end_publication = ends_slowly
+
+    async def play() -> None:
+        async with served(tmp_path, fleet) as s, asyncio.TaskGroup() as tasks:
+
+            async def one_fails(version, engines, timeout_s):
+                return Published(0.1, 0.1, {"a": (0.0, 0.1)}, {"b": "gone"})
+
+            s.ranks.publish = one_fails
+            await s.add(group("a", [0]), group("b", [0]))
+            training = tasks.create_task(s.train(0))
+            await ending.wait()
+            await s.ranks.lose(s.ranks.loop)
+            assert await training is None
+            go.set()
+            await asyncio.sleep(0.01)
+
+    asyncio.run(play())
+    assert fleet.ended == [(1, ["a"], {"b": "gone"})]
+
+
+@pytest.mark.parametrize("during", ["lease", "publish"])
+def test_a_checkpoint_that_fails_ends_neither_a_lease_nor_a_record(
+    during, tmp_path, group, monkeypatch
+):
+    write, writing, go = getattr(EpisodeLog, during), asyncio.Event(), asyncio.Event()
+    losses: list[str] = []
+    trainer = TrainerConfig(num_ranks=2, num_minibatches=1, checkpoint_every=2)
+
+    async def writes_slowly(log, *args):
+        if (args[1] if during == "lease" else args[0].step) == 2:
+            writing.set()
+            await go.wait()
+        return await write(log, *args)
+
+    async def fails(metrics):
+        await writing.wait()
+        raise RanksFailed("no answer")
+
+    async def play() -> None:
+        async with served(tmp_path, trainer=trainer, steps=9) as s, asyncio.TaskGroup() as tasks:
+            complete, s.ranks.complete = s.ranks.complete, fails
+            s.ranks.lost = lambda error: losses.append(str(error))
+            for step in range(3):
+                await s.add(*[group(f"{step}{name}", [step]) for name in "ab"])
+                if step < 2:
+                    await s.train(step)
+            monkeypatch.setattr(EpisodeLog, during, writes_slowly)
+            training = tasks.create_task(s.train(2) if during == "publish" else s.ranks.batch(2, 0))
+            await writing.wait()
+            for _ in range(9):
+                await asyncio.sleep(0)  # the checkpoint fails
+            go.set()
+            await s.ranks.lose(s.ranks.loop)
+            await training
+            assert losses == ["no answer"]
+            assert s.controller.version == 2 + (during == "publish")
+            s.ranks.complete = complete
+            await s.ranks.loop.regroup(0, None)
+            for step in range(3):
+                await s.train(step)
+            assert s.controller.version == 3
+
+    asyncio.run(play())
+
+
 def test_a_version_is_published_again_for_an_engine_that_came_back(tmp_path, group, monkeypatch):
     monkeypatch.setattr(loop_module, "LOOK_EVERY_S", 0.02)
     fleet = Publications(a="http://a")

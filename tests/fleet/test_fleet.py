@@ -176,6 +176,20 @@ def test_a_publication_names_only_engines_it_knows(tmp_path):
     asyncio.run(play())
 
 
+def test_an_engine_that_left_during_a_publication_costs_the_others_nothing(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"engine.num_servers": 2}) as run:
+            await run.fleet.begin_publication(1)
+            gone = run.fleet.servers.pop("engine-1")
+            run.fleet.leave(gone)
+            await run.fleet.end_publication(1, served=["engine-0"], failed={"engine-1": "gone"})
+            assert run.fleet.version == 1
+            assert list(run.fleet.router.serving) == ["engine-0"]
+            run.fleet.servers["engine-1"] = gone
+
+    asyncio.run(play())
+
+
 def test_the_last_server_to_be_given_up_ends_the_watch(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **{"engine.max_restarts": 0}) as run:
