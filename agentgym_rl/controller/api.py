@@ -9,8 +9,6 @@ All else goes the other way (`ranks.py`). The token of replaced ranks is no long
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -41,7 +39,7 @@ class RanksApi(Api):
     def check(self, request: Request) -> None:
         if not is_secret(bearer(request), self._ranks.token):
             raise HTTPException(401, "unknown token")
-        self._ranks.progress_s = time.monotonic()
+        self._ranks.seen()
 
     async def _ready(self, request: Request) -> Response:
         body = await read_body(request.receive, limit_bytes=_LIMIT_BYTES)

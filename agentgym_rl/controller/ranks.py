@@ -103,7 +103,8 @@ class HttpRanks(Ranks):
         self.token = secrets.token_hex(16)
         """The secret of the present ranks."""
         self.progress_s = time.monotonic()
-        """The time of the last request or finished pass of a rank, or of its last answer."""
+        """The time of the last sign of progress: a command, its answer, a finished pass, or a
+        request while no rank has a command (`seen`)."""
         self.failed = asyncio.Event()
         """The event of a command that failed, for `failure`."""
         self.failure = ""
@@ -111,6 +112,8 @@ class HttpRanks(Ranks):
         self._urls: dict[int, str] = {}
         self._first: int | None = None
         self._all_there = asyncio.Event()
+        self._in_flight = 0
+        """The number of commands without an answer."""
 
     # ------------------------------------------------------------------ their lives
     def join(self, rank: int, url: str, *, first: int | None) -> None:
@@ -119,6 +122,12 @@ class HttpRanks(Ranks):
         self._first = first if rank == 0 else self._first
         if len(self._urls) == self.num_ranks:
             self._all_there.set()
+
+    def seen(self) -> None:
+        """Record a request of a rank. While another one has a command, only that counts as
+        progress: ranks without a command send requests even if it never ends."""
+        if not self._in_flight:
+            self.progress_s = time.monotonic()
 
     def revoke(self) -> None:
         """Change the secret of the ranks: requests with the old one are void."""
@@ -187,6 +196,7 @@ class HttpRanks(Ranks):
 
     async def _call(self, rank: int, name: str, body: bytes) -> Any:
         what, self.progress_s = f"trainer-{rank}: {name}", time.monotonic()
+        self._in_flight += 1
         try:
             status, reply = await self._http.call(
                 *(self._urls[rank], "POST", f"/{name}"),
@@ -198,6 +208,8 @@ class HttpRanks(Ranks):
             )
         except OSError as error:
             raise RanksFailed(f"{what}: {type(error).__name__}: {error}") from error
+        finally:
+            self._in_flight -= 1
         if status != 200:
             raise RanksFailed(f"{what}: HTTP {status}: {reply[:500].decode(errors='replace')}")
         try:

@@ -236,9 +236,22 @@ class Loop:
             await self._run.episodes.checkpointed(step, str(folder))
 
     async def _saved(self) -> None:
-        """Wait until the last checkpoint is complete, and in the log."""
-        if self._saving is not None:
-            await self._saving
+        """Wait until the last checkpoint is complete, and in the log.
+
+        Raises:
+            RanksFailed: that takes too long.
+        """
+        if self._saving is None:
+            return
+        limit_s = self._run.trainer.finish_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._saving
+        except TimeoutError as error:
+            raise RanksFailed(
+                f"the last checkpoint was not complete within {limit_s:g} s "
+                "(trainer.finish_timeout_s)"
+            ) from error
 
     async def _finish(self) -> None:
         """Let the ranks write the last checkpoint and the export, and end. Unless engines read

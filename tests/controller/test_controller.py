@@ -383,6 +383,26 @@ def test_a_checkpoint_that_fails_ends_neither_a_lease_nor_a_record(
     asyncio.run(play())
 
 
+def test_a_checkpoint_that_is_never_complete_is_a_failure_of_the_ranks(tmp_path, group):
+    trainer = TrainerConfig(
+        num_ranks=2, num_minibatches=1, checkpoint_every=1, finish_timeout_s=0.05
+    )
+
+    async def never(metrics):
+        await asyncio.Event().wait()
+
+    async def play() -> None:
+        async with served(tmp_path, trainer=trainer, steps=9) as s:
+            s.ranks.complete = never
+            await s.add(*[group(name, [0]) for name in ("a", "b", "c", "d")])
+            await s.train(0)
+            with pytest.raises(RanksFailed, match=r"not complete within 0.05 s .trainer.finish_t"):
+                await s.train(1)
+            assert s.controller.version == 1
+
+    asyncio.run(play())
+
+
 def test_a_version_is_published_again_for_an_engine_that_came_back(tmp_path, group, monkeypatch):
     monkeypatch.setattr(loop_module, "LOOK_EVERY_S", 0.02)
     fleet = Publications(a="http://a")

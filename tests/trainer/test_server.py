@@ -157,6 +157,30 @@ def test_a_rank_counts_as_heard_while_it_makes_progress(moves, monkeypatch):
     asyncio.run(play())
 
 
+def test_a_rank_without_a_command_does_not_hide_another_whose_command_hangs(monkeypatch):
+    monkeypatch.setattr(module, "_IDLE_S", 0.02)
+    go_on = threading.Event()
+
+    def publish(body: bytes) -> Published:
+        assert go_on.wait(60)
+        return Published(0.0, 0.0, {}, {})
+
+    async def play() -> None:
+        async with ranks({"publish": publish}, {}) as (client, _), asyncio.TaskGroup() as tasks:
+            publishing = tasks.create_task(client.publish(3, {}, 5.0))
+            await asyncio.sleep(0.05)
+            begun_s = client.progress_s
+            await asyncio.sleep(0.2)
+            assert client.progress_s == begun_s
+            go_on.set()
+            await publishing
+            progress_s = client.progress_s
+            await asyncio.sleep(0.2)
+            assert client.progress_s > progress_s
+
+    asyncio.run(play())
+
+
 @cases("error", [Final("batch 0 cannot be trained: inf"), WeightsError("no space"), KeyError("x")])
 def test_an_error_of_a_command_is_reported_and_ends_the_rank(error):
     def train(body: bytes) -> bytes:
