@@ -295,7 +295,15 @@ def _late_reports_count(patch):
     async def interrupt(self):
         pass
 
+    async def run(self):
+        lives = []
+        while True:
+            lives.append(asyncio.create_task(self._live()))
+            await self._others.wait()
+            self._others.clear()
+
     patch.setattr(Loop, "interrupt", interrupt)
+    patch.setattr(Loop, "run", run)
 
 
 def _another_order_again(patch):

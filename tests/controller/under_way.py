@@ -16,6 +16,9 @@ from tests.kit.lives import Killed
 TURNS = 24
 """Of the event loop, after which whoever has not ended waits for what is held up."""
 
+PATIENCE = 5_000
+"""Of the event loop, after which whoever has not ended waits for ever."""
+
 Step = Coroutine[None, None, object]
 
 
@@ -104,12 +107,14 @@ class UnderWay:
         return not errors
 
     async def _go_on(self) -> None:
-        turns = TURNS
+        turns, patience = TURNS, PATIENCE
         while turns and not all(step.done() for step in self._steps):
             if any(step.done() and step.exception() for step in self._steps):
                 return
             await asyncio.sleep(0)
             turns -= thread().holds
+            patience -= 1
+            assert patience, "a step never ends"
 
     def end(self) -> None:
         """Their process is gone."""

@@ -42,6 +42,8 @@ class PulledRanks(Ranks):
         self.life = 0
         """The number of times that the ranks were replaced."""
         self._given: tuple[list[BatchShard], asyncio.Future[StepReport]] | None = None
+        self._lost = self._given
+        """The batch that ranks had when they were replaced, whose report may come late."""
         self.published: list[int] = []
         self.completed: list[Metrics] = []
 
@@ -99,7 +101,8 @@ class PulledRanks(Ranks):
     async def report(self, report: StepReport, *, life: int) -> Mapping[str, float] | None:
         """Report the batch; return its metrics once it is recorded. None: the ranks were replaced
         before that."""
-        run, before, given = self._run, self._run.num_reports, self._given
+        run, before = self._run, self._run.num_reports
+        given = self._given if life == self.life else self._lost
         if given is not None and not given[1].done():
             given[1].set_result(report)
         if life == self.life:
@@ -111,5 +114,5 @@ class PulledRanks(Ranks):
         """End the ranks."""
         await loop.interrupt()
         self.life += 1
-        self._given = None
+        self._lost, self._given = self._given, None
         self._run.changes.notify()
