@@ -2,8 +2,7 @@
 
 Every wait names its owner, its object, and the wait that it depends on. So a wait that takes too
 long can be reported with the complete chain: "rollout waits for room under the staleness bound
-since 90 s <- trainer rank 0 waits for batch 7 since 88 s <- turns wait for tokens of engine-1 since
-85 s".
+since 90 s <- trainer waits for batch 7 since 88 s <- turns wait for tokens of engine-1 since 85 s".
 """
 
 from __future__ import annotations

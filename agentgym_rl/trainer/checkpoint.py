@@ -3,8 +3,8 @@
 On a GPU a batch waits only until its state has been copied to the CPU's memory. On a CPU such a
 copy would be three times the weights, so the batch waits until the files are written, though not
 until they are on disk. A thread does the rest: it calls fsync and renames the folder, which makes
-it a checkpoint (storage/checkpoints.py). The rename comes after the reply to the batch's report, so
-that the run's log has every batch that a checkpoint covers.
+it a checkpoint (storage/checkpoints.py). The rename comes after the loop's command to complete it,
+so that the run's log has every batch that a checkpoint covers.
 """
 
 from __future__ import annotations
