@@ -1,4 +1,4 @@
-"""The check that a server of another project, which runs already, fits the configuration."""
+"""The check that a running server of another project fits the configuration."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def check_server(
     changing anything in it.
 
     Raises:
-        ConfigError: it does not answer within `timeout_s`, is of no kind that is known, of no
-            supported version, or was started without a necessary flag. The message names every
-            missing flag that can be queried, so that one restart is enough.
+        ConfigError: it does not answer within `timeout_s`, its kind is unknown, its version is not
+            supported, or it was started without a necessary flag. The message names every missing
+            flag that can be queried, so that one restart is enough.
     """
     try:
         async with asyncio.timeout(timeout_s), HttpClient() as http:
@@ -49,7 +49,8 @@ async def check_server(
 
 
 async def _recognized(ask: Ask, url: str) -> tuple[ServerKind, Any]:
-    """Return the kind of the server at `url`, and its answer to the route of this kind."""
+    """Return the kind of the server at `url`, and its answer at the route `identity` of this
+    kind."""
     tried: list[str] = []
     status, answer = 0, None
     for kind in ENGINES.members.values():
@@ -86,7 +87,7 @@ async def _check_tokenizer(ask: Ask, url: str, model_dir: Path) -> None:
 async def _ask(
     http: HttpClient, url: str, path: str, body: Any = None, *, timeout_s: float
 ) -> tuple[int, Any]:
-    """Return the status of an answer, and its JSON, or its text if it is none."""
+    """Return the status of an answer, and its JSON, or its text if that is not JSON."""
     status, answer = await http.call(
         url,
         "GET" if body is None else "POST",

@@ -1,4 +1,4 @@
-"""The load of the engines of a run, as they report it on /metrics."""
+"""The load of a run's engines, which they report on /metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNT_EVERY_S = 2.0
 
 
 class EngineLoads:
-    """A reader of the load of the engines in service; its totals continue across restarts."""
+    """A reader of the load of the engines in service; its totals continue when engines restart."""
 
     def __init__(self, engines: Callable[[], Mapping[str, EngineClient]]) -> None:
         """Set up the reader. `engines` returns the engines in service now, by name."""
@@ -58,7 +58,7 @@ class EngineLoads:
                 for name, engine in self._engines().items():
                     asked[name] = tasks.create_task(engine.measures(), name=f"load of {name}")
         except* (EngineError, TimeoutError) as group:
-            log.debug("an engine does not say how busy it is: %r", group.exceptions[0])
+            log.debug("an engine does not report its load: %r", group.exceptions[0])
             asked.clear()
         return {name: task.result() for name, task in asked.items()}
 
@@ -67,7 +67,7 @@ class EngineLoads:
         for key in self._total:
             now = measures[key]
             before = self._counted.get((engine, key), now)
-            again = now < before  # the engine restarted its count at 0
+            again = now < before  # the engine was restarted, and counts from 0 again
             self._total[key] += now - (0.0 if again else before)
             self._counted[engine, key] = now
 

@@ -159,9 +159,9 @@ class Transport(ABC):
 
 
 class SharedFiles(Transport):
-    """A transport by the files of a version in `folder` (see files.py), which has at most `keep`
-    versions (at least two while one is written); the folder's creator removes them at the end.
-    Some engines check a version against the model in `model_dir`."""
+    """The transport `shm`: the files of a version in `folder` (see files.py), which has at most
+    `keep` versions (at least two while one is written); the folder's creator removes them at the
+    end. Some engines check a version against the model in `model_dir`."""
 
     def __init__(
         self, folder: Path, *, model_dir: Path | None = None, keep: int = 2, incarnation: int = 0

@@ -99,8 +99,9 @@ class EngineClient(Engine):
     Args:
         has_spans: The engine reports which version sampled which token. False (old releases of
             servers): deltas have no versions, and `info` has none.
-        incarnation: The first part of the version labels it gives; may be changed later.
-        kind: The name of the kind of server, for other processes that make a client of it.
+        incarnation: The first part of the version labels that the client sets; may be changed
+            later.
+        kind: The name of the kind of server, for other processes that make a client for it.
     """
 
     health_path: ClassVar[str] = "/health"
