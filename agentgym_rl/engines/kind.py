@@ -184,7 +184,7 @@ class OwnKind(ReceiverKind):
         return None
 
 
-Ask = Callable[..., Awaitable[tuple[int, Any]]]
+Query = Callable[..., Awaitable[tuple[int, Any]]]
 """A function that requests a path by GET, or by POST with JSON, and returns the status and the
 answer."""
 
@@ -218,7 +218,7 @@ class ServerKind(OwnKind):
 
     @abstractmethod
     async def check(
-        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
+        self, query: Query, url: str, setup: EngineSetup, identity: Any
     ) -> tuple[Checked, list[str]]:
         """Return the properties of the server at `url`, which answered `identity`, and the flags
         that it lacks for the setup of a run, a line each.

@@ -27,7 +27,7 @@ class EngineLoads:
 
     async def read(self) -> EngineLoad | None:
         """Return the load of all engines together; None if there is none or one does not answer."""
-        measured = await self._ask()
+        measured = await self._query()
         if not measured:
             return None
         for name, measures in measured.items():
@@ -50,17 +50,17 @@ class EngineLoads:
                 numbers["engine/reused_tokens"] = load.reused
             await asyncio.sleep(_COUNT_EVERY_S)
 
-    async def _ask(self) -> dict[str, dict[Measure, float]]:
+    async def _query(self) -> dict[str, dict[Measure, float]]:
         """Return the measures of each engine, by its name; {} if one does not answer."""
-        asked: dict[str, asyncio.Task[dict[Measure, float]]] = {}
+        queries: dict[str, asyncio.Task[dict[Measure, float]]] = {}
         try:
             async with asyncio.timeout(_TIMEOUT_S), asyncio.TaskGroup() as tasks:
                 for name, engine in self._engines().items():
-                    asked[name] = tasks.create_task(engine.measures(), name=f"load of {name}")
+                    queries[name] = tasks.create_task(engine.measures(), name=f"load of {name}")
         except* (EngineError, TimeoutError) as group:
             log.debug("an engine does not report its load: %r", group.exceptions[0])
-            asked.clear()
-        return {name: task.result() for name, task in asked.items()}
+            queries.clear()
+        return {name: task.result() for name, task in queries.items()}
 
     def _count(self, engine: str, measures: Mapping[Measure, float]) -> None:
         """Add what an engine has counted since the last time to the totals."""

@@ -21,7 +21,7 @@ _RESUME_TIMEOUT_S = 3.0
 
 
 class Publications:
-    """The servers of a fleet, in or out of service, and the versions that they get."""
+    """The servers of a fleet, in or out of service, and the publications of versions to them."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Publications:
         server has another name, so that it is not mistaken for its predecessor. No server joins
         from here to `end_publication`. Waits up to 10 s for a server that is joining.
         """
-        asked_by = self._publishers
+        publishers = self._publishers
         self.turns.let_go()
         if not self._publishing:
             try:
@@ -72,21 +72,21 @@ class Publications:
                     await self.membership.acquire()
             except TimeoutError:
                 return {}
-            if asked_by != self._publishers:  # the caller has been replaced
+            if publishers != self._publishers:  # the caller has been replaced
                 self.membership.release()
                 return {}
             self._publishing = True
-            if asked_by != self.incarnation:
+            if publishers != self.incarnation:
                 self.router.renew_salts()
         present = {*self.router.serving, *self.waiting}
         targets = [name for name in self.servers if name in present]
         if targets:
             self.router.begin_update(version)
             await self.mirrors.all_know()
-            if asked_by != self._publishers:  # given up meanwhile
+            if publishers != self._publishers:  # given up meanwhile
                 return {}
             await self.turns.begin_publication([self.servers[name] for name in targets])
-            if asked_by != self._publishers:  # given up meanwhile
+            if publishers != self._publishers:  # given up meanwhile
                 return {}
             answering = {server.name for server in self._answering()}
             targets = [name for name in targets if name in answering]

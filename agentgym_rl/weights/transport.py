@@ -225,9 +225,9 @@ class SharedFiles(Transport):
 
 
 class InPauses(Transport):
-    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no group:
-    each gets the version in its own pause, in a broadcast between GPUs or in the requests
-    themselves."""
+    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no common
+    group: each receives the version in its own pause, by a broadcast between GPUs or by handles of
+    GPU memory in requests."""
 
     def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path | None):
         self._way: Literal["nccl", "ipc"] = way

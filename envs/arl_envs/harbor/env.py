@@ -45,7 +45,7 @@ OUTPUT_BYTES = 4 << 20
 OPEN_FILES = 1024
 NO_WORK_DIRS = ("tests", "solution", "logs", "proc", "sys", "dev", "usr", "bin", "lib", "etc")
 """The first parts of paths that are no work folders."""
-SAY_AFTER_S = 2.0
+LOG_AFTER_S = 2.0
 """The seconds of a build after which the log has its present step, and each later one."""
 STATUSES = ("ok", "wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
@@ -117,10 +117,10 @@ class HarborEnv(ToolEnv):
             raise EnvError(str(error)) from error
         self._image = await self._prepared()
         self._tests_image = await self._built(verifier_recipe(self._harbor, self._config))
-        asked = f"{self._harbor.instruction.strip()}\n\nWork folder: {self._image.work_dir}"
+        prompt = f"{self._harbor.instruction.strip()}\n\nWork folder: {self._image.work_dir}"
         return [
             {"role": "system", "content": SYSTEM_PROMPT},
-            {"role": "user", "content": asked},
+            {"role": "user", "content": prompt},
         ]
 
     @tool
@@ -155,7 +155,7 @@ class HarborEnv(ToolEnv):
         terminal = self._terminal
         if not step.terminated and terminal is not None and terminal.left_s <= 0:
             verdict = await self._verify()
-            info = {**step.info, **self._told(verdict, "agent_timeout")}
+            info = {**step.info, **self._info_of(verdict, "agent_timeout")}
             info["metrics"] = {**step.info["metrics"], **info["metrics"]}
             step = step._replace(reward=verdict.reward, truncated=True, info=info)
             self._playing = False
@@ -164,7 +164,7 @@ class HarborEnv(ToolEnv):
 
     async def finish(self, text: str) -> Step:
         verdict = await self._verify()
-        return Step([], verdict.reward, True, False, self._told(verdict, "answer"))
+        return Step([], verdict.reward, True, False, self._info_of(verdict, "answer"))
 
     def solve(self) -> list[Message] | None:
         return oracle.messages_of(self._harbor, self._config) if self._playing else None
@@ -208,7 +208,7 @@ class HarborEnv(ToolEnv):
         if recipe is None:
             return None
         try:
-            with OffTheClock(), _said_after(SAY_AFTER_S) as report:
+            with OffTheClock(), _logged_after(LOG_AFTER_S) as report:
                 return await self.sandboxes.prepare(
                     recipe, timeout_s=self._config.environment.build_timeout_sec, report=report
                 )
@@ -277,7 +277,7 @@ class HarborEnv(ToolEnv):
                 raise
             return await verifier.of_sandbox(sandbox)
 
-    def _told(self, verdict: VerifierResult, stop_reason: str) -> dict[str, Any]:
+    def _info_of(self, verdict: VerifierResult, stop_reason: str) -> dict[str, Any]:
         metrics = {name: value for name, value in verdict.metrics.items() if name != "reward"}
         counted = {f"verdict_{status}": float(status == verdict.status) for status in STATUSES}
         return {
@@ -303,7 +303,7 @@ class HarborEnv(ToolEnv):
 
 
 @contextlib.contextmanager
-def _said_after(seconds: float) -> Iterator[Callable[[str], None]]:
+def _logged_after(seconds: float) -> Iterator[Callable[[str], None]]:
     """Give a function for the steps of a build: those of a fast one are not logged."""
     present, is_slow = "", False
 

@@ -101,16 +101,16 @@ class Terminal:
             await self._drop()
             if fresh and not self.num_calls:
                 raise
-            said = f"{NO_SHELL if fresh else NEW_SHELL}\n[not run: {error}]"
-            self._record("bash", command, said, "error", None, begun, 0)
-            return said
+            shown = f"{NO_SHELL if fresh else NEW_SHELL}\n[not run: {error}]"
+            self._record("bash", command, shown, "error", None, begun, 0)
+            return shown
         if result.state_lost:
             await self._drop()
-        said = self._said(result, limit_s)
+        shown = self._shown(result, limit_s)
         size = len(result.stdout) + len(result.stderr)
         status = "ok" if result.ok else result.status.value
-        self._record("bash", command, said, status, result.exit_code, begun, size)
-        return said
+        self._record("bash", command, shown, status, result.exit_code, begun, size)
+        return shown
 
     async def edit(self, path: str, old: str, new: str) -> str:
         """Replace `old`, which occurs exactly once in a file, by `new`; an empty `old` creates the
@@ -123,12 +123,12 @@ class Terminal:
         begun = time.perf_counter()
         self._limit_s(None)
         try:
-            said = await self._edit(path, old, new)
+            shown = await self._edit(path, old, new)
         except ToolError as error:
             self._record("edit", path, f"error: {error}", "error", None, begun, 0)
             raise
-        self._record("edit", path, said, "ok", None, begun, len(said))
-        return said
+        self._record("edit", path, shown, "ok", None, begun, len(shown))
+        return shown
 
     async def close(self) -> None:
         """End the shell with its background processes. Idempotent."""
@@ -164,7 +164,7 @@ class Terminal:
         limit_s = self._command_timeout_s if wanted_s is None else wanted_s
         return min(limit_s, max(self.left_s, LEAST_S), self._sandbox.limits.wall_s)
 
-    def _said(self, result: ExecResult, limit_s: float) -> str:
+    def _shown(self, result: ExecResult, limit_s: float) -> str:
         text = _text(result.stdout + result.stderr, self._output_chars)
         parts = [shortened(text, self._output_chars)]
         if result.status is Status.ERROR and result.exit_code is not None:

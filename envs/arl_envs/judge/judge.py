@@ -112,7 +112,7 @@ class Judge(Asking):
         self._prices = (price_prompt, price_completion)
         self._watch = Watch(model, warn_usd=warn_usd)
         self._open: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
-        self._asked: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         """The questions under way: a caller with the same question waits for its verdict in the
         cache."""
 
@@ -126,7 +126,7 @@ class Judge(Asking):
             return await self._ask(question)
         identity = [self._endpoint.model, self._endpoint.base_url, self._request, question.key()]
         key = json.dumps(identity, sort_keys=True)
-        lock = self._asked.setdefault(key, asyncio.Lock())
+        lock = self._locks.setdefault(key, asyncio.Lock())
         try:
             async with lock:
                 if (score := await self._cache.get(key)) is not None:
@@ -140,7 +140,7 @@ class Judge(Asking):
                 return Judgment(self._checked(question, kept), verdict.costs)
         finally:
             if not lock.locked():
-                self._asked.pop(key, None)
+                self._locks.pop(key, None)
 
     def _checked(self, question: Question, score: Any) -> int:
         """Return a score that the cache has kept."""
@@ -356,8 +356,8 @@ class Panel(Asking):
 
     async def answer(self, question: Question) -> Judgment:
         async with together() as tasks:
-            asked = [tasks.create_task(judge.answer(question)) for judge in self._judges]
-        verdicts = [task.result() for task in asked]
+            pending = [tasks.create_task(judge.answer(question)) for judge in self._judges]
+        verdicts = [task.result() for task in pending]
         scores = [verdict.score for verdict in verdicts]
         blamed = {name: metric for v in verdicts for name, metric in v.blamed.items()}
         return Judgment(combined(scores, self._combine), added(v.costs for v in verdicts), blamed)

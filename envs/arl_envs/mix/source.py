@@ -57,13 +57,17 @@ class MixTasks(TaskSource):
 
     def describe(self) -> dict[str, Any]:
         named = zip(self._members, self._sources, strict=True)
-        told = {member.name: source.describe() for member, source in named}
+        described = {member.name: source.describe() for member, source in named}
         parts = [
-            [member.name, member.weight, told[member.name].get(CONTENT) or member.spec.to_json()]
+            [
+                member.name,
+                member.weight,
+                described[member.name].get(CONTENT) or member.spec.to_json(),
+            ]
             for member in self._members
         ]
         content = content_of(*self._played, *parts)
-        return {name: known for name, known in told.items() if known} | {CONTENT: content}
+        return {name: known for name, known in described.items() if known} | {CONTENT: content}
 
     def _find_end(self) -> int | None:
         """Return the index after which each member has been played once; None if there is none."""

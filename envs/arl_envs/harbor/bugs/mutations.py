@@ -59,7 +59,7 @@ class Source:
         first = self.starts[node.lineno - 1] + node.col_offset
         return first, self.starts[node.end_lineno - 1] + node.end_col_offset
 
-    def said(self, node: Any) -> str:
+    def text_of(self, node: Any) -> str:
         """Return a node's text."""
         return self.text[slice(*self.span(node))]
 
@@ -187,7 +187,7 @@ def _negations(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
     plain = ast.Name | ast.Call | ast.Attribute
     for node in ast.walk(function):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield *source.span(node), source.said(node.operand)
+            yield *source.span(node), source.text_of(node.operand)
         elif isinstance(node, ast.If) and isinstance(node.test, plain):
             yield *source.span(node.test), f"not {source.said(node.test)}"
 
@@ -213,10 +213,10 @@ def _mutable_default(source: Source, function: ast.FunctionDef) -> Iterator[Chan
         if not isinstance(default, ast.Constant) or default.value is not None:
             continue
         for node in ast.walk(function):
-            if not isinstance(node, ast.Assign) or source.said(node.targets[0]) != name:
+            if not isinstance(node, ast.Assign) or source.text_of(node.targets[0]) != name:
                 continue
-            if source.said(node.value) in ("[]", "{}"):
-                yield *source.span(default), source.said(node.value)
+            if source.text_of(node.value) in ("[]", "{}"):
+                yield *source.span(default), source.text_of(node.value)
 
 
 def _dropped(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
@@ -237,8 +237,8 @@ def _slices(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
                 if bound is not None:
                     yield *source.span(bound), f"{source.said(bound)} + 1"
                     yield *source.span(bound), ""
-        elif source.said(part) in ("0", "-1"):
-            yield *source.span(part), "-1" if source.said(part) == "0" else "0"
+        elif source.text_of(part) in ("0", "-1"):
+            yield *source.span(part), "-1" if source.text_of(part) == "0" else "0"
 
 
 def _and_or(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
@@ -282,7 +282,7 @@ def _keys(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
             for word in words if isinstance(node.slice.value, str) else ():
                 if word != node.slice.value:
                     yield *source.span(node.slice), f'"{word}"'
-        elif isinstance(node, ast.Attribute) and source.said(node) in read:
+        elif isinstance(node, ast.Attribute) and source.text_of(node) in read:
             end = source.span(node)[1]
             for name in fields:
                 if name != node.attr and isinstance(node.ctx, ast.Load):
