@@ -1,4 +1,5 @@
-"""The harbor environment: an agent works in a terminal, and tests judge the files it leaves."""
+"""The harbor environment: an agent works in a terminal, and tests judge the files that it
+leaves."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ OPEN_FILES = 1024
 NO_WORK_DIRS = ("tests", "solution", "logs", "proc", "sys", "dev", "usr", "bin", "lib", "etc")
 """The first parts of paths that are no work folders."""
 LOG_AFTER_S = 2.0
-"""The seconds of a build after which the log has its present step, and each later one."""
+"""The seconds of a build after which its current step is logged, and each later one."""
 STATUSES = ("ok", "wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
@@ -54,8 +55,8 @@ class HarborEnv(ToolEnv):
     """An environment of tasks in Harbor's format; a message without tool calls is the end.
 
     The agent works in a sandbox of the task's image, started by its first tool call. At the end its
-    files go into a fresh sandbox, where the tests run (`verify.py`); the reward is theirs.
-    `options` are the fields of `Options`.
+    files are copied into a fresh sandbox, where the tests run (`verify.py`) and determine the
+    reward. `options` are the fields of `Options`.
 
     Every step's `info["commands"]` has its tool calls (`terminal.Record`); the last step's `info`
     has the verdict, and `info["patch"]` the agent's changes.
@@ -88,8 +89,8 @@ class HarborEnv(ToolEnv):
         return asdict(self._options)
 
     async def open_sandbox(self) -> Sandbox:
-        """Return the agent's sandbox, started now if no call has started it before. It is the
-        environment's, and ends with the episode.
+        """Return the agent's sandbox, started now if no call has started it before. It belongs to
+        the environment, and ends with the episode.
 
         Raises:
             EnvError: there is no episode.
@@ -304,7 +305,7 @@ class HarborEnv(ToolEnv):
 
 @contextlib.contextmanager
 def _logged_after(seconds: float) -> Iterator[Callable[[str], None]]:
-    """Give a function for the steps of a build: those of a fast one are not logged."""
+    """Yield a function that receives the steps of a build; those of a fast build are not logged."""
     present, is_slow = "", False
 
     def report(line: str) -> None:

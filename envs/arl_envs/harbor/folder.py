@@ -1,4 +1,5 @@
-"""A task folder, read without trust: no link leads out of it, and no file or tree is too large."""
+"""A task folder, read as untrusted data: no link leads out of it, and no file or tree is too
+large."""
 
 from __future__ import annotations
 

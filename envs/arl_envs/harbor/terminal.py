@@ -15,11 +15,11 @@ from agentgym_rl.gym.sandbox import Status
 MAX_COMMAND_CHARS = 256 << 10
 MAX_EDITED_BYTES = 1 << 20
 LEAST_S = 1.0
-"""The least seconds of a command while any time of the episode is left."""
+"""The minimum time limit of a command, in seconds, while any time of the episode is left."""
 LEFT_OUT = "\n[... {} characters left out ...]\n"
 NEW_SHELL = "[the shell was restarted: its variables, folder and background processes are gone]"
 NO_SHELL = "[no shell starts any more in what is left of this system]"
-"""The answer once earlier calls have removed or broken what a shell needs."""
+"""The answer once earlier calls have removed or broken parts that a shell needs."""
 _ENDINGS = {
     Status.TIMEOUT: "[timeout after {:.0f} s]",
     Status.CPU_LIMIT: "[CPU limit]",
@@ -50,7 +50,7 @@ class Record:
 
 
 class Terminal:
-    """The agent's hands in a sandbox with an image.
+    """The agent's tools in a sandbox with an image.
 
     Args:
         env: The variables of every program.

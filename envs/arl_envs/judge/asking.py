@@ -41,7 +41,7 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """The answer to a question, and what it cost."""
+    """The answer to a question, and its costs."""
 
     score: float
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -104,8 +104,8 @@ class Asking(ABC):
         self, question: str, first: str, second: str, criterion: str, *, reference: str = ""
     ) -> Judgment:
         """Return the degree to which the first answer is the better one by a criterion, from 0 to
-        1; 0.5: both are equally good. The judge is asked in both orders, so that it cannot prefer a
-        place. Equal answers are not compared.
+        1; 0.5: both are equally good. The judge gets both orders, so that a preference for a
+        position has no effect. Equal answers are not compared.
 
         Raises:
             InfraError, EnvError: as `answer`.

@@ -25,7 +25,7 @@ _LINE_BYTES = 16 << 20
 
 class Child:
     """A server process, started on creation in a new session: `kill` ends its complete process
-    group, at once, at any time, and the daemons that left it, which are known by a variable of
+    group, at once, at any time, and the daemons that left it, which are recognized by a variable of
     their environment.
 
     The SDK starts such children too, but leaves them behind if the task ending them is cancelled.
@@ -43,7 +43,7 @@ class Child:
             start_new_session=True,
         )  # fmt: skip
         self.failure: OSError | None = None
-        """The reason for which nothing more is read of it, if there is one."""
+        """The error after which nothing more is read from the process, if there is one."""
 
     def kill(self) -> None:
         """Kill the processes that are left. Idempotent; not async, so it cannot be cancelled."""
@@ -144,8 +144,8 @@ def _abort(pipe: asyncio.WriteTransport) -> None:
 
 
 async def _read_lines(reader: asyncio.StreamReader, sending: Any) -> None:
-    """Send on the lines of the child until they end. Lines that have no receiver any more are read
-    too, since the child may have to write them before it can end."""
+    """Forward the lines of the child until they end. Lines without a receiver are read, too, since
+    the child may have to write them before it can end."""
     import anyio
 
     rest, taken = bytearray(), True

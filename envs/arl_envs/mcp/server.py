@@ -33,7 +33,8 @@ def tool_spec(tool: Tool) -> ToolSpec:
 
 def result_text(result: CallToolResult, *, max_chars: int) -> str:
     """Return a tool's result, a paragraph per block. Structured content is shown as JSON if there
-    is no text beside it (by the protocol, a server that gives both gives the same content in both).
+    is no text in addition (by the protocol, a server that gives both gives the same content in
+    both).
 
     The text has at most `max_chars` characters: the middle of a longer one is left out.
 
@@ -51,7 +52,7 @@ def result_text(result: CallToolResult, *, max_chars: int) -> str:
 
 
 def _block_text(block: ContentBlock) -> str:
-    """Return the text of a block; of an image, sound or file of bytes its kind alone."""
+    """Return the text of a block; for an image, a sound or a binary file, only its kind."""
     match block.type:
         case "text":
             return block.text

@@ -17,10 +17,10 @@ from .order import Order
 class MixTasks(TaskSource):
     """The tasks of several sources in proportion to their weights; a pure function of the index.
 
-    Each member's tasks are those it has alone with the same seed, one after the other. For
-    training, a finite member is repeated epoch after epoch, each in its own order unless `shuffle`
-    is False, and the mix never ends. Held-out tasks end, if all members' do, when each member has
-    been played completely; a member that ends earlier starts over.
+    Each member's tasks are those that it has alone with the same seed, in order. For training, a
+    finite member is repeated epoch after epoch, each in its own order unless `shuffle` is False,
+    and the mix never ends. Held-out tasks end, if all members' do, when each member has been played
+    completely; a member that ends earlier starts over.
 
     Raises:
         ConfigError: a member has no tasks of the split.
@@ -83,7 +83,7 @@ class MixTasks(TaskSource):
 
 
 def enclosed(task: Task, name: str) -> Task:
-    """Return the task of a mix that stands for `task` of its member `name`."""
+    """Return the task of a mix for `task` of its member `name`."""
     inner = {"env": name, "id": task.id, "data": dict(task.data)}
     return replace(task, id=f"{name}/{task.id}", data=inner)
 

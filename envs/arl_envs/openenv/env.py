@@ -115,7 +115,7 @@ class OpenEnvEnv(Env):
         self._as_tool = tool
         self._form: ActionForm | None = None
         self._form_of: str = ""
-        """The server whose form of actions that is."""
+        """The server from which the form of actions was read."""
         self._session: Session | None = None
         self._info: dict[str, Any] = {}
         self._invalid = 0

@@ -1,11 +1,11 @@
 """Calls into the Python that has verifiers.
 
 verifiers pins versions (mcp==2.0.0) that conflict with ours, and tasksets run code of their own, so
-they have another process, of the Python that ARL_VERIFIERS_PYTHON names. Its start takes seconds,
-so everything in this process that plays the same taskset shares one. The process ends after two
-minutes without a call or an episode that waits for a reply, with this process, or when a call takes
-too long; the next call starts it again. Calls that may run for long have their turns, one after the
-other: the deadline of each counts from its own.
+they run in another process, with the Python that ARL_VERIFIERS_PYTHON names. Its start takes
+seconds, so everything in this process that plays the same taskset shares one. The process ends
+after two minutes without a call or an episode that waits for a reply, with this process, or when a
+call takes too long; the next call starts it again. Calls that may run for long are made one after
+the other: the deadline of each counts from the start of its turn.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Bridge:
         """Return the result of the function `name` of there.py.
 
         `timeout_s` counts from the start of the call's turn; `at_once` calls that may run for long
-        have their turns together.
+        run together.
 
         Raises:
             ConfigError: verifiers or the taskset is missing, or does not take the request.

@@ -175,8 +175,8 @@ class VerifiersEnv(MultiSeatEnv):
         raise ConfigError(f"seat {seat}: a taskset has no player {player!r}")
 
     def _go_on(self, found: Mapping[str, Any]) -> None:
-        """Take over whose turn it is, and the messages to each seat; at the end, only results of
-        tools, as no other message would be answered."""
+        """Set the seat whose turn it is, and add the messages to each seat; at the end, only
+        results of tools, as no other message would be answered."""
         self.turn = found["seat"]
         self.tools = tuple(found.get("tools", self.tools))
         for seat, messages in found["messages"].items():
@@ -184,7 +184,7 @@ class VerifiersEnv(MultiSeatEnv):
             self._new_messages[seat] += [m for m in messages if m["role"] == "tool" or not is_over]
 
     def _end(self, results: Mapping[str, Any]) -> None:
-        """Take over the rewards of all seats."""
+        """Set the rewards of all seats."""
         for seat, found in results.items():
             missing = [name for name, value in found["rewards"].items() if value is None]
             if missing or not abs(found["reward"]) <= sys.float_info.max:
@@ -203,7 +203,7 @@ class VerifiersEnv(MultiSeatEnv):
         }
 
     async def close(self) -> None:
-        """Leave the episode that is under way, if any."""
+        """End the episode in progress, if there is one."""
         task, episode = self._task, self._episode
         self._task = self._episode = None
         if task is not None and episode is not None:
@@ -229,7 +229,7 @@ class VerifiersEnv(MultiSeatEnv):
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, str]:
-    """Return a tool call in the form of verifiers, whatever the agent sent."""
+    """Return a tool call in the form of verifiers, for any call of the agent."""
     function = call.get("function")
     about = function if isinstance(function, Mapping) else {}
     arguments = about.get("arguments", "")

@@ -29,7 +29,8 @@ GRACE_S = 5.0
 class Life:
     """A process, which starts now and ends after `idle_s` without a call or an open episode.
 
-    Belonging to no event loop, a life serves all loops of this process; threads carry the lines.
+    A life belongs to no event loop and serves all loops of this process; threads transfer the
+    lines.
     """
 
     def __init__(self, argv: Sequence[str], *, idle_s: float) -> None:
@@ -190,7 +191,7 @@ class Life:
 
 def _future() -> Future[Any]:
     future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # one cancelled waiter must not cancel it for all
+    future.set_running_or_notify_cancel()  # one cancelled caller must not cancel it for all
     return future
 
 

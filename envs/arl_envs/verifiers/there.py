@@ -2,12 +2,12 @@
 
 A request is a line of JSON on standard input, {"id", "call", "args", "timeout_s", "at_once"}; its
 answer is one on the original standard output, {"id", "value"} or {"id", "error", "kind"}. Answer 0,
-sent without a request, reports that the program is ready. At the end of the input everything ends.
+sent without a request, reports that the program is ready. The process ends with its input.
 
 The taskset's code may run for long without a pause, so calls wait for their turns: `at_once` calls
-run together. {"id", "started", "call"} reports the begin of a turn and the seconds that it may
-take, so that the wait for other calls does not count. "open" in an answer is the number of
-episodes that wait for a reply.
+run together. {"id", "started", "call"} reports the start of a turn and its limit in seconds, so
+that the wait for other calls does not count. "open" in an answer is the number of episodes that
+wait for a reply.
 """
 
 # pyright: reportMissingImports=false

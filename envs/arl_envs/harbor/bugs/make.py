@@ -135,8 +135,8 @@ def _steps(
 
 
 def snippets(before: str, after: str) -> tuple[str, str]:
-    """Return the fewest whole lines, without outer blanks, that make `after` of `before` and occur
-    only once there, and their new text."""
+    """Return the fewest complete lines, without outer blanks, whose replacement turns `before` into
+    `after`, and which occur only once there; and their new text."""
     old, new = before.splitlines(), after.splitlines()
     first = next(i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
     last = 1

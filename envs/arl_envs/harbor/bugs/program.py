@@ -176,7 +176,7 @@ class Running:
 def differing(
     right: Mapping[str, str], wrong: Mapping[str, str], cases: Sequence[Case]
 ) -> set[int]:
-    """Return the indices of the cases that come out differently.
+    """Return the indices of the cases with different outcomes.
 
     Raises:
         Endless: a case does not end in one of the two.
@@ -192,7 +192,8 @@ def differing(
 
 
 def _plain(outcome: dict[str, Any]) -> Any:
-    """Return an outcome as Python compares it: 1 is True, in a unit test too."""
+    """Return an outcome in the form in which Python compares it: 1 equals True, in a unit test,
+    too."""
     return ("value", decode(outcome["value"])) if "value" in outcome else outcome
 
 

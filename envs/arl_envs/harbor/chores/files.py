@@ -1,4 +1,4 @@
-"""Chores with files: found, moved, renamed, compared, packed."""
+"""Chores with files: finding, moving, renaming, comparing, packing."""
 
 from __future__ import annotations
 

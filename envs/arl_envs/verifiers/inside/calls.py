@@ -21,7 +21,7 @@ from .plays import Event, Play, Shared, UnplayableError, check, opening, paying,
 
 
 class Lost(Exception):
-    """An episode that this process does not know: the process that played it has ended."""
+    """The error of an unknown episode: the process that played it has ended."""
 
 
 class Played:
