@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> LocalBackend:
     return backend
 
 
-class Told(logging.Handler):
+class LoggedSteps(logging.Handler):
     """The steps of builds as they are logged, each of which may be waited for."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def test_other_episodes_do_not_wait_for_a_build(
     monkeypatch.setattr("arl_envs.harbor.env.LOG_AFTER_S", 0.0)
     log = logging.getLogger("arl_envs.harbor.env")
     log.setLevel(logging.INFO)
-    told = Told()
+    told = LoggedSteps()
     log.addHandler(told)
 
     async def scenario() -> list[float]:
