@@ -90,8 +90,7 @@ class RemoteEngine:
     def stage_tensors(
         self, *, version: Prepared, way: str, address: str, interrupt: Interrupt, deadline: float
     ) -> None:
-        """Prepare the engine to receive the tensors of a version by the transport `way`, during a
-        pause."""
+        """Prepare the engine to receive the tensors of a version by `way`, during a pause."""
         raise WeightsError(
             f"{self}: takes no tensors in a pause, and weights.transport {way!r} is set up for "
             "servers that do; use 'shm' or 'gloo' for several kinds of servers in one run"

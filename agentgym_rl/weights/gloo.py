@@ -67,8 +67,7 @@ class Broadcasts(Transport):
         return pauses
 
     def stage(self, publication: Publication, *, deadline: float) -> None:
-        """Broadcast until that succeeds, or fails for the second time without an engine to
-        exclude."""
+        """Broadcast until it succeeds, or fails a second time without an engine to exclude."""
         assert self._version is not None
         stage_tensors(publication, self._version, way="gloo", deadline=deadline)
         tries_left = 2
