@@ -14,7 +14,7 @@ from typing import Never, Protocol
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.runtime import Changes
 from agentgym_rl.storage import EpisodeLog, MetricsFile, PhasesFile, Recovered
-from agentgym_rl.storage.phases import Overlap
+from agentgym_rl.storage.overlap import Overlap
 from agentgym_rl.storage.recovery import NOTHING
 
 from .buffer import Buffer
