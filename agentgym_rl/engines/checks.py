@@ -49,8 +49,7 @@ async def check_server(
 
 
 async def _recognized(query: Query, url: str) -> tuple[ServerKind, Any]:
-    """Return the kind of the server at `url`, and its answer at the route `identity` of this
-    kind."""
+    """Return the kind of the server at `url`, and its answer at the kind's `identity`."""
     tried: list[str] = []
     status, answer = 0, None
     for kind in ENGINES.members.values():

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """The keys on which the engines of a run depend, and the requests that any process sends to
-    them."""
+    """The keys on which the engines of a run, and requests to them, depend."""
 
     engine: OwnEngineConfig
     weights: WeightsConfig
@@ -185,8 +184,7 @@ class OwnKind(ReceiverKind):
 
 
 Query = Callable[..., Awaitable[tuple[int, Any]]]
-"""A function that requests a path by GET, or by POST with JSON, and returns the status and the
-answer."""
+"""A function that requests a path (GET, or POST of JSON); it returns the status and the answer."""
 
 
 class Checked(NamedTuple):
