@@ -22,7 +22,7 @@ from .publication import Publications
 from .schedule import Plan
 
 LOOK_EVERY_S = 10.0
-"""The longest time between two looks at the engines of a loop that waits for a batch."""
+"""The longest time between two checks of the engines by a loop that waits for a batch."""
 
 StepListener = Callable[[int, Mapping[str, float]], None]
 
