@@ -15,7 +15,6 @@ import pytest
 from trainer_samples import make_items, make_shards
 
 from agentgym_rl.controller import HttpRanks, RanksApi, RanksFailed
-from agentgym_rl.controller import ranks as commands_module
 from agentgym_rl.core import BatchShard, Published, StepReport, TrainerError, WeightsError
 from agentgym_rl.runtime import HttpClient, serving
 from agentgym_rl.trainer import server as module
@@ -244,7 +243,7 @@ def test_requests_of_ranks_are_checked(path, token, body, status):
 @pytest.mark.parametrize("way", ["closed", "dropped", "another's"])
 def test_a_rank_that_cannot_be_reached_ends_with_what_to_do(way, monkeypatch):
     """As a firewall does it, which refuses connections or drops what is sent."""
-    monkeypatch.setattr(commands_module, "_REACH_S", 0.3)
+    monkeypatch.setattr("agentgym_rl.controller.ranks._REACH_S", 0.3)
 
     async def play() -> None:
         client = HttpRanks(1)
