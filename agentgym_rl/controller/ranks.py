@@ -28,8 +28,9 @@ _LONGEST_S = 7 * 86400.0
 """The time limit of a command. Ranks that make no progress are ended long before
 (`trainer.stall_timeout_s`)."""
 _ANSWER_BYTES = 64 << 20
-_REACH_S = 15.0
-"""The time limit of the first request to a rank, which does nothing."""
+_REACH_S, _REACH_TIMES = 10.0, 2
+"""The time limit of the first request to a rank, which does nothing, and how often it is tried:
+this process may have been suspended meanwhile."""
 
 Metrics = Mapping[str, float | None]
 
@@ -128,22 +129,28 @@ class HttpRanks(Ranks):
         Raises:
             ConnectionError: they do not; the message says what to do.
         """
+        why = ""
+        for _ in range(_REACH_TIMES):
+            if not (why := await self._obstacle(url)):
+                return
+        raise ConnectionError(
+            f"trainer-{rank} serves at {url}, and the controller's host cannot reach it: {why}. "
+            "Let that host connect to every port of the nodes of ranks (each picks a free one): a "
+            "firewall, or a container without the node's network, may be between"
+        )
+
+    async def _obstacle(self, url: str) -> str:
+        """Return why a request does not get to a rank; "" if it does."""
         headers = {"Authorization": f"Bearer {self.token}"}
         try:
             status, _ = await self._http.call(
                 url, "POST", "/here", headers=headers, timeout_s=_REACH_S
             )
-            why = "" if status == 200 else f"HTTP {status}"
+            return "" if status == 200 else f"HTTP {status}"
         except TimeoutError:
-            why = f"no answer in {_REACH_S:g} s"
+            return f"no answer in {_REACH_S:g} s"
         except (OSError, ValueError) as error:  # aiohttp raises ValueError for what is no URL
-            why = f"{type(error).__name__}: {error}"
-        if why:
-            raise ConnectionError(
-                f"trainer-{rank} serves at {url}, and the controller's host cannot reach it: "
-                f"{why}. Let that host connect to every port of the nodes of ranks (each picks a "
-                "free one): a firewall, or a container without the node's network, may be between"
-            )
+            return f"{type(error).__name__}: {error}"
 
     def revoke(self) -> None:
         """Change the secret of the ranks: requests with the old one are void."""

@@ -83,5 +83,6 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
             assert "started again 1 times (trainer.max_restarts)" in str(gave_up.value)
             assert "no rank has sent a request or a report" in str(gave_up.value)
             running.cancel()
+            await ranks.close()
 
     asyncio.run(play())
