@@ -355,7 +355,7 @@ MOST_LINES = {
     "cli": 2_250,
     "cluster": 1_300,
     "config": 2_850,
-    "controller": 1_550,
+    "controller": 1_600,
     "core": 3_800,
     "engines": 3_700,
     "evaluate": 1_750,
@@ -369,7 +369,7 @@ MOST_LINES = {
     "runtime": 2_700,
     "storage": 3_000,
     "trainer": 5_750,
-    "weights": 2_600,
+    "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it

@@ -22,6 +22,6 @@ def reserved_port(address: str = "127.0.0.1") -> socket.socket:
 
 def free_port(address: str = "127.0.0.1") -> int:
     """Return a port of this host's `address` that is free now."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]

@@ -28,6 +28,9 @@ _LONGEST_S = 7 * 86400.0
 """The time limit of a command. Ranks that make no progress are ended long before
 (`trainer.stall_timeout_s`)."""
 _ANSWER_BYTES = 64 << 20
+_REACH_S, _REACH_TIMES = 10.0, 2
+"""The time limit of the first request to a rank, which does nothing, and how often it is tried:
+this process may have been suspended meanwhile."""
 
 Metrics = Mapping[str, float | None]
 
@@ -119,6 +122,35 @@ class HttpRanks(Ranks):
         self._first = first if rank == 0 else self._first
         if len(self._urls) == self.num_ranks:
             self._all_there.set()
+
+    async def reach(self, rank: int, url: str) -> None:
+        """Check that requests of this process get to a rank, before it joins.
+
+        Raises:
+            ConnectionError: they do not; the message says what to do.
+        """
+        why = ""
+        for _ in range(_REACH_TIMES):
+            if not (why := await self._obstacle(url)):
+                return
+        raise ConnectionError(
+            f"trainer-{rank} serves at {url}, and the controller's host cannot reach it: {why}. "
+            "Let that host connect to every port of the nodes of ranks (each picks a free one): a "
+            "firewall, or a container without the node's network, may be between"
+        )
+
+    async def _obstacle(self, url: str) -> str:
+        """Return why a request does not get to a rank; "" if it does."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        try:
+            status, _ = await self._http.call(
+                url, "POST", "/here", headers=headers, timeout_s=_REACH_S
+            )
+            return "" if status == 200 else f"HTTP {status}"
+        except TimeoutError:
+            return f"no answer in {_REACH_S:g} s"
+        except (OSError, ValueError) as error:  # aiohttp raises ValueError for what is no URL
+            return f"{type(error).__name__}: {error}"
 
     def revoke(self) -> None:
         """Change the secret of the ranks: requests with the old one are refused."""

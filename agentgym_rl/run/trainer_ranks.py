@@ -200,7 +200,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             run_dir=self.run_dir,
             weights_dir=self.weights_dir,
             controller_url=self._url,
-            rendezvous=f"tcp://{host}:{port}",
+            rendezvous=f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}",
             token=self.ranks.token,
             incarnation=incarnation,
             resume=checkpoint,

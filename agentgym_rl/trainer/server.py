@@ -6,6 +6,7 @@ the work.
     POST /checkpoint  {"step"}                              [(phase, start, end)]
     POST /complete    {"metrics"}                           the checkpoint's folder, or "" (rank 0)
     POST /export, /stop
+    POST /here        which does nothing: the controller can reach this rank
 
 Bodies are msgpack, and an answer is `controller.ranks.answer`. It begins at once: while the command
 runs, a byte every few seconds shows whether the rank has finished a pass since the last one.
@@ -90,7 +91,10 @@ class Controller:
                 *(self.url, "POST", path), body=body, headers=headers, timeout_s=_CALL_TIMEOUT_S
             )
         except OSError as error:
-            raise TrainerError(f"{what}: {type(error).__name__}: {error}") from error
+            raise TrainerError(
+                f"{what}: {type(error).__name__}: {error} (the run has ended, or this host cannot "
+                "reach it)"
+            ) from error
         if status != 200:
             raise TrainerError(f"{what}: HTTP {status}: {reply[:500].decode(errors='replace')}")
 
@@ -110,7 +114,8 @@ class RankServer(Api):
         begins the one command that is done beside the others."""
         names = ("train", "publish", "checkpoint", "export", "stop")
         routes = {f"POST /{name}": self._queued for name in names}
-        super().__init__({**routes, "POST /complete": self._beside}, statuses={ValueError: 400})
+        routes |= {"POST /complete": self._beside, "POST /here": self._here}
+        super().__init__(routes, statuses={ValueError: 400})
         self.idle_since_s = time.monotonic()
         """The time at which the last command ended."""
         self._controller, self._passes, self._complete = controller, passes, complete
@@ -166,6 +171,9 @@ class RankServer(Api):
     def check(self, request: Request) -> None:
         if not is_secret(bearer(request), self._controller.token):
             raise HTTPException(401, "unknown token")
+
+    async def _here(self, request: Request) -> Response:
+        return Response(answer(), media_type=MSGPACK)
 
     async def _queued(self, request: Request) -> Response:
         body = await read_body(request.receive, limit_bytes=_BODY_BYTES)

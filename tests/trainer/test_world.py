@@ -7,7 +7,9 @@ import pytest
 from agentgym_rl.trainer.world import interface_to
 
 
-@pytest.mark.parametrize("rendezvous", ["", "file:///tmp/meet", "tcp://127.0.0.1:9"])
+@pytest.mark.parametrize(
+    "rendezvous", ["", "file:///tmp/meet", "tcp://127.0.0.1:9", "tcp://[::1]:9"]
+)
 def test_ranks_of_one_machine_meet_on_loopback(rendezvous):
     assert interface_to(rendezvous) == "lo"
 
