@@ -5,7 +5,8 @@
                                             (or null)
     POST /current {}                        200 if these ranks are still the run's, else 401
 
-All else goes the other way (`ranks.py`). The token of replaced ranks is no longer known.
+All other requests go from the run to its ranks (`ranks.py`). The token of replaced ranks is
+refused.
 """
 
 from __future__ import annotations

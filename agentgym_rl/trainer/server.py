@@ -1,4 +1,5 @@
-"""The commands of a rank, over HTTP: a thread answers the requests, the main thread does the work.
+"""The server of a rank's commands, over HTTP: a thread answers the requests, the main thread does
+the work.
 
     POST /train       a BatchShard                          a StepReport
     POST /publish     {"version", "engines", "timeout_s"}   a Published (rank 0)
@@ -8,7 +9,7 @@
     POST /here        which does nothing: the controller can reach this rank
 
 Bodies are msgpack, and an answer is `controller.ranks.answer`. It begins at once: while the command
-runs, a byte every few seconds says whether the rank has finished a pass since the last one.
+runs, a byte every few seconds shows whether the rank has finished a pass since the last one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Do = Callable[[bytes], object]
 
 
 class Final(TrainerError):
-    """The failure of a command that other ranks would not do better."""
+    """The failure of a command that would fail on other ranks, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class _Command:
 
 
 class Controller:
-    """The run's controller at `url`, which knows its ranks by the secret `token`."""
+    """The run's controller at `url`, which recognizes its ranks by the secret `token`."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.token = url, token
@@ -140,7 +141,7 @@ class RankServer(Api):
         finally:
             for loop, over in loops:
                 loop.call_soon_threadsafe(over.set)
-            ended.exception()  # when the last answer is on its way
+            ended.exception()  # wait until the last answer is sent
 
     def run(self, commands: Mapping[str, Do]) -> None:
         """Do commands by name, one after the other, until "stop".

@@ -159,9 +159,9 @@ class Transport(ABC):
 
 
 class SharedFiles(Transport):
-    """A transport by the files of a version in `folder` (see files.py), which has at most `keep`
-    versions (at least two while one is written); the folder's creator removes them at the end.
-    Some engines check a version against the model in `model_dir`."""
+    """The transport `shm`: the files of a version in `folder` (see files.py), which has at most
+    `keep` versions (at least two while one is written); the folder's creator removes them at the
+    end. Some engines check a version against the model in `model_dir`."""
 
     def __init__(
         self, folder: Path, *, model_dir: Path | None = None, keep: int = 2, incarnation: int = 0
@@ -225,9 +225,9 @@ class SharedFiles(Transport):
 
 
 class InPauses(Transport):
-    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no group:
-    each gets the version in its own pause, in a broadcast between GPUs or in the requests
-    themselves."""
+    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no common
+    group: each receives the version in its own pause, by a broadcast between GPUs or by handles of
+    GPU memory in requests."""
 
     def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path | None):
         self._way: Literal["nccl", "ipc"] = way

@@ -81,7 +81,7 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
                 await group.watch()
             assert group.restarts == 1
             assert "started again 1 times (trainer.max_restarts)" in str(gave_up.value)
-            assert "no rank has sent a request or a report" in str(gave_up.value)
+            assert "no rank has answered or finished a pass" in str(gave_up.value)
             running.cancel()
             await ranks.close()
 
