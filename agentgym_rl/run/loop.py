@@ -62,7 +62,7 @@ class Loop:
         self._life: asyncio.Task[None] | None = None
         self._others = asyncio.Event()
         """The event that other ranks are ready for a new life."""
-        self._saving: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[RanksFailed | None] | None = None
         """The completion of the last checkpoint."""
 
     async def run(self) -> None:
@@ -225,16 +225,29 @@ class Loop:
         others = dict(await self._ranks.checkpoint(batch.step + 1))
         return with_intervals(report, others.pop("trainer-0", ()), others)
 
-    async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Complete the checkpoint of the first `step` batches, all of which the log has."""
-        folder: Path | None = await self._ranks.complete(metrics)
+    async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> RanksFailed | None:
+        """Complete the checkpoint of the first `step` batches, all of which the log has.
+
+        A loss of the ranks is reported at once, and returned: raised here, it would also end a
+        lease or a record that is under way.
+        """
+        try:
+            folder = await self._ranks.complete(metrics)
+        except RanksFailed as error:
+            self._ranks.lost(error)
+            return error
         if folder is not None:
             await self._run.episodes.checkpointed(step, str(folder))
+        return None
 
     async def _saved(self) -> None:
-        """Wait until the last checkpoint is complete, and in the log."""
-        if self._saving is not None:
-            await self._saving
+        """Wait until the last checkpoint is complete, and in the log.
+
+        Raises:
+            RanksFailed: the ranks were lost before.
+        """
+        if self._saving is not None and (failure := await self._saving) is not None:
+            raise failure
 
     async def _finish(self) -> None:
         """Let the ranks write the last checkpoint and the export, and end. Unless engines read
