@@ -369,7 +369,7 @@ MOST_LINES = {
     "runtime": 2_700,
     "storage": 3_000,
     "trainer": 5_750,
-    "weights": 2_600,
+    "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it

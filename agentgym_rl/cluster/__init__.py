@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .health import Silence as Silence
     from .health import health_of as health_of
     from .local import LocalProcesses as LocalProcesses
+    from .ports import free_port as free_port
     from .processes import Cluster as Cluster
     from .processes import Job as Job
     from .processes import Places as Places
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from .resources import Demand as Demand
     from .restarts import Supervisor as Supervisor
     from .spec import ProcessSpec as ProcessSpec
-    from .spec import free_port as free_port
 else:
     from agentgym_rl.core.lazy import lazy_names
 

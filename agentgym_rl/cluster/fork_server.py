@@ -53,7 +53,7 @@ class Request:
     path: Sequence[str]
     """The `sys.path` of the process."""
     nested: bool = False
-    """Whether the process gets a fork server of its own, forked before it begins."""
+    """Whether the process gets its own fork server, which is forked before it begins."""
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -67,7 +67,7 @@ class _Server(forks.Server):
     def __init__(self, requests: socket.socket, obstacle: str) -> None:
         super().__init__(requests)
         self.forked: Request | None = None
-        """The request that this process was forked for; None in the server."""
+        """The request for which this process was forked; None in the server."""
         self._obstacle = obstacle
         self._imported_with = _numeric(os.environ)
         self._files: Sequence[int] = ()

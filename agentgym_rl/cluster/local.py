@@ -28,7 +28,8 @@ from arl_isolation.locks import die_with_parent
 
 from .forking import ForkedProcess, Forks
 from .health import ASK_EVERY_S, health_of
-from .spec import ProcessSpec, reserved_port
+from .ports import reserved_port
+from .spec import ProcessSpec
 
 log = logging.getLogger(__name__)
 

@@ -115,8 +115,8 @@ class Places(ABC):
 
 
 class Cluster(ABC):
-    """A kind of clusters: the machines of a run's processes, and the way to start processes
-    there."""
+    """A kind of clusters: the machines on which a run's processes run, and the starting of
+    processes there."""
 
     here: ClassVar[bool] = False
     """Whether every process runs on this machine."""

@@ -3,7 +3,6 @@ child process ends together with its parent."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,25 +34,3 @@ class ProcessSpec:
     imports: Sequence[str] = ()
     """The slow modules that the process imports, if it is a `python -m` without GPU; it may be
     forked from a process that has imported them."""
-
-
-def reserved_port(address: str = "127.0.0.1") -> socket.socket:
-    """Return a socket that reserves a free port, while the socket is open, for a server to be
-    started: the kernel does not assign the port to a process that requests any free port, but a
-    server that is started with its number, and sets SO_REUSEADDR as servers do, can listen
-    there."""
-    held = socket.socket()
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((address, 0))
-    except OSError:
-        held.close()
-        raise
-    return held
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """Return a port of this host's `address` that is free now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]

@@ -1,10 +1,12 @@
 """The requests of trainer ranks to the run: private HTTP, a bearer token, JSON bodies.
 
-    POST /ready {"rank", "url", "version"}  the rank has loaded its model, and serves commands;
-                                            rank 0 has to publish this version first (or null)
+    POST /ready {"rank", "url", "version"}  the rank has loaded its model, and serves commands,
+                                            which is tried; rank 0 has to publish this version first
+                                            (or null)
     POST /current {}                        200 if these ranks are still the run's, else 401
 
-All else goes the other way (`ranks.py`). The token of replaced ranks is no longer known.
+All other requests go from the run to its ranks (`ranks.py`). The token of replaced ranks is
+refused.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class RanksApi(Api):
 
     def __init__(self, ranks: HttpRanks) -> None:
         routes = {"POST /ready": self._ready, "POST /current": self._current}
-        super().__init__(routes, statuses={ValueError: 400})
+        super().__init__(routes, statuses={ValueError: 400, ConnectionError: 424})
         self._ranks = ranks
 
     def check(self, request: Request) -> None:
@@ -43,10 +45,11 @@ class RanksApi(Api):
 
     async def _ready(self, request: Request) -> Response:
         body = await read_body(request.receive, limit_bytes=_LIMIT_BYTES)
-        self.check(request)  # the ranks may have been replaced meanwhile
         ready = msgspec.json.decode(body, type=_Ready)
         if not 0 <= ready.rank < self._ranks.num_ranks:
             raise ValueError(f"rank {ready.rank} of {self._ranks.num_ranks}")
+        await self._ranks.reach(ready.rank, ready.url)
+        self.check(request)  # the ranks may have been replaced meanwhile
         self._ranks.join(ready.rank, ready.url, first=ready.version)
         return Response(media_type=MSGPACK)
 

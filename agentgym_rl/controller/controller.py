@@ -14,7 +14,7 @@ from typing import Never, Protocol
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.runtime import Changes
 from agentgym_rl.storage import EpisodeLog, MetricsFile, PhasesFile, Recovered
-from agentgym_rl.storage.phases import Overlap
+from agentgym_rl.storage.overlap import Overlap
 from agentgym_rl.storage.recovery import NOTHING
 
 from .buffer import Buffer
@@ -22,7 +22,7 @@ from .publication import Publications
 from .schedule import Plan
 
 LOOK_EVERY_S = 10.0
-"""The longest time between two looks at the engines of a loop that waits for a batch."""
+"""The longest time between two checks of the engines by a loop that waits for a batch."""
 
 StepListener = Callable[[int, Mapping[str, float]], None]
 

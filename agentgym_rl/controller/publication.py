@@ -1,7 +1,7 @@
-"""The publication of a policy version by a loop: the fleet names the engines, the trainer gives
-them the weights, and the fleet puts those that have them in service.
+"""The publication of a policy version by a loop: the fleet chooses the engines, the trainer sends
+them the weights, and the fleet puts those in service that have loaded them.
 
-If no engine took the version, the publication begins again, with the engines that are there then.
+If no engine loaded the version, the publication begins again, with the engines that then exist.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentgym_rl.core import Published, WeightsError
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.02
-"""The pause before another look for an engine that serves."""
+"""The pause between two checks for an engine that serves."""
 _BETWEEN_TRIES_S = 0.2
 
 
@@ -46,24 +46,24 @@ class Publications(Engines, Protocol):
 
 
 Give = Callable[[Mapping[str, str], float], Awaitable[Published]]
-"""A function that gives a version to engines (URLs by name) within some seconds."""
+"""A function that sends a version to engines (URLs by name) within some seconds."""
 
 
 async def publish(
     engines: Engines, version: int, give: Give, *, wait_s: float, timeout_s: float
 ) -> Published:
-    """Make `engines` serve a version, which `give` gives to those that are there.
+    """Make `engines` serve a version, which `give` sends to those that exist.
 
     All tries together take at most `timeout_s`, and the waits for an engine at most `wait_s`.
 
     Raises:
-        WeightsError: no engine took it, or none was there.
+        WeightsError: no engine loaded it, or there was none.
     """
     while True:
-        asked = time.monotonic()
+        start_s = time.monotonic()
         urls = await _begun(engines, version, wait_s)
         begun = time.monotonic()
-        wait_s -= begun - asked
+        wait_s -= begun - start_s
         done = await give(urls, timeout_s)
         # Engines that failed are ended, even if the ranks are lost meanwhile.
         await asyncio.shield(

@@ -1,9 +1,9 @@
 """The ranks of the trainer as the loop commands them, and their HTTP client.
 
-Each rank serves the commands on a port of its own (`trainer/server.py`), and has told its URL when
-it had loaded its model (`api.py`). A command goes to every rank, each with its own part of it, and
-is answered when it is done: until then each rank sends a byte every few seconds, which says whether
-it makes progress.
+Each rank serves the commands on its own port (`trainer/server.py`), and reports its URL once it has
+loaded its model (`api.py`). A command is sent to all ranks, to each with its part of the data. A
+rank answers when the command is done; until then it sends a byte every few seconds, which shows
+whether it makes progress.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _LONGEST_S = 7 * 86400.0
 """The time limit of a command. Ranks that make no progress are ended long before
 (`trainer.stall_timeout_s`)."""
 _ANSWER_BYTES = 64 << 20
+_REACH_S, _REACH_TIMES = 10.0, 2
+"""The time limit of the first request to a rank, which does nothing, and how often it is tried:
+this process may have been suspended meanwhile."""
 
 Metrics = Mapping[str, float | None]
 
@@ -37,7 +40,7 @@ class RanksFailed(TrainerError):
 
 
 class Ranks(ABC):
-    """The ranks of a trainer: `train` and `publish` are what a loop cannot do without."""
+    """The ranks of a trainer; every implementation has `train` and `publish`."""
 
     async def begun(self) -> int | None:  # noqa: B027 - fakes are there at once
         """Wait until all ranks have loaded their model; return the version that they have to
@@ -49,23 +52,23 @@ class Ranks(ABC):
 
         Raises:
             RanksFailed: a rank is lost.
-            TrainerError: the batch cannot be trained, by other ranks neither.
+            TrainerError: no ranks can train the batch.
         """
 
     @abstractmethod
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
     ) -> Published:
-        """Give the version that was written last to engines (URLs by name); return which of them
-        serve it.
+        """Publish the version that was written last to engines (URLs by name); return the names of
+        those that serve it.
 
         Raises:
             RanksFailed: a rank is lost.
         """
 
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
-        """Begin a checkpoint of the first `step` batches; return the intervals in which ranks, by
-        name, could do nothing else.
+        """Begin a checkpoint of the first `step` batches; return the intervals, by rank name, in
+        which the ranks were occupied by it.
 
         Raises:
             RanksFailed: a rank is lost, or it cannot be written.
@@ -73,8 +76,8 @@ class Ranks(ABC):
         return {}
 
     async def complete(self, metrics: Metrics) -> Path | None:  # noqa: B027
-        """Complete the checkpoint that was begun, with the metrics of its last batch, which is in
-        the log; return its folder. None: it was given up.
+        """Complete the checkpoint in progress, with the metrics of its last batch, which is in the
+        log; return its folder. None: it was given up.
 
         Raises:
             RanksFailed: a rank is lost, or it cannot be written.
@@ -88,7 +91,7 @@ class Ranks(ABC):
         """
 
     async def stop(self) -> None:  # noqa: B027
-        """Let the ranks end, which have nothing more to do."""
+        """End the ranks, after their last command."""
 
     def lost(self, error: Exception) -> None:
         """Report that a command failed; others may start the ranks again."""
@@ -129,8 +132,37 @@ class HttpRanks(Ranks):
         if not self._in_flight:
             self.progress_s = time.monotonic()
 
+    async def reach(self, rank: int, url: str) -> None:
+        """Check that requests of this process get to a rank, before it joins.
+
+        Raises:
+            ConnectionError: they do not; the message says what to do.
+        """
+        why = ""
+        for _ in range(_REACH_TIMES):
+            if not (why := await self._obstacle(url)):
+                return
+        raise ConnectionError(
+            f"trainer-{rank} serves at {url}, and the controller's host cannot reach it: {why}. "
+            "Let that host connect to every port of the nodes of ranks (each picks a free one): a "
+            "firewall, or a container without the node's network, may be between"
+        )
+
+    async def _obstacle(self, url: str) -> str:
+        """Return why a request does not get to a rank; "" if it does."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        try:
+            status, _ = await self._http.call(
+                url, "POST", "/here", headers=headers, timeout_s=_REACH_S
+            )
+            return "" if status == 200 else f"HTTP {status}"
+        except TimeoutError:
+            return f"no answer in {_REACH_S:g} s"
+        except (OSError, ValueError) as error:  # aiohttp raises ValueError for what is no URL
+            return f"{type(error).__name__}: {error}"
+
     def revoke(self) -> None:
-        """Change the secret of the ranks: requests with the old one are void."""
+        """Change the secret of the ranks: requests with the old one are refused."""
         self.token = secrets.token_hex(16)
 
     def forget(self) -> None:
@@ -186,7 +218,7 @@ class HttpRanks(Ranks):
         await self._each("stop", [b""] * self.num_ranks)
 
     async def _each(self, name: str, bodies: Sequence[bytes]) -> list[Any]:
-        """Give a command to all ranks, each with its body; return the results in rank order."""
+        """Send a command to all ranks, each with its body; return the results in rank order."""
         async with together() as tasks:
             calls = [
                 tasks.create_task(self._call(rank, name, body), name=f"trainer-{rank}: {name}")
@@ -204,7 +236,7 @@ class HttpRanks(Ranks):
                 headers={"Authorization": f"Bearer {self.token}"},
                 timeout_s=_LONGEST_S,
                 max_bytes=_ANSWER_BYTES,
-                on_piece=self._hear,
+                on_piece=self._note_progress,
             )
         except OSError as error:
             raise RanksFailed(f"{what}: {type(error).__name__}: {error}") from error
@@ -220,14 +252,14 @@ class HttpRanks(Ranks):
             raise (TrainerError if answer.is_final else RanksFailed)(answer.error)
         return answer.result
 
-    def _hear(self, piece: bytes) -> None:
+    def _note_progress(self, piece: bytes) -> None:
         if piece.strip(STILL):
             self.progress_s = time.monotonic()
 
 
 class _Answer(msgspec.Struct):
-    """The answer to a command: its result, or an error, which other ranks would get too if it is
-    final."""
+    """The answer to a command: its result, or an error; `is_final`: the command would fail on other
+    ranks, too."""
 
     result: Any = None
     error: str = ""

@@ -329,9 +329,9 @@ class Published:
     """The result of a publication: its times, and the engines that serve the version."""
 
     seconds: float
-    """The time from the first request to the last engine's confirmation."""
+    """The time, in seconds, from the first request to the last engine's confirmation."""
     stage_s: float
-    """The part of it until the last engine has staged; engines sample meanwhile."""
+    """The part of `seconds` until the last engine has staged; engines sample meanwhile."""
     pauses: Mapping[str, tuple[float, float]]
     """The interval without sampling of each engine that confirmed the version, by name: from its
     /pause (`wait`: from the reply, since it samples until then) to the reply to its /resume."""
@@ -345,5 +345,5 @@ class Published:
 
     @property
     def pause_s(self) -> float:
-        """Return the longest time that one engine sampled nothing."""
+        """Return the longest time, in seconds, for which one engine did not sample."""
         return max(end - start for start, end in self.pauses.values())

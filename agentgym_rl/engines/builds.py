@@ -108,11 +108,11 @@ def interpreter(python: str) -> str:
 def ask_packages(
     python: str, *names: str, group: str = "none"
 ) -> tuple[Mapping[str, str], list[str]]:
-    """Return the versions of those packages that an interpreter has, by name, and the values of its
-    entry points of a group.
+    """Return the versions of the packages `names` that an interpreter has, by name, and the values
+    of its entry points of `group`.
 
     Raises:
-        ConfigError: it is no interpreter that can be asked.
+        ConfigError: it is not a Python interpreter, or its packages cannot be queried.
     """
     try:
         answer = subprocess.run(

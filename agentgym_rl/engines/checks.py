@@ -1,4 +1,4 @@
-"""The check that a server of another project, which runs already, fits the configuration."""
+"""The check that a running server of another project fits the configuration."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from agentgym_rl.core import ConfigError
 from agentgym_rl.models import CANARIES
 from agentgym_rl.runtime import HttpClient, read_json
 
-from .kind import Ask, Checked, EngineSetup, ServerKind
+from .kind import Checked, EngineSetup, Query, ServerKind
 
 
 async def check_server(
     url: str, setup: EngineSetup, *, model_dir: Path, timeout_s: float
 ) -> Checked:
-    """Check that the server at `url`, of whichever kind it is, fits the setup of a run, without
-    changing anything in it.
+    """Check that the server at `url`, of any known kind, fits the setup of a run, without changing
+    its state.
 
     Raises:
-        ConfigError: it does not answer within `timeout_s`, is of no kind that is known, of no
-            supported version, or was started without a necessary flag. The message names every
-            missing flag that can be queried, so that one restart is enough.
+        ConfigError: it does not answer within `timeout_s`, its kind is unknown, its version is not
+            supported, or it was started without a necessary flag. The message names every missing
+            flag that can be queried, so that one restart is enough.
     """
     try:
         async with asyncio.timeout(timeout_s), HttpClient() as http:
-            ask = partial(_ask, http, url.rstrip("/"), timeout_s=timeout_s)
-            kind, identity = await _recognized(ask, url)
-            checked, missing = await kind.check(ask, url, setup, identity)
+            query = partial(_query, http, url.rstrip("/"), timeout_s=timeout_s)
+            kind, identity = await _recognized(query, url)
+            checked, missing = await kind.check(query, url, setup, identity)
             if not missing:
-                await _check_tokenizer(ask, url, model_dir)
+                await _check_tokenizer(query, url, model_dir)
     except TimeoutError:
         raise ConfigError(f"{url} did not answer within {timeout_s:g} s") from None
     except OSError as error:
@@ -48,14 +48,14 @@ async def check_server(
     return checked
 
 
-async def _recognized(ask: Ask, url: str) -> tuple[ServerKind, Any]:
-    """Return the kind of the server at `url`, and its answer to the route of this kind."""
+async def _recognized(query: Query, url: str) -> tuple[ServerKind, Any]:
+    """Return the kind of the server at `url`, and its answer at the kind's `identity`."""
     tried: list[str] = []
     status, answer = 0, None
     for kind in ENGINES.members.values():
         if not isinstance(kind, ServerKind):
             continue
-        status, answer = await ask(kind.identity)
+        status, answer = await query(kind.identity)
         if kind.is_own(status, answer):
             return kind, answer
         tried.append(f"one of {kind.title}: GET {kind.identity}" if tried else _first(kind))
@@ -66,7 +66,7 @@ def _first(kind: ServerKind) -> str:
     return f"a {kind.title} server (GET {kind.identity})"
 
 
-async def _check_tokenizer(ask: Ask, url: str, model_dir: Path) -> None:
+async def _check_tokenizer(query: Query, url: str, model_dir: Path) -> None:
     """Check that the server's tokenizer splits some texts as that of the model folder does.
 
     The server's chat template is never used: the gateway renders.
@@ -74,7 +74,7 @@ async def _check_tokenizer(ask: Ask, url: str, model_dir: Path) -> None:
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
     for text in CANARIES:
         body = {"prompt": text, "add_special_tokens": False}
-        status, answer = await ask("/tokenize", body)
+        status, answer = await query("/tokenize", body)
         ours = tokenizer.encode(text, add_special_tokens=False).ids
         if status != 200 or not isinstance(answer, dict) or answer.get("tokens") != ours:
             raise ConfigError(
@@ -83,10 +83,10 @@ async def _check_tokenizer(ask: Ask, url: str, model_dir: Path) -> None:
             )
 
 
-async def _ask(
+async def _query(
     http: HttpClient, url: str, path: str, body: Any = None, *, timeout_s: float
 ) -> tuple[int, Any]:
-    """Return the status of an answer, and its JSON, or its text if it is none."""
+    """Return the status of an answer, and its JSON, or its text if that is not JSON."""
     status, answer = await http.call(
         url,
         "GET" if body is None else "POST",

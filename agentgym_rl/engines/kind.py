@@ -1,5 +1,6 @@
-"""The contract of a kind of engine that runs use, a member of the registry `agentgym_rl.engines`
-with the name that `engine.type` has: its keys, its servers, their client, and their checks."""
+"""The contract of a kind of engine that runs use: its keys, its servers, their client, and their
+checks. A kind is a member of the registry `agentgym_rl.engines`; its name is the value of
+`engine.type`."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """The keys that the engines of a run depend on, and the requests to them of any process."""
+    """The keys on which the engines of a run, and requests to them, depend."""
 
     engine: OwnEngineConfig
     weights: WeightsConfig
@@ -41,7 +42,7 @@ class EngineSetup:
     """The key `rollout.interrupt`."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     model_dir: Path = Path()
-    """The folder of the model, for clients of servers of other projects."""
+    """The folder of the model, which clients of other projects' servers need."""
 
     @classmethod
     def of(cls, config: Config) -> EngineSetup:
@@ -60,8 +61,8 @@ class EngineSetup:
         return make_router(self.engine, interrupt=self.interrupt, on_failure=on_failure)
 
     def client(self, url: str, incarnation: int = 0, kind: str = "") -> EngineClient:
-        """Return a client that is set up for the abilities of a kind of server: `engine.type`, or
-        the `kind` of an attached one, which may be another."""
+        """Return a client for a server of the given `kind`, by default of `engine.type`; an
+        attached server may be of another kind."""
         return own_kind(kind or self.engine.type).client(url, self, incarnation=incarnation)
 
     @property
@@ -87,7 +88,7 @@ class Launch(NamedTuple):
     run_dir: Path | None = None
     """The folder of the run, if there is one."""
     journal: Path | None = None
-    """The file to which requests are logged."""
+    """The file to which requests are logged; None: they are not."""
 
     @property
     def engine(self) -> ServerEngineConfig:
@@ -116,16 +117,17 @@ class Launch(NamedTuple):
 
 
 class OwnKind(ReceiverKind):
-    """A kind of engine that runs start, and whose weights they set."""
+    """A kind of engine that a run starts, and whose weights it sets."""
 
     title: ClassVar[str]
-    """The name of the engine, or of its project, for people."""
+    """The name of the engine, or of its project, for display."""
     reward_model_command: ClassVar[str] = ""
     """The command that serves a classifier, for an error: ", such as `...`"; "": not known."""
 
     @abstractmethod
     def serve(self, launch: Launch) -> None:
-        """Serve the policy at the address until a signal ends this process, or become the server.
+        """Serve the policy at the address until a signal ends this process, or replace this process
+        by the server.
 
         Raises:
             ConfigError: it cannot serve here.
@@ -176,30 +178,30 @@ class OwnKind(ReceiverKind):
         return None
 
     def probe(self, python: str) -> Probe | None:
-        """Return whether `arl doctor` finds it in an interpreter (empty: the running one); None:
-        it needs nothing of its own."""
+        """Return whether the engine is installed in an interpreter (empty: the running one), for
+        `arl doctor`; None: it needs no package of its own."""
         return None
 
 
-Ask = Callable[..., Awaitable[tuple[int, Any]]]
-"""A function that gets a path, or sends JSON to it, and returns the status and the answer."""
+Query = Callable[..., Awaitable[tuple[int, Any]]]
+"""A function that requests a path (GET, or POST of JSON); it returns the status and the answer."""
 
 
 class Checked(NamedTuple):
-    """The properties of a server that fits."""
+    """The properties of a server that passed the check."""
 
     kind: str
     has_spans: bool
-    """A flag, true if the server reports which policy version sampled which token."""
+    """Whether the server reports the policy version that sampled each token."""
     seed: int
-    """The seed of its sampling."""
+    """The server's sampling seed."""
 
 
 class ServerKind(OwnKind):
-    """A kind of engine whose servers are another project's; they may run before the run does."""
+    """A kind of engine whose servers are another project's; they may be started before the run."""
 
     identity: ClassVar[str]
-    """The route by whose answer a server of this kind is recognized."""
+    """The route whose answer identifies a server of this kind."""
     releases: ClassVar[Releases]
     """The releases of the project that are driven here."""
     polls_staging: ClassVar[bool] = True
@@ -210,17 +212,17 @@ class ServerKind(OwnKind):
 
     @abstractmethod
     def is_own(self, status: int, answer: Any) -> bool:
-        """Return whether this is the answer of such a server at `identity`."""
+        """Return whether `answer`, with this status, is that of such a server at `identity`."""
 
     @abstractmethod
     async def check(
-        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
+        self, query: Query, url: str, setup: EngineSetup, identity: Any
     ) -> tuple[Checked, list[str]]:
         """Return the properties of the server at `url`, which answered `identity`, and the flags
         that it lacks for the setup of a run, a line each.
 
         Raises:
-            ConfigError: it is of a version that is not supported, or cannot be asked.
+            ConfigError: its version is not supported, or it cannot be queried.
         """
 
     @abstractmethod
@@ -272,7 +274,7 @@ class ServerKind(OwnKind):
 
 
 def _become(argv: list[str], env: Mapping[str, str]) -> None:
-    """Become another program: this process is the server's from here on."""
+    """Replace this process by another program, the server."""
     os.execvpe(argv[0], argv, {**os.environ, **env})
 
 

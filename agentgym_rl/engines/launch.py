@@ -3,14 +3,13 @@ environment of servers of other projects."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from agentgym_rl.cluster import ProcessSpec
 from agentgym_rl.config import OwnEngineConfig, ServerEngineConfig
-from agentgym_rl.core import ConfigError
 
+from .gpus import visible_gpus
 from .kind import kind_of
 
 DIE_WITH_PARENT = "ARL_DIE_WITH_PARENT"
@@ -75,25 +74,3 @@ def server_seed(seed: int, index: int) -> int:
     """Return the sampling seed of server `index`: servers with the same seed would sample the same
     tokens for the members of one group."""
     return (seed * _SEEDS_APART + index) % 2**31
-
-
-def visible_gpus(config: ServerEngineConfig, index: int) -> dict[str, str]:
-    """Return CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of the visible
-    ones."""
-    each = config.tensor_parallel_size
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if config.gpus:
-        gpus = [str(gpu) for gpu in config.gpus]
-    elif config.num_servers == 1 and index == 0:
-        return {}
-    elif visible is None:  # the number of GPUs is unknown here; the server will report a lack
-        gpus = [str(n) for n in range(each * (index + 1))]
-    else:
-        gpus = [gpu for gpu in visible.split(",") if gpu]
-        servers = max(config.num_servers, index + 1)  # one more server evaluates on schedule
-        if len(gpus) < each * servers:
-            raise ConfigError(
-                f"{servers} servers of engine.tensor_parallel_size {each} need "
-                f"{each * servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
-            )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}

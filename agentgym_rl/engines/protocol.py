@@ -122,7 +122,7 @@ class Choice(Struct, kw_only=True):
 
     Spans index the complete output, also in a streamed chunk. `decode_times` has one entry per
     token of this chunk: CLOCK_MONOTONIC seconds at the end of the token's decode step.
-    `sampling_mask` has the ids that each token was drawn from (the embedded engine: for requests
+    `sampling_mask` has the ids from which each token was drawn (the embedded engine: for requests
     with `top_p`, `top_k` or `min_p`). `routed_experts` are the experts of prompt and output, all
     but the last token (`experts_text`), with the finish_reason. Servers may need a flag for each.
     """

@@ -84,8 +84,8 @@ class ScriptedEngine(Engine):
     `journal` has an entry per request, in order of arrival, with its exact prompt and "sampled"
     tokens. Replies longer than `max_tokens` are cut and finish with "length". With
     `versions_at_end`, versions come only on the last delta, as from some servers; without
-    `has_spans`, none come at all. With `has_support`, its script gives the `support` of requests
-    that are truncated.
+    `has_spans`, none come at all. With `has_support`, the script gives the `support` of requests
+    with truncated sampling.
     """
 
     def __init__(

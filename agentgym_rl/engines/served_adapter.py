@@ -22,8 +22,8 @@ PEFT_TENSORS = "adapter_model.safetensors"
 """The file of an adapter's tensors, under these names."""
 
 EMPTY_ADAPTER = "empty-adapter"
-"""The beginning of the names of folders with the first adapter of a server, which changes
-nothing."""
+"""The beginning of the names of folders with the initial adapter of a server, which has no
+effect."""
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """The layers of a model folder that a server may keep in one, joined along the first axis."""
 
@@ -36,7 +36,7 @@ def joined_with(layer: str) -> list[str]:
 
 
 def write_peft_settings(folder: Path, layers: Iterable[str], *, rank: int, alpha: float) -> None:
-    """Write peft's file beside the tensors of an adapter of some layers.
+    """Write peft's settings file for an adapter of some layers into its folder.
 
     Raises:
         OSError: it cannot be written.
@@ -73,8 +73,8 @@ def adapted_layers(heads: Heads, lora: LoraConfig, model_dir: Path) -> list[str]
 
 
 def empty_adapter(model_dir: Path, lora: LoraConfig, parent: Path) -> Path:
-    """Write an adapter that changes nothing, in peft's format, to a folder in `parent`; return the
-    folder. A server answers requests for an adapter only if it has one.
+    """Write an adapter that has no effect, in peft's format, to a folder in `parent`; return the
+    folder. A server answers requests for an adapter only if it was started with one.
 
     Raises:
         ConfigError: the model has no linear layer of the configured names, or is not readable.

@@ -101,7 +101,7 @@ class Fleet(Supervisor[Server], Publications):
             first_index=first_index,
         )
         self.make_server = partial(make_server, setup, config_file, processes, model_dir=model_dir)
-        """The maker of servers that join later (elastic.py)."""
+        """The function that makes servers that join later (elastic.py)."""
         router = setup.router(lambda name, error: self.suspect(name))
         Publications.__init__(
             self, router, servers, turns=turns, version=version, incarnation=incarnation

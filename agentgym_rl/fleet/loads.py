@@ -1,4 +1,4 @@
-"""The load of the engines of a run, as they report it on /metrics."""
+"""The load of a run's engines, which they report on /metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNT_EVERY_S = 2.0
 
 
 class EngineLoads:
-    """A reader of the load of the engines in service; its totals continue across restarts."""
+    """A reader of the load of the engines in service; its totals continue when engines restart."""
 
     def __init__(self, engines: Callable[[], Mapping[str, EngineClient]]) -> None:
         """Set up the reader. `engines` returns the engines in service now, by name."""
@@ -27,7 +27,7 @@ class EngineLoads:
 
     async def read(self) -> EngineLoad | None:
         """Return the load of all engines together; None if there is none or one does not answer."""
-        measured = await self._ask()
+        measured = await self._query()
         if not measured:
             return None
         for name, measures in measured.items():
@@ -50,24 +50,24 @@ class EngineLoads:
                 numbers["engine/reused_tokens"] = load.reused
             await asyncio.sleep(_COUNT_EVERY_S)
 
-    async def _ask(self) -> dict[str, dict[Measure, float]]:
+    async def _query(self) -> dict[str, dict[Measure, float]]:
         """Return the measures of each engine, by its name; {} if one does not answer."""
-        asked: dict[str, asyncio.Task[dict[Measure, float]]] = {}
+        queries: dict[str, asyncio.Task[dict[Measure, float]]] = {}
         try:
             async with asyncio.timeout(_TIMEOUT_S), asyncio.TaskGroup() as tasks:
                 for name, engine in self._engines().items():
-                    asked[name] = tasks.create_task(engine.measures(), name=f"load of {name}")
+                    queries[name] = tasks.create_task(engine.measures(), name=f"load of {name}")
         except* (EngineError, TimeoutError) as group:
-            log.debug("an engine does not say how busy it is: %r", group.exceptions[0])
-            asked.clear()
-        return {name: task.result() for name, task in asked.items()}
+            log.debug("an engine does not report its load: %r", group.exceptions[0])
+            queries.clear()
+        return {name: task.result() for name, task in queries.items()}
 
     def _count(self, engine: str, measures: Mapping[Measure, float]) -> None:
         """Add what an engine has counted since the last time to the totals."""
         for key in self._total:
             now = measures[key]
             before = self._counted.get((engine, key), now)
-            again = now < before  # the engine restarted its count at 0
+            again = now < before  # the engine was restarted, and counts from 0 again
             self._total[key] += now - (0.0 if again else before)
             self._counted[engine, key] = now
 

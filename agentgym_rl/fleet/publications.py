@@ -21,7 +21,7 @@ _RESUME_TIMEOUT_S = 3.0
 
 
 class Publications:
-    """The servers of a fleet, in or out of service, and the versions that they get."""
+    """The servers of a fleet, in or out of service, and the publications of versions to them."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Publications:
         self.servers = {server.name: server for server in servers}
         self.version, self.incarnation = version, incarnation
         self.waiting: set[str] = set()
-        """The servers that answer, and that only the next publication can bring up to date."""
+        """The servers that answer, but need the next publication to get the current version."""
         self.membership = asyncio.Lock()
         """The lock held by a publication from begin to end, and by a server while it joins."""
         self._publishing = False
         self._begun: frozenset[str] = frozenset()
         """The lives of the servers that get the version of the publication that began last."""
         self._publishers = incarnation
-        """The incarnation of the trainer ranks; engines get it with their next publication."""
+        """The incarnation of the trainer ranks; engines adopt it with their next publication."""
         self.router = router
         self.mirrors = Mirrors()
         """The mirrors of the router in other processes that send requests to the same engines."""
@@ -59,13 +59,14 @@ class Publications:
         return bool(self.waiting) and not self._publishing
 
     async def begin_publication(self, version: int) -> dict[str, str]:
-        """Begin a publication; return the URLs of the engines that get `version`, by name.
+        """Begin a publication; return the URLs, by name, of the engines to which to publish
+        `version`.
 
         Returns {} while there is no engine. A name identifies one life of a server: a restarted
         server has another name, so that it is not mistaken for its predecessor. No server joins
         from here to `end_publication`. Waits up to 10 s for a server that is joining.
         """
-        asked_by = self._publishers
+        publishers = self._publishers
         self.turns.let_go()
         if not self._publishing:
             try:
@@ -73,21 +74,21 @@ class Publications:
                     await self.membership.acquire()
             except TimeoutError:
                 return {}
-            if asked_by != self._publishers:  # the caller has been replaced
+            if publishers != self._publishers:  # the caller has been replaced
                 self.membership.release()
                 return {}
             self._publishing = True
-            if asked_by != self.incarnation:
+            if publishers != self.incarnation:
                 self.router.renew_salts()
         present = {*self.router.serving, *self.waiting}
         targets = [name for name in self.servers if name in present]
         if targets:
             self.router.begin_update(version)
             await self.mirrors.all_know()
-            if asked_by != self._publishers:  # given up meanwhile
+            if publishers != self._publishers:  # given up meanwhile
                 return {}
             await self.turns.begin_publication([self.servers[name] for name in targets])
-            if asked_by != self._publishers:  # given up meanwhile
+            if publishers != self._publishers:  # given up meanwhile
                 return {}
             answering = {server.name for server in self._answering()}
             targets = [name for name in targets if name in answering]
@@ -137,11 +138,11 @@ class Publications:
             await alive[life].retire(failed[life])
 
     async def replace_publishers(self, incarnation: int) -> None:
-        """Replace the lost trainer ranks: new ranks publish from now on, as `incarnation`.
+        """Replace the lost trainer ranks by new ones, which publish from now on as `incarnation`.
 
         An unfinished publication is given up: its engines continue with their old or new version
-        (tokens record which), and each gets the version of the next publication. An engine with
-        parts of both is not resumed, and leaves service.
+        (tokens record which), until the next publication. An engine with parts of both versions is
+        not resumed, and leaves service.
         """
         self._publishers = incarnation
         self.turns.give_up_publication()
@@ -156,9 +157,9 @@ class Publications:
             self._release()
 
     async def _resume(self, server: Server) -> None:
-        """Resume a server that lost ranks may have paused; a server that does not answer, or that
-        they were writing to, is ended. A sleeping engine stays asleep until the next publication,
-        and so does one paused that waits for it with weights of no version."""
+        """Resume a server that lost ranks may have paused; end a server that does not answer, or
+        whose weights they were writing. A sleeping engine stays asleep until the next publication;
+        an engine whose weights belong to no version stays paused until then."""
         engine = server.engine
         if engine.asleep:
             return

@@ -162,7 +162,9 @@ class AttachedServer(Server):
 
     async def ready(self) -> None:
         start = reported = time.monotonic()
-        async with health_of(f"{self.url}/v1/models") as health:  # whichever kind it is
+        async with health_of(
+            f"{self.url}/v1/models"
+        ) as health:  # its kind need not be that of engine.type
             while problem := await health.ask():
                 now = time.monotonic()
                 if now - start > self._timeout_s:

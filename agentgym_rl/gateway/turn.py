@@ -137,8 +137,8 @@ class Turn(Reply):
                     )
         except RequestRefused as error:
             # An engine that refuses a request with a grammar refuses the grammar, which is made of
-            # the client's schemas, so the client must be told. Some engines need one cut for
-            # another, to report what they drew from (`no_support`).
+            # the client's schemas, so the error is sent to the client. Some engines need one
+            # truncation for another, to report the tokens from which they drew (`no_support`).
             form, cut = self.request.form, self._sampling.truncated_by
             if form is None and not cut:
                 raise

@@ -9,14 +9,10 @@ if TYPE_CHECKING:
     from .config_checks import check_parts as check_parts
     from .config_checks import check_policy as check_policy
     from .config_checks import check_port as check_port
-    from .draws import Draws as Draws
-    from .draws import DrawsKind as DrawsKind
-    from .draws import draws_of as draws_of
     from .endpoints import EndpointKind as EndpointKind
     from .endpoints import endpoint_kind as endpoint_kind
     from .episode import EpisodeEnv as EpisodeEnv
     from .episode import Player as Player
-    from .episode import play_with_retries as play_with_retries
     from .factory import env_spec as env_spec
     from .factory import make_player as make_player
     from .factory import policy_gateway as policy_gateway
@@ -36,7 +32,11 @@ if TYPE_CHECKING:
     from .producer import play_member as play_member
     from .prompt_lengths import check_prompts as check_prompts
     from .recorder import Recorder as Recorder
+    from .retries import play_with_retries as play_with_retries
     from .rollout import Rollout as Rollout
+    from .task_choice import Draws as Draws
+    from .task_choice import DrawsKind as DrawsKind
+    from .task_choice import draws_of as draws_of
     from .throughput import Meter as Meter
     from .throughput import Pace as Pace
     from .throughput import SandboxPace as SandboxPace

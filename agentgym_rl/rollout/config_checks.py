@@ -28,10 +28,10 @@ from agentgym_rl.models import model_folder
 from agentgym_rl.runtime import check_eight_bits
 from agentgym_rl.runtime.imports import check_findable
 
-from .draws import draws_kind
 from .factory import env_spec, specimen
 from .groups import GroupRewarder, accept_filter
 from .players import player_kind
+from .task_choice import draws_kind
 
 _PROBE_S = 60.0
 SEED_LIMIT = 2**63

@@ -41,8 +41,6 @@ MAX_VERDICT = 1000
 CLOSE_TIMEOUT_S = 5.0
 HURRIED_CLOSE_S = 1.0
 """The time limit for an environment to close after its episode was cancelled."""
-RETRY_AFTER_S = 0.2
-"""The pause before the first retry; doubled for each further retry."""
 
 UNPAID = "unpaid_turn_rewards"
 """The metric of an episode that counts its turn rewards for which there was no turn."""
@@ -384,32 +382,6 @@ class Player:
         session.main_tools = [str(t.get("function", {}).get("name")) for t in env.tools]
         client = self.clients.for_session(session)
         await self.make_agent().run(env, client, model=self.model_name, task=task)
-
-
-async def play_with_retries(
-    player: Player,
-    task: Task,
-    *,
-    episode_id: str,
-    group_id: str,
-    sampling: SessionSampling,
-    max_retries: int,
-) -> Trajectory:
-    """Play `task`, and again while infrastructure fails, at most 1 + `max_retries` times."""
-    attempt = 0
-    while True:
-        trajectory = await player.play(
-            task, episode_id=episode_id, group_id=group_id, sampling=sampling
-        )
-        if trajectory.outcome is not Outcome.INFRA_ERROR or attempt == max_retries:
-            return trajectory
-        player.warnings.warn(
-            "episode %s is played again: %s", episode_id, trajectory.error, why=trajectory.error
-        )
-        await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
-        with contextlib.suppress(InfraError):  # the next attempt then fails with it
-            await player.wait_ready()
-        attempt += 1
 
 
 class _Deadline(Exception):

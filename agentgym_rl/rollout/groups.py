@@ -44,8 +44,8 @@ from agentgym_rl.storage import EpisodeLog, Recovered
 from agentgym_rl.storage.recovery import NOTHING
 
 from .additions import Addition
-from .draws import Draws
-from .episode import RETRY_AFTER_S
+from .retries import RETRY_AFTER_S
+from .task_choice import Draws
 
 log = logging.getLogger(__name__)
 

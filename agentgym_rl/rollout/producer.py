@@ -20,9 +20,10 @@ from agentgym_rl.core import ConfigError, Task, TaskSource, Trajectory, derived_
 from agentgym_rl.gateway import SessionSampling
 from agentgym_rl.gym.data import Epochs, without_end
 
-from .draws import Draws, draws_kind
-from .episode import Player, play_with_retries
+from .episode import Player
 from .groups import OpenGroup, OpenGroups
+from .retries import play_with_retries
+from .task_choice import Draws, draws_kind
 
 _DRAWING = ThreadPoolExecutor(1, thread_name_prefix="draw tasks")
 """The thread that reads all tasks of this process: sources may share state between reads, and a

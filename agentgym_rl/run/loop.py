@@ -2,11 +2,12 @@
 
     buffer ─► groups ─► ranks train ─► engines get the version ─► the run's log has the batch
 
-A batch is in the log before ranks get it, and its report is in the log before the next one. So
-each batch trains exactly once, whoever dies: after a loss of ranks, or a crash of this process, the
-loop goes on from their checkpoint, and takes the batches that are in the log again as they were.
+A batch is in the log before ranks get it, and its report is in the log before the next one. So each
+batch trains exactly once, even if a process dies: after a loss of ranks, or a crash of this
+process, the loop continues from the newest checkpoint, and trains the batches in the log again,
+unchanged.
 
-What is under way is in one place: the task of the loop's present life. A loss of ranks ends it
+All work in progress belongs to one task, the loop's present life. A loss of ranks ends this task
 (`interrupt`), except within a lease or a record, and the next life begins with other ranks.
 """
 
@@ -39,8 +40,8 @@ log = logging.getLogger(__name__)
 class Loop:
     """The training loop of a run, whose state is in `controller`. Call `run` once.
 
-    `weights`: how versions are published. `restart_s`: the time of an engine that has to be
-    restarted before it can get one.
+    `weights`: the settings of publications. `restart_s`: the time to restart an engine before it
+    can load a version.
     """
 
     def __init__(
@@ -60,12 +61,12 @@ class Loop:
         """The lock held while a batch is leased or recorded, which an interruption waits for."""
         self._life: asyncio.Task[None] | None = None
         self._others = asyncio.Event()
-        """The event of other ranks, with which a new life begins."""
-        self._saving: asyncio.Task[None] | None = None
+        """The event that other ranks are ready for a new life."""
+        self._saving: asyncio.Task[RanksFailed | None] | None = None
         """The completion of the last checkpoint."""
 
     async def run(self) -> None:
-        """Train every batch, with the ranks of one life after the other, until cancelled."""
+        """Train every batch, with the ranks of one life after another, until cancelled."""
         while True:
             async with together() as tasks:
                 self._life = tasks.create_task(self._live(), name="batches")
@@ -73,8 +74,8 @@ class Loop:
             self._others.clear()
 
     async def _live(self) -> None:
-        """Train what is left with the present ranks. A loss of theirs is only reported: whoever
-        started them decides, and calls `interrupt` and `regroup`."""
+        """Train the remaining batches with the present ranks. If they are lost, only report it: the
+        code that started them decides, and calls `interrupt` and `regroup`."""
         run = self._run
         try:
             async with together() as beside:
@@ -109,7 +110,7 @@ class Loop:
 
     # ------------------------------------------------------------------ a batch
     async def _batch(self, step: int) -> Batch:
-        """Return batch `step` once it is complete, in the log, and the ranks may have it."""
+        """Return batch `step` once it is complete and in the log, and the ranks may receive it."""
         run, groups, is_new = self._run, None, True
         while groups is None:
             await self._until_complete(step)
@@ -224,34 +225,40 @@ class Loop:
         others = dict(await self._ranks.checkpoint(batch.step + 1))
         return with_intervals(report, others.pop("trainer-0", ()), others)
 
-    async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Complete the checkpoint of the first `step` batches, all of which the log has. This runs
-        beside the next batches: a loss of the ranks must not end their lease or record."""
+    async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> RanksFailed | None:
+        """Complete the checkpoint of the first `step` batches, all of which the log has.
+
+        A loss of the ranks is reported at once, and returned: raised here, it would also end a
+        lease or a record that is under way.
+        """
         try:
-            folder: Path | None = await self._ranks.complete(metrics)
+            folder = await self._ranks.complete(metrics)
         except RanksFailed as error:
             self._ranks.lost(error)
-            return await self._end_life()  # ends this task too
+            return error
         if folder is not None:
             await self._run.episodes.checkpointed(step, str(folder))
+        return None
 
     async def _saved(self) -> None:
         """Wait until the last checkpoint is complete, and in the log.
 
         Raises:
-            RanksFailed: that takes too long.
+            RanksFailed: the ranks were lost before, or that takes too long.
         """
         if self._saving is None:
             return
         limit_s = self._run.trainer.finish_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._saving
+                failure = await self._saving
         except TimeoutError as error:
             raise RanksFailed(
                 f"the last checkpoint was not complete within {limit_s:g} s "
                 "(trainer.finish_timeout_s)"
             ) from error
+        if failure is not None:
+            raise failure
 
     async def _finish(self) -> None:
         """Let the ranks write the last checkpoint and the export, and end. Unless engines read
@@ -272,20 +279,15 @@ class Loop:
 
     # ------------------------------------------------------------------ other ranks
     async def interrupt(self) -> None:
-        """End what is under way with the present ranks, which are lost."""
-        await self._end_life()
+        """End the work in progress with the present ranks, which are lost."""
         if self._life is not None:
+            async with self._turn:
+                self._life.cancel()
             await asyncio.wait([self._life])
         self._run.trainer_ready = False
 
-    async def _end_life(self) -> None:
-        """Cancel the present life, once no batch is being leased or recorded."""
-        async with self._turn:
-            if self._life is not None:
-                self._life.cancel()
-
     async def regroup(self, step: int, checkpoint: Path | None) -> int:
-        """Go on with other ranks, after `interrupt`; return their incarnation.
+        """Continue with other ranks, after `interrupt`; return their incarnation.
 
         The new ranks start from `checkpoint`, after the first `step` batches. All batches in the
         log from `step` on are handed out again; published versions stay published.

@@ -147,7 +147,7 @@ def _weights_folder(opened: Opened) -> WeightsFolder:
     """Return a folder with room for the versions that are kept, the one being written, and the one
     being evaluated: the configured folder, or one that every process of the run can reach."""
     config, run_dir = opened.config, opened.run_dir
-    # in memory, or where every node of a cluster sees it
+    # in memory, or where every node of a cluster can read it
     root = None if config.cluster.kind.here else run_dir
     versions = 1 + config.weights.num_published + config.eval.scheduled
     version_bytes = weights_size(opened.model_dir) * _FLOAT32_OVER_BFLOAT16
@@ -159,7 +159,7 @@ def _weights_folder(opened: Opened) -> WeightsFolder:
 
 
 class _Log:
-    """The files of a run that are written while it runs, and what it goes on from."""
+    """The files of a run that are written while it runs, and the state from which it continues."""
 
     def __init__(self, stack: AsyncExitStack, opened: Opened, checkpoint: Path | None) -> None:
         run_dir, num_ranks = opened.run_dir, opened.config.trainer.num_ranks
@@ -173,7 +173,7 @@ class _Log:
 
 
 class _Shown:
-    """The receiver of a run's events: its progress, trackers, and the watch for trouble."""
+    """The receiver of a run's events: its progress, its trackers, and the warnings."""
 
     def __init__(self, progress: Progress, trackers: Trackers) -> None:
         self.progress, self._trackers, self._trouble = progress, trackers, MetricWarnings()
@@ -267,7 +267,7 @@ def _connected(
 def _controller(
     opened: Opened, log: _Log, fleet: Fleet, evaluations: EvalQueue, shown: _Shown
 ) -> Controller:
-    """Return the controller with its buffer, in the state that the run goes on from."""
+    """Return the controller with its buffer, in the state from which the run continues."""
     config, recovered = opened.config, log.recovered
     total = config.steps * config.rollout.groups_per_batch
     buffer = Buffer(config.rollout, total_groups=total, log=log.episodes)

@@ -1,9 +1,10 @@
-"""The contracts of what extensions bring to a run: producers of its groups, and preparations.
+"""The contracts of the parts that extensions add to a run: producers of its groups, and
+preparations.
 
 A producer plays the groups that train: this process does, unless a registered kind
 (`agentgym_rl.producers`) takes the configuration. A preparation (`agentgym_rl.preparations`) works
-on the model before training begins. Modules of both are imported in each run, so they import what
-is slow only when they are used.
+on the model before training begins. Modules of both are imported in each run, so they import slow
+modules only when they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Forked:
 
     count: int = 0
     imports: Sequence[str] = ()
-    """The modules that they are forked from."""
+    """The modules that are imported before they are forked."""
 
 
 class ProducerKind(ABC):
@@ -93,7 +94,7 @@ def producer_kind(config: Config) -> ProducerKind:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A run whose folder is there, before anything is started in it."""
+    """A run whose folder exists, before anything is started in it."""
 
     config: Config
     model_dir: Path

@@ -1,5 +1,5 @@
-"""The record of trained batches: their metrics, and the order in which log, files and buffer get
-them."""
+"""The record of trained batches: their metrics, and the order in which they are recorded in log,
+files and buffer."""
 
 from __future__ import annotations
 

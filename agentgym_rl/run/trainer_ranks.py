@@ -1,7 +1,8 @@
 """The trainer's ranks as a group: lost together, and restarted together.
 
-The weights of the current step are lost with any rank, and the other ranks wait for it in vain. So
-all ranks are ended, and as many start with the newest checkpoint, while engines and rollout go on:
+The weights of the current step are lost with any rank, and the other ranks would wait for it
+forever. So all ranks are ended, and as many start with the newest checkpoint, while engines and
+rollout continue:
 
     batches of the checkpoint ─► up to the published version   trained again from the log, as they
                                                                were; reported, and not published
@@ -41,8 +42,9 @@ log = logging.getLogger(__name__)
 
 _NO_ROOM = [os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 """The errors in the trainer's log after which a restart is useless: nothing can be written."""
-_LAST_WORDS_S = 5.0
-"""The time of a rank to end after a command of its failed: its log has the cause."""
+_EXIT_TIMEOUT_S = 5.0
+"""The time, in seconds, for a rank to end after one of its commands failed: its log has the
+cause."""
 
 
 async def try_model(
@@ -198,7 +200,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             run_dir=self.run_dir,
             weights_dir=self.weights_dir,
             controller_url=self._url,
-            rendezvous=f"tcp://{host}:{port}",
+            rendezvous=f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}",
             token=self.ranks.token,
             incarnation=incarnation,
             resume=checkpoint,
@@ -231,13 +233,13 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             raise died
 
     async def _watch_calls(self) -> None:
-        """Raise an error after a command that failed, if no rank has ended by it."""
+        """Raise an error after a failed command, if no rank has ended because of it."""
         await self.ranks.failed.wait()
-        await asyncio.sleep(_LAST_WORDS_S)
+        await asyncio.sleep(_EXIT_TIMEOUT_S)
         raise ProcessDied(self.ranks.failure)
 
     async def _watch_limits(self) -> None:
-        """Raise an error if ranks run, but make no progress, while loading the model or later."""
+        """Raise an error if ranks run without progress, while loading the model or later."""
         if self.restarts:
             try:
                 await self.ready()
@@ -250,7 +252,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             self._was_ready |= self._is_ready
             if silent_s > limit_s and self._is_ready and not self._is_finishing:
                 raise ProcessDied(
-                    f"the trainer runs, but no rank has sent a request or a report for "
+                    f"the trainer runs, but no rank has answered or finished a pass for "
                     f"{silent_s:.0f} s (trainer.stall_timeout_s)"
                 )
 
@@ -288,6 +290,6 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         incarnation = await self.loop.regroup(step, checkpoint)
         await self.fleet.replace_publishers(incarnation)
         self.evaluations.replace_publishers(incarnation)
-        # When the last version is evaluated, no process asks for weights any more.
+        # When the last version is evaluated, no process needs weights any more.
         served = self.controller.version + self._is_finishing
         await self._start(checkpoint, incarnation=incarnation, served=served)

@@ -48,7 +48,8 @@ class TrainingRun(ABC):
 
     config: Config
     tasks: Callable[[], TaskSource | None]
-    """The maker of the training tasks; it returns None if other programs bring their own."""
+    """The function that makes the training tasks; it returns None if other programs have their
+    own."""
     run_dir: Path
     config_file: Path
     processes: Processes
@@ -189,5 +190,5 @@ class LivePart:
 
     @contextlib.contextmanager
     def reachable(self, url: str) -> Iterator[None]:
-        """Hold a context while the run is reached at `url`."""
+        """Return a context that is open while the run can be reached at `url`."""
         yield

@@ -100,8 +100,9 @@ def bearer(request: Request) -> str:
 
 
 def is_secret(given: str, secret: str) -> bool:
-    """Return whether `given` is the secret, in a time that does not depend on it."""
-    return hmac.compare_digest(given.encode(), secret.encode())
+    """Return whether `given` is the secret, in a time that does not depend on it. An empty secret
+    is nobody's: otherwise a server that lacks its own would serve all who send none."""
+    return bool(secret) and hmac.compare_digest(given.encode(), secret.encode())
 
 
 def json_response(content: object, status: int = 200) -> Response:

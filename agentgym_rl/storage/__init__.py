@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .evaluations import EvalRecord as EvalRecord
     from .evaluations import EvalRecords as EvalRecords
     from .metrics import MetricsFile as MetricsFile
-    from .phases import COMPUTE_PHASES as COMPUTE_PHASES
+    from .overlap import COMPUTE_PHASES as COMPUTE_PHASES
     from .phases import PhasesFile as PhasesFile
     from .phases import StepPhases as StepPhases
     from .phases import read_phases as read_phases

@@ -1,13 +1,15 @@
-"""The commands of a rank, over HTTP: a thread answers the requests, the main thread does the work.
+"""The server of a rank's commands, over HTTP: a thread answers the requests, the main thread does
+the work.
 
     POST /train       a BatchShard                          a StepReport
     POST /publish     {"version", "engines", "timeout_s"}   a Published (rank 0)
     POST /checkpoint  {"step"}                              [(phase, start, end)]
     POST /complete    {"metrics"}                           the checkpoint's folder, or "" (rank 0)
     POST /export, /stop
+    POST /here        which does nothing: the controller can reach this rank
 
 Bodies are msgpack, and an answer is `controller.ranks.answer`. It begins at once: while the command
-runs, a byte every few seconds says whether the rank has finished a pass since the last one.
+runs, a byte every few seconds shows whether the rank has finished a pass since the last one.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ Do = Callable[[bytes], object]
 
 
 class Final(TrainerError):
-    """The failure of a command that other ranks would not do better."""
+    """The failure of a command that would fail on other ranks, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class _Command:
 
 
 class Controller:
-    """The run's controller at `url`, which knows its ranks by the secret `token`."""
+    """The run's controller at `url`, which recognizes its ranks by the secret `token`."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.token = url, token
@@ -89,7 +91,10 @@ class Controller:
                 *(self.url, "POST", path), body=body, headers=headers, timeout_s=_CALL_TIMEOUT_S
             )
         except OSError as error:
-            raise TrainerError(f"{what}: {type(error).__name__}: {error}") from error
+            raise TrainerError(
+                f"{what}: {type(error).__name__}: {error} (the run has ended, or this host cannot "
+                "reach it)"
+            ) from error
         if status != 200:
             raise TrainerError(f"{what}: HTTP {status}: {reply[:500].decode(errors='replace')}")
 
@@ -109,7 +114,8 @@ class RankServer(Api):
         begins the one command that is done beside the others."""
         names = ("train", "publish", "checkpoint", "export", "stop")
         routes = {f"POST /{name}": self._queued for name in names}
-        super().__init__({**routes, "POST /complete": self._beside}, statuses={ValueError: 400})
+        routes |= {"POST /complete": self._beside, "POST /here": self._here}
+        super().__init__(routes, statuses={ValueError: 400})
         self.idle_since_s = time.monotonic()
         """The time at which the last command ended."""
         self._controller, self._passes, self._complete = controller, passes, complete
@@ -135,7 +141,7 @@ class RankServer(Api):
         finally:
             for loop, over in loops:
                 loop.call_soon_threadsafe(over.set)
-            ended.exception()  # when the last answer is on its way
+            ended.exception()  # wait until the last answer is sent
 
     def run(self, commands: Mapping[str, Do]) -> None:
         """Do commands by name, one after the other, until "stop".
@@ -165,6 +171,9 @@ class RankServer(Api):
     def check(self, request: Request) -> None:
         if not is_secret(bearer(request), self._controller.token):
             raise HTTPException(401, "unknown token")
+
+    async def _here(self, request: Request) -> Response:
+        return Response(answer(), media_type=MSGPACK)
 
     async def _queued(self, request: Request) -> Response:
         body = await read_body(request.receive, limit_bytes=_BODY_BYTES)

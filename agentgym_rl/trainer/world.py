@@ -4,6 +4,7 @@ and the few messages between them."""
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from agentgym_rl.algo import Moments
 from agentgym_rl.core import ConfigError, TrainerError
+from agentgym_rl.weights import own_address
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 LOOPBACK = "lo"
@@ -32,18 +35,26 @@ def interface_to(rendezvous: str) -> str:
     interface matches.
 
     Raises:
-        OSError: there is no route to the host.
+        WeightsError: there is no route to the host.
     """
     host = urlsplit(rendezvous).hostname if rendezvous.startswith("tcp://") else None
     if not host:
         return LOOPBACK
+    own = own_address([rendezvous])
+    if ":" in own:
+        return _ipv6_interfaces().get(own, LOOPBACK)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing
-        own = probe.getsockname()[0]
         for _, name in socket.if_nameindex():
             if _address(probe, name) == own:
                 return name
     return LOOPBACK
+
+
+def _ipv6_interfaces() -> dict[str, str]:
+    """Return the names of interfaces by their addresses of IPv6."""
+    lines = Path("/proc/net/if_inet6").read_text(encoding="utf-8").splitlines()
+    rows = [line.split() for line in lines]
+    return {str(ipaddress.IPv6Address(int(row[0], 16))): row[-1] for row in rows}
 
 
 def _address(probe: socket.socket, name: str) -> str:

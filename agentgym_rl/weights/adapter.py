@@ -1,4 +1,4 @@
-"""A policy version that is a LoRA adapter, and the weights that it makes of its base.
+"""A policy version that is a LoRA adapter, and its merge into the base weights.
 
 The tensors of an adapter have peft's names. Two more numbers are stored: the scaling of each pair's
 product, and a checksum of the base on which the adapter was trained. The only heavy packages

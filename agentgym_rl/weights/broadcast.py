@@ -1,8 +1,8 @@
 """A broadcast of tensors from one process to many over sockets, in a separate gloo group.
 
 Rank 0 is the trainer, every other rank a worker of an engine. The group is made without
-`init_process_group`, so it neither needs nor changes the default group of either side. Only torch
-is imported here.
+`init_process_group`, so it neither needs nor changes the default group of either side. The only
+heavy package imported here is torch.
 """
 
 from __future__ import annotations

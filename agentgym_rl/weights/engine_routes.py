@@ -90,7 +90,7 @@ class RemoteEngine:
     def stage_tensors(
         self, *, version: Prepared, way: str, address: str, interrupt: Interrupt, deadline: float
     ) -> None:
-        """Prepare to get the tensors of a version in a pause, by `way`."""
+        """Prepare the engine to receive the tensors of a version by `way`, during a pause."""
         raise WeightsError(
             f"{self}: takes no tensors in a pause, and weights.transport {way!r} is set up for "
             "servers that do; use 'shm' or 'gloo' for several kinds of servers in one run"
@@ -100,7 +100,7 @@ class RemoteEngine:
         """Begin an update; drop an unfinished earlier one first."""
         try:
             self.post("/start_weight_update", {}, deadline=deadline)
-        except EngineHttpError:  # an update may be under way already
+        except EngineHttpError:  # an update may be in progress already
             self.discard(deadline=deadline)
             self.post("/start_weight_update", {}, deadline=deadline)
 

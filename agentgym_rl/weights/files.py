@@ -403,7 +403,7 @@ F = TypeVar("F", bound=Form)
 
 class Prepared:
     """A version, by its file or its tensors, on its way to engines of any kind; `model_dir` is the
-    folder of the model that the version is of."""
+    folder of the model to which the version belongs."""
 
     def __init__(self, source: Path | Mapping[str, Tensor], model_dir: Path | None) -> None:
         self.source = source

@@ -21,8 +21,8 @@ from .transport import Publication, Transport, own_address, rank_offsets, stage_
 _log = logging.getLogger(__name__)
 
 _MEETING_TIMEOUT_S = 10.0
-"""The longest time, in seconds, until all members have joined the group: they have been requested
-to before the trainer waits."""
+"""The longest time, in seconds, until all members have joined the group: the requests to join are
+sent before the trainer waits."""
 
 
 class Broadcasts(Transport):
@@ -34,8 +34,8 @@ class Broadcasts(Transport):
     already have, from the previous version, are not sent. `timeout_s` limits the meeting and the
     broadcast, as measured by the workers.
 
-    An engine that joins no group has one of its own, and gets the version in its own pause; for
-    that `model_dir`, the model's folder, is needed.
+    An engine that joins no common group has a separate one, and receives the version in its own
+    pause; for that `model_dir`, the model's folder, is needed.
     """
 
     def __init__(self, *, timeout_s: float, model_dir: Path | None = None):

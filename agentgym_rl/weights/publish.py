@@ -52,8 +52,8 @@ class Publisher:
     may_sleep: bool = False
     """Whether engines may be asleep, with only their weights awake, and stay asleep."""
     recognize: Recognize = as_it_is
-    """The function that finds the client of an engine whose kind is not known yet; by default, all
-    have the usual routes."""
+    """The function that returns the client of an engine whose kind is not known yet; by default,
+    all have the usual routes."""
     known: dict[str, RemoteEngine] = field(default_factory=dict)
     """The engines of the last publication, by name."""
 

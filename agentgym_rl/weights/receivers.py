@@ -57,7 +57,7 @@ def receiver_kind(type: str) -> ReceiverKind:
 
 
 def recognized(engine: RemoteEngine, deadline: float) -> RemoteEngine:
-    """Query a server for its kind, which need not be that of `engine.type`; return its client.
+    """Query the kind of a server, which need not be that of `engine.type`; return its client.
 
     Raises:
         WeightsError: it does not answer.

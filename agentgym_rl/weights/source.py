@@ -1,7 +1,7 @@
 """The loading of a model from its folder, completely or not at all, and its tensors under the names
 that the folder has.
 
-transformers may rename and join tensors as it loads them (experts of a layer become one tensor).
+transformers may rename and merge tensors when it loads them (experts of a layer become one tensor).
 The readers of a version or an export, such as servers, expect the folder's tensors.
 """
 

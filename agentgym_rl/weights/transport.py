@@ -159,9 +159,9 @@ class Transport(ABC):
 
 
 class SharedFiles(Transport):
-    """A transport by the files of a version in `folder` (see files.py), which has at most `keep`
-    versions (at least two while one is written); the folder's creator removes them at the end.
-    Some engines check a version against the model in `model_dir`."""
+    """The transport `shm`: the files of a version in `folder` (see files.py), which has at most
+    `keep` versions (at least two while one is written); the folder's creator removes them at the
+    end. Some engines check a version against the model in `model_dir`."""
 
     def __init__(
         self, folder: Path, *, model_dir: Path | None = None, keep: int = 2, incarnation: int = 0
@@ -225,9 +225,9 @@ class SharedFiles(Transport):
 
 
 class InPauses(Transport):
-    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no group:
-    each gets the version in its own pause, in a broadcast between GPUs or in the requests
-    themselves."""
+    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no common
+    group: each receives the version in its own pause, by a broadcast between GPUs or by handles of
+    GPU memory in requests."""
 
     def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path | None):
         self._way: Literal["nccl", "ipc"] = way
@@ -283,11 +283,18 @@ def own_address(urls: Iterable[str]) -> str:
     own = "127.0.0.1"
     for url in urls:
         try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((urlsplit(url).hostname or "", 9))  # sends nothing
-                own = probe.getsockname()[0]
+            own = _own_address_to(urlsplit(url).hostname or "")
         except OSError as error:
             raise WeightsError(f"{url}: no way there from this host: {error}") from error
         if not ipaddress.ip_address(own).is_loopback:
             break  # engines on this host can reach it too
     return own
+
+
+def _own_address_to(host: str) -> str:
+    """Return this host's address on the way to `host`, which may have one of IPv6 alone."""
+    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = min(found, key=lambda way: way[0] != socket.AF_INET)
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing
+        return probe.getsockname()[0]

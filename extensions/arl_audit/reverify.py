@@ -26,8 +26,9 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.gym import Env, Services, Step
 from agentgym_rl.rollout import EpisodeEnv, env_spec, specimen
-from agentgym_rl.rollout.episode import RETRY_AFTER_S, UNPAID
+from agentgym_rl.rollout.episode import UNPAID
 from agentgym_rl.rollout.factory import services
+from agentgym_rl.rollout.retries import RETRY_AFTER_S
 from agentgym_rl.runtime import new_file
 from agentgym_rl.storage import EpisodeReader, config_of
 

@@ -77,7 +77,7 @@ def check(args: Namespace) -> int:
             f"--episodes {args.episodes}, --tasks {args.tasks}: expected 1, 0 or more"
         )
     log.setup(config.logging.level)
-    say = log.now_and_then()
+    log_progress = log.now_and_then()
     report = run_interruptible(
         lambda: check_env(
             env_spec(config.env, config.rollout),
@@ -87,7 +87,7 @@ def check(args: Namespace) -> int:
             sandbox=config.sandbox,
             verifier=config.verifier,
             on_result=(lambda result: None) if args.json else _show,
-            on_progress=lambda done, of: say(f"played {done:,} of {of:,} tasks"),
+            on_progress=lambda done, of: log_progress(f"played {done:,} of {of:,} tasks"),
         )
     )
     if args.json:

@@ -193,13 +193,13 @@ def _oracle(view: View) -> Message | None:
 
 
 def _echo(view: View) -> Message:
-    heard = [m for m in view.messages if m.get("role") != "assistant"]
-    return saying(text_of(heard[-1]) if heard else "")
+    received = [m for m in view.messages if m.get("role") != "assistant"]
+    return saying(text_of(received[-1]) if received else "")
 
 
 def _repeat(view: View) -> Message:
-    asked = [m for m in view.messages[: view.first] if m.get("role") == "user"]
-    return saying("\n".join(map(text_of, asked)))
+    questions = [m for m in view.messages[: view.first] if m.get("role") == "user"]
+    return saying("\n".join(map(text_of, questions)))
 
 
 def _call_everything(view: View) -> Message | None:
@@ -256,4 +256,4 @@ BAD_ANSWERS = (
 
 def hostile(tools: Sequence[ToolSpec]) -> list[Policy]:
     """Return the agents that send malformed messages."""
-    return [insisting(f"malformed: {name}", said) for name, said in malformed(tools).items()]
+    return [insisting(f"malformed: {name}", message) for name, message in malformed(tools).items()]

@@ -157,9 +157,9 @@ def tally_line(tally: Tally) -> str:
 def summary_line(report: Report) -> str:
     """Format the last line of a report."""
     counts = report.to_json()["counts"]
-    said = f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
+    numbers = f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
     verdict = "passes" if report.passed else "does not pass"
-    return f"{report.env} {verdict}: {said} in {report.duration_s:.1f} s"
+    return f"{report.env} {verdict}: {numbers} in {report.duration_s:.1f} s"
 
 
 def _indented(text: str) -> list[str]:

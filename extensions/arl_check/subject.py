@@ -119,8 +119,8 @@ class Play:
 
     def transcript(self) -> str:
         """Return the text that must be equal when the same episode is played again."""
-        said = [[s.observation, s.reward, s.terminated, s.truncated] for s in self.steps]
-        return as_text([self.first, said, type(self.error).__name__ if self.error else ""])
+        steps = [[s.observation, s.reward, s.terminated, s.truncated] for s in self.steps]
+        return as_text([self.first, steps, type(self.error).__name__ if self.error else ""])
 
     def __str__(self) -> str:
         return f"{self.policy.name} on task {self.task.id}"

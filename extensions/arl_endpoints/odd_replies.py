@@ -1,5 +1,5 @@
-"""The replies of a foreign endpoint that say nothing to the environment, for a reason of the
-endpoint's: it filters them, takes all of them for thoughts, or reads no calls in them."""
+"""The replies of a foreign endpoint that are empty for the environment: the endpoint filters them,
+takes all of them for thoughts, or finds no calls in them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _WITHHOLDING = frozenset(
 )
 """The codes and types, in lower case, of errors in place of a reply that is withheld (OpenAI,
 Azure, Moonshot, Alibaba)."""
-_WITHHOLDING_WORDS = (
+_WITHHOLDING_TEXTS = (
     "content filtering policy",
     "content management policy",
     "content exists risk",
 )
-"""The words of such errors without a code of their own (Anthropic, Azure, DeepSeek)."""
+"""The texts of such errors that have no code (Anthropic, Azure, DeepSeek)."""
 _CALLED = ("tool_calls", "function_call", "tool_use")
 """The finish reasons of replies with calls."""
 ADVICE: Mapping[str, str] = {
@@ -52,20 +52,20 @@ _log = logging.getLogger(__name__)
 
 
 def oddity(
-    asked: Mapping[str, Any], reply: Mapping[str, Any], finish_reason: str | None
+    request: Mapping[str, Any], reply: Mapping[str, Any], finish_reason: str | None
 ) -> Odd | None:
-    """Return the kind of an odd reply to the request `asked`; None: it is an ordinary one."""
+    """Return the kind of an odd reply to `request`; None: it is an ordinary one."""
     ended = (finish_reason or "").lower()
     if ended in _FILTERED:
         return "filtered_turns"
     if reply.get("tool_calls"):
         return None
-    names = set(_offered(asked))
+    names = set(_offered(request))
     if names and (ended in _CALLED or reply.get("function_call")):
         return "text_calls"
     text = text_of(reply.get("content")) or text_of(reply.get("refusal"))
-    said = without_thoughts(text).strip()
-    if not said or (said.startswith("<think>") and "</think>" not in said):
+    rest = without_thoughts(text).strip()
+    if not rest or (rest.startswith("<think>") and "</think>" not in rest):
         return "empty_turns"
     return "text_calls" if names and has_call(without_thoughts(text), names) else None
 
@@ -80,14 +80,14 @@ def withholds(error: Any) -> bool:
         return True
     if is_dict(details) and "flagged_input" in details:  # OpenRouter's moderation, a 403
         return True
-    said = str(fields.get("message") or "").lower()
-    return any(words in said for words in _WITHHOLDING_WORDS)
+    message = str(fields.get("message") or "").lower()
+    return any(text in message for text in _WITHHOLDING_TEXTS)
 
 
-def _offered(asked: Mapping[str, Any]) -> Iterator[str]:
+def _offered(request: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the functions that the model may call."""
-    tools = asked.get("tools")
-    if asked.get("tool_choice") == "none" or not is_list(tools):
+    tools = request.get("tools")
+    if request.get("tool_choice") == "none" or not is_list(tools):
         return
     for tool in tools:
         function = tool.get("function") if is_dict(tool) else None
@@ -103,5 +103,5 @@ class OddReplies:
 
     def warn(self, odd: Odd, reply: Mapping[str, Any]) -> None:
         """Warn of a reply."""
-        said = text_of(reply.get("content")) or thoughts_of(reply)
-        self._warnings.warn("%s; the reply: %.120r", ADVICE[odd], said, why=odd)
+        text = text_of(reply.get("content")) or thoughts_of(reply)
+        self._warnings.warn("%s; the reply: %.120r", ADVICE[odd], text, why=odd)

@@ -55,7 +55,7 @@ class _Forwarded:
     """A request in progress: the agent's request in chat completions, and the upstream one."""
 
     session: RelaySession
-    asked: Mapping[str, Any]
+    incoming: Mapping[str, Any]
     request: Mapping[str, Any]
 
 
@@ -89,10 +89,10 @@ class Relay(SessionServer):
     ) -> None:
         size = exchange.identity.num_new
         sampling = self._config.sampling
-        asked, ignored = await dialect.reading(body, size, lambda: _passed_on(body, sampling))
+        incoming, ignored = await dialect.reading(body, size, lambda: _passed_on(body, sampling))
         self.note_ignored(session, ignored)
-        forwarded = self._forwarded(session, asked, session.next_request())
-        if not forwarded.asked.get("stream"):
+        forwarded = self._forwarded(session, incoming, session.next_request())
+        if not forwarded.incoming.get("stream"):
             return await self._pass_whole(forwarded, exchange)
         async with kept_alive(exchange, every_s=self._config.keep_alive_s):
             await self._pass_stream(forwarded, exchange)
@@ -103,10 +103,10 @@ class Relay(SessionServer):
     ) -> None:
         size = exchange.identity.num_new
         wanted = await dialect.reading(body, size, lambda: dialect.read(session, body))
-        asked = _translated(wanted, session.originals.restore(wanted.messages))
+        incoming = _translated(wanted, session.originals.restore(wanted.messages))
         self.note_omissions(session, wanted)
         number = session.next_request()
-        forwarded = _without_notes(self._forwarded(session, asked, number))
+        forwarded = _without_notes(self._forwarded(session, incoming, number))
         temperature = forwarded.request.get("temperature", 1.0)
         turn = RelayedTurn(session, number, stop=wanted.stop, temperature=temperature)
 
@@ -117,7 +117,7 @@ class Relay(SessionServer):
                 _, completion = await self._upstream.whole(forwarded.request)
                 await on_events(turn, turn.add_whole(completion))
             await on_events(turn, turn.finish())
-            self._note(forwarded, turn.original, turn.said.finish_reason, turn.said.usage)
+            self._note(forwarded, turn.original, turn.streamed.finish_reason, turn.streamed.usage)
             session.originals.keep(number, turn.message, turn.original)
             return turn.num_sampled_tokens
 
@@ -132,7 +132,7 @@ class Relay(SessionServer):
             async for chunk in chunks:
                 forwarded.session.progress_s = ENGINE_CLOCK.time()
                 await on_events(turn, turn.add(chunk))
-        if turn.said.finish_reason is None:
+        if turn.streamed.finish_reason is None:
             raise self._unfinished()
 
     # ------------------------------------------------------------------ chat completions
@@ -144,7 +144,9 @@ class Relay(SessionServer):
 
     async def _pass_stream(self, forwarded: _Forwarded, exchange: Exchange) -> None:
         """Pass chunks on as they arrive; the end only once the turn is counted."""
-        options = forwarded.asked.get("stream_options") or {}  # an object, checked by `_passed_on`
+        options = (
+            forwarded.incoming.get("stream_options") or {}
+        )  # an object, checked by `_passed_on`
         request = {**forwarded.request, "stream_options": {**options, **_COUNTED}}
         message = StreamedMessage()
         held: list[bytes] = []
@@ -164,11 +166,11 @@ class Relay(SessionServer):
 
     # ------------------------------------------------------------------ both
     def _forwarded(
-        self, session: RelaySession, asked: Mapping[str, Any], number: int
+        self, session: RelaySession, incoming: Mapping[str, Any], number: int
     ) -> _Forwarded:
         config, model = self._upstream.config, self._upstream.model
-        request = _imposed(asked, config, session.sampling, model=model, number=number)
-        return _Forwarded(session, asked, request)
+        request = _imposed(incoming, config, session.sampling, model=model, number=number)
+        return _Forwarded(session, incoming, request)
 
     def _note(
         self,
@@ -179,7 +181,7 @@ class Relay(SessionServer):
     ) -> None:
         cost_usd = self._upstream.cost_usd(usage)
         odd = forwarded.session.note(
-            forwarded.asked, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd
+            forwarded.incoming, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd
         )
         if odd:
             self._odd.warn(odd, reply)
@@ -191,8 +193,8 @@ class Relay(SessionServer):
 async def _estimate(session: Session, request: ChatRequest, size: int) -> Mapping[str, Any]:
     """Estimate the prompt tokens without the model's tokenizer; mark the number as estimated."""
     assert isinstance(session, RelaySession)
-    asked = _translated(request, session.originals.restore(request.messages))
-    return {"input_tokens": session.estimated_tokens(asked), "estimated": True}
+    incoming = _translated(request, session.originals.restore(request.messages))
+    return {"input_tokens": session.estimated_tokens(incoming), "estimated": True}
 
 
 def _without_notes(forwarded: _Forwarded) -> _Forwarded:
@@ -204,14 +206,14 @@ def _without_notes(forwarded: _Forwarded) -> _Forwarded:
 def _passed_on(body: bytes, sampling: Sampling) -> tuple[dict[str, Any], frozenset[str]]:
     """Parse a request in chat completions; the endpoint judges most of it. Return the sampling
     parameters that were left out, too."""
-    asked, ignored = left_to_session(json_object(body), sampling)
-    if not isinstance(asked.get("messages"), list):
+    incoming, ignored = left_to_session(json_object(body), sampling)
+    if not isinstance(incoming.get("messages"), list):
         raise bad_request("messages must be an array.", param="messages")
-    if asked.get("n") not in (None, 1):
+    if incoming.get("n") not in (None, 1):
         raise unsupported("n", "one reply per request; send more requests for more samples")
-    if not isinstance(asked.get("stream_options"), dict | None):
+    if not isinstance(incoming.get("stream_options"), dict | None):
         raise bad_request("stream_options must be an object.", param="stream_options")
-    return asked, ignored
+    return incoming, ignored
 
 
 def _translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -219,23 +221,23 @@ def _translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> 
 
     Parameters for which the endpoint's defaults apply are omitted.
     """
-    asked: dict[str, Any] = {"messages": list(messages)}
+    incoming: dict[str, Any] = {"messages": list(messages)}
     if request.tools:
-        asked["tools"] = list(request.tools)
-        asked |= {} if request.calls else {"tool_choice": "none"}
-        asked |= {"parallel_tool_calls": False} if request.one_call else {}
-    asked |= _held_to(request.form, request.tools or ())
-    asked |= {"top_p": request.top_p} if request.top_p != 1.0 else {}
-    asked |= {"top_k": request.top_k} if request.top_k else {}
-    asked |= {"min_p": request.min_p} if request.min_p else {}
-    asked |= {"stop": list(request.stop)} if request.stop else {}
-    asked |= _CONTINUED if request.continues else {}
+        incoming["tools"] = list(request.tools)
+        incoming |= {} if request.calls else {"tool_choice": "none"}
+        incoming |= {"parallel_tool_calls": False} if request.one_call else {}
+    incoming |= _held_to(request.form, request.tools or ())
+    incoming |= {"top_p": request.top_p} if request.top_p != 1.0 else {}
+    incoming |= {"top_k": request.top_k} if request.top_k else {}
+    incoming |= {"min_p": request.min_p} if request.min_p else {}
+    incoming |= {"stop": list(request.stop)} if request.stop else {}
+    incoming |= _CONTINUED if request.continues else {}
     given = {
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "reasoning_effort": request.template_kwargs.get("reasoning_effort"),
     }
-    return asked | {name: value for name, value in given.items() if value is not None}
+    return incoming | {name: value for name, value in given.items() if value is not None}
 
 
 def _held_to(form: ReplyForm | None, offered: Tools) -> dict[str, Any]:
@@ -262,7 +264,7 @@ def _name(tool: Mapping[str, Any]) -> str:
 
 
 def _imposed(
-    asked: Mapping[str, Any],
+    incoming: Mapping[str, Any],
     config: EndpointConfig,
     policy: SessionSampling,
     *,
@@ -270,7 +272,7 @@ def _imposed(
     number: int,
 ) -> dict[str, Any]:
     """Return the agent's request `number`, with the session's sampling parameters on top."""
-    request = {**asked, **config.extra_body, "model": model}
+    request = {**incoming, **config.extra_body, "model": model}
     seed = policy.turn_seed(number)
     for name in config.send:
         if name == "temperature" and policy.temperature is not None:

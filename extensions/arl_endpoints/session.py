@@ -110,7 +110,7 @@ class RelaySession(Session):
 
     def note(
         self,
-        asked: Mapping[str, Any],
+        request: Mapping[str, Any],
         reply: Mapping[str, Any],
         *,
         finish_reason: str | None,
@@ -125,18 +125,18 @@ class RelaySession(Session):
         if self.closed:
             raise session_closed()
         self._answered += 1
-        tools = asked.get("tools")
-        self._messages = [*asked["messages"], reply]
+        tools = request.get("tools")
+        self._messages = [*request["messages"], reply]
         self._tools = tools if isinstance(tools, list) else ()
         calls = reply.get("tool_calls") or ()
         self.counters["tool_calls"] += len(calls)
         self.counters["malformed_calls"] += sum(map(_is_malformed, calls))
         self.counters["length_turns"] += finish_reason == "length"
-        if odd := oddity(asked, reply, finish_reason):
+        if odd := oddity(request, reply, finish_reason):
             self.counters[odd] += 1
         self._cached = _sum(self._cached, _cached_tokens(usage))
         self._cost_usd = _sum(self._cost_usd, cost_usd)
-        self._count_usage(asked, usage)
+        self._count_usage(request, usage)
         return odd
 
     def withhold(self, error: str) -> None:
@@ -145,25 +145,25 @@ class RelaySession(Session):
         self.counters["filtered_turns"] += 1
         self._withheld = self._withheld or error
 
-    def _count_usage(self, asked: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
+    def _count_usage(self, request: Mapping[str, Any], usage: Mapping[str, Any] | None) -> None:
         if not usage:
             self.counters["uncounted_turns"] += 1
             return
-        self._counted_bytes += _size_bytes(asked)
+        self._counted_bytes += _size_bytes(request)
         self.counters["prompt_tokens"] += usage.get("prompt_tokens") or 0
         self.counters["sampled_tokens"] += usage.get("completion_tokens") or 0
 
-    def estimated_tokens(self, asked: Mapping[str, Any]) -> int:
+    def estimated_tokens(self, request: Mapping[str, Any]) -> int:
         """Estimate the number of prompt tokens of a request, by the tokens per byte that the
         endpoint has counted in this session, or by a typical ratio before the first count."""
         counted = self.counters["prompt_tokens"]
         share = counted / self._counted_bytes if counted else _TOKENS_PER_BYTE
-        return math.ceil(share * _size_bytes(asked))
+        return math.ceil(share * _size_bytes(request))
 
     def record(self) -> SessionRecord:
         """Return the record, with the usage that the endpoint reported for all turns."""
-        said = {"cached_tokens": self._cached, "cost_usd": self._cost_usd}
-        spent = {name: float(value) for name, value in said.items() if value is not None}
+        reported = {"cached_tokens": self._cached, "cost_usd": self._cost_usd}
+        spent = {name: float(value) for name, value in reported.items() if value is not None}
         spent = spent if self._answered else {}
         return replace(super().record(), spent=spent, withheld=self._withheld)
 
@@ -188,9 +188,9 @@ def _sum(total: Any, more: Any) -> Any:
     return None if total is None or more is None else total + more
 
 
-def _size_bytes(asked: Mapping[str, Any]) -> int:
-    """Return the size of all that a prompt is made of: the messages and tools."""
-    return len(msgspec.json.encode([asked["messages"], asked.get("tools")]))
+def _size_bytes(request: Mapping[str, Any]) -> int:
+    """Return the size of the contents of a prompt: the messages and tools."""
+    return len(msgspec.json.encode([request["messages"], request.get("tools")]))
 
 
 class StreamedMessage:
@@ -258,15 +258,15 @@ class RelayedTurn(Reply):
         self.original: Mapping[str, Any] = {}
         self._stop = stop
         self.temperature = temperature
-        self.said = StreamedMessage()
+        self.streamed = StreamedMessage()
         """The chunks so far."""
         self._calls: list[ToolCall] = []
 
     def add(self, chunk: Mapping[str, Any]) -> list[Event]:
         """Return the events of a chunk. Calls come at the end, when all their pieces are there."""
-        self.said.add(chunk)
+        self.streamed.add(chunk)
         deltas = (choice.get("delta") or {} for choice in chunk.get("choices") or ())
-        return [event for delta in deltas for event in _words(delta)]
+        return [event for delta in deltas for event in _text_events(delta)]
 
     def add_whole(self, completion: Mapping[str, Any]) -> list[Event]:
         """Return the events of a completion that is not streamed."""
@@ -280,18 +280,18 @@ class RelayedTurn(Reply):
 
     def finish(self) -> list[ToolCall]:
         """Return the events of the end; the turn is complete."""
-        said = self.said.whole()
-        self.original = self.original or said
-        self._calls = [_call(call) for call in said.get("tool_calls", ())]
-        thoughts = next((said[name] for name in REASONING if said.get(name)), "")
-        text = said["content"] or said.get("refusal", "")
+        message = self.streamed.whole()
+        self.original = self.original or message
+        self._calls = [_call(call) for call in message.get("tool_calls", ())]
+        thoughts = next((message[name] for name in REASONING if message.get(name)), "")
+        text = message["content"] or message.get("refusal", "")
         self.message = self.spelled(text, thoughts, self._calls)
         return self._calls
 
     @property
     def finish_reason(self) -> str:
         """Return one of OpenAI's reasons, whatever the endpoint calls it."""
-        reason = self.said.finish_reason
+        reason = self.streamed.finish_reason
         if reason in _ENDS:
             return reason
         return "tool_calls" if self._calls else "stop"
@@ -299,26 +299,26 @@ class RelayedTurn(Reply):
     @property
     def stop_string(self) -> str | None:
         """Return the stop string if the endpoint reports it (vLLM does)."""
-        return self.said.stop_reason if self.said.stop_reason in self._stop else None
+        return self.streamed.stop_reason if self.streamed.stop_reason in self._stop else None
 
     @property
     def num_prompt_tokens(self) -> int:
-        return (self.said.usage or {}).get("prompt_tokens") or 0
+        return (self.streamed.usage or {}).get("prompt_tokens") or 0
 
     @property
     def num_sampled_tokens(self) -> int:
-        return (self.said.usage or {}).get("completion_tokens") or 0
+        return (self.streamed.usage or {}).get("completion_tokens") or 0
 
     @property
     def num_cached_tokens(self) -> int:
-        return _cached_tokens(self.said.usage) or 0
+        return _cached_tokens(self.streamed.usage) or 0
 
     def reasoning_tokens(self) -> int:
-        details = (self.said.usage or {}).get("completion_tokens_details") or {}
+        details = (self.streamed.usage or {}).get("completion_tokens_details") or {}
         return details.get("reasoning_tokens") or 0
 
 
-def _words(delta: Mapping[str, Any]) -> list[Event]:
+def _text_events(delta: Mapping[str, Any]) -> list[Event]:
     thoughts = (delta[name] for name in REASONING if isinstance(delta.get(name), str))
     thought = next(filter(None, thoughts), "")
     text = text_of(delta.get("content")) or delta.get("refusal") or ""

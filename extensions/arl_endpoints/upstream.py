@@ -157,14 +157,16 @@ class Upstream(ABC):
         if getattr(error, "code", None) == "context_length_exceeded":
             return True
         kind = getattr(error, "type", None)
-        said = getattr(error, "status_code", None) == 400 and "maximum context length" in str(error)
-        return said or kind == "exceed_context_size_error"
+        is_stated = getattr(error, "status_code", None) == 400 and (
+            "maximum context length" in str(error)
+        )
+        return is_stated or kind == "exceed_context_size_error"
 
     def _is_withheld(self, error: Exception) -> bool:
         """Return whether a content filter withholds the reply."""
         return withholds(getattr(error, "body", None))
 
-    def _words(self, error: Exception) -> str:
+    def _message_of(self, error: Exception) -> str:
         """Return the endpoint's error message."""
         body = getattr(error, "body", None) or error
         return self._shown(body.get("message", body) if isinstance(body, dict) else body)
@@ -189,20 +191,20 @@ class Upstream(ABC):
         status: int | None = getattr(error, "status_code", None)
         if status is None:  # the SDK's error is vaguer than its cause, if there is one
             cause = error.__cause__ if str(error.__cause__ or "") else error
-            said = f"{type(cause).__name__}: {self._shown(cause)}"
-            if "Timeout" in said and "ConnectTimeout" not in said:
-                said += (
+            message = f"{type(cause).__name__}: {self._shown(cause)}"
+            if "Timeout" in message and "ConnectTimeout" not in message:
+                message += (
                     " (an attempt may be silent for engine.request_timeout_s, by default "
                     "rollout.turn_timeout_s: raise it for a slow model)"
                 )
-            return self._failure(said)
-        said = self._words(error)
+            return self._failure(message)
+        message = self._message_of(error)
         code, param = getattr(error, "code", None), self._refused_parameter(error)
-        answered = f"it answered {status}: {said}"
+        answered = f"it answered {status}: {message}"
         if self._is_overflow(error):
-            return ApiError(400, said, param="messages", code="context_length_exceeded")
+            return ApiError(400, message, param="messages", code="context_length_exceeded")
         if status in (400, 403) and self._is_withheld(error):
-            return Withheld(status, said, param=param, code=code)
+            return Withheld(status, message, param=param, code=code)
         if status in _NO_USE or code in ("invalid_api_key", "model_not_found"):
             return self._give_up(f"{answered}\n{self.advice or self._what_to_check()}")
         if param in {*self.config.send, *self.config.extra_body}:
@@ -212,7 +214,7 @@ class Upstream(ABC):
             answered += "\n(eval.max_concurrent limits the concurrent episodes)"
         if status in TRANSIENT or status not in range(400, 500):
             return self._failure(answered)
-        return ApiError(status, said, param=param, code=code)
+        return ApiError(status, message, param=param, code=code)
 
     def _failure(self, what: str) -> EngineError:
         return EngineError(f"{self.model}{self._where}: {what}")
@@ -251,10 +253,10 @@ class Upstream(ABC):
                 raise Withheld(400, self._shown(error), code=code)
             raise self._failure(self._shown(error))
         try:
-            said = msgspec.convert(value, _Completion)
+            completion = msgspec.convert(value, _Completion)
         except msgspec.ValidationError as error:
             raise self._failure(f"this is no completion ({error}): {self._shown(data)}") from error
-        if any((each.finish_reason or "").lower() in _BROKEN for each in said.choices or ()):
+        if any((each.finish_reason or "").lower() in _BROKEN for each in completion.choices or ()):
             raise self._failure(f"it gave the reply up: {self._shown(data)}")
         return value
 

@@ -373,7 +373,7 @@ class SimulatedFleet:
             replica, _ = self._replicas.choose(session_id)
             engine = self._engines[replica.name]
             request = self._request(session_id, group, context, left, engine)
-            replica.asked()
+            replica.sent()
             engine.submit(request)
             try:
                 whole = await request.done

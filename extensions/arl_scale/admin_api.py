@@ -145,7 +145,7 @@ async def _read(request: Request, kind: type[T]) -> T:
 
 
 @contextlib.contextmanager
-def told(run_dir: Path, *, url: str, token: str, timeout_s: float) -> Iterator[None]:
+def control_file(run_dir: Path, *, url: str, token: str, timeout_s: float) -> Iterator[None]:
     """Hold a file in the run's folder with the run's URL and token, readable only by its owner.
     `timeout_s`: the longest time that a request may take."""
     file = run_dir / FILE
@@ -177,7 +177,7 @@ class Control(LivePart):
         config = self.run.config
         longest_s = 2 * config.own_engine.start_timeout_s + 4 * config.weights.update_timeout_s
         longest_s += config.rollout.patience_s  # a leaving worker ends its groups
-        with told(self.run.run_dir, url=url, token=self._token, timeout_s=longest_s):
+        with control_file(self.run.run_dir, url=url, token=self._token, timeout_s=longest_s):
             yield
 
     def _workers(self) -> ElasticWorkers:

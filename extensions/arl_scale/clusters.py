@@ -80,10 +80,10 @@ class _Nodes(Places):
 
     def __init__(self, config: Config, nodes: Sequence[Node], asked: Sequence[Demand]) -> None:
         self._keys, self._stop_timeout_s = config.of(NodeKeys), config.cluster.stop_timeout_s
-        self._nodes, self._asked = nodes, asked
+        self._nodes, self._demands = nodes, asked
 
     def lines(self) -> list[str]:
-        nodes, asked = self._nodes, self._asked
+        nodes, asked = self._nodes, self._demands
         several = "s" * (len(nodes) != 1)
         placed = check(asked, nodes)
         return [
@@ -103,7 +103,7 @@ class _Nodes(Places):
             start_timeout_s=self._keys.start_timeout_s,
             stop_timeout_s=self._stop_timeout_s,
         ) as processes:
-            await processes.reserve(self._asked, shared=[run_dir, weights_dir])
+            await processes.reserve(self._demands, shared=[run_dir, weights_dir])
             yield processes
 
 

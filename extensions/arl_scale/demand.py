@@ -28,24 +28,24 @@ class Line:
     """A line of the table: a resource, the requested amount, the available amount and the lack."""
 
     resource: str
-    asked: float
+    requested: float
     there: float
 
     @property
     def missing(self) -> float:
-        return max(0.0, self.asked - self.there)
+        return max(0.0, self.requested - self.there)
 
 
-def totals(asked: Iterable[Demand], nodes: Iterable[Node]) -> list[Line]:
+def totals(demands: Iterable[Demand], nodes: Iterable[Node]) -> list[Line]:
     """Return the sums over all processes and all nodes."""
-    asked, nodes = list(asked), list(nodes)
+    demands, nodes = list(demands), list(nodes)
     return [
-        Line("CPU", sum(it.count * it.cpus for it in asked), sum(node.cpus for node in nodes)),
-        Line("GPU", sum(it.count * it.gpus for it in asked), sum(node.gpus for node in nodes)),
+        Line("CPU", sum(it.count * it.cpus for it in demands), sum(node.cpus for node in nodes)),
+        Line("GPU", sum(it.count * it.gpus for it in demands), sum(node.gpus for node in nodes)),
     ]
 
 
-def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]]:
+def check(demands: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]]:
     """Find a placement; return its processes by node name. Ray later finds a placement of its own.
 
     The largest processes are placed first, each on the first node that has room for it.
@@ -56,7 +56,7 @@ def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]
     """
     free = {node.name: [node.cpus, node.gpus] for node in nodes}
     placed: dict[str, list[str]] = {node.name: [] for node in nodes}
-    for demand in sorted(asked, key=lambda it: (-it.gpus, -it.cpus)):
+    for demand in sorted(demands, key=lambda it: (-it.gpus, -it.cpus)):
         for index in range(demand.count):
             room = next(
                 (
@@ -67,7 +67,7 @@ def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]
                 None,
             )
             if room is None:
-                raise ConfigError(_refusal(asked, nodes, demand, index))
+                raise ConfigError(_refusal(demands, nodes, demand, index))
             free[room][0] -= demand.cpus
             free[room][1] -= demand.gpus
             placed[room].append(f"{demand.role}-{index}")
@@ -76,25 +76,25 @@ def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]
     return placed
 
 
-def table(asked: Sequence[Demand], nodes: Sequence[Node]) -> str:
+def table(demands: Sequence[Demand], nodes: Sequence[Node]) -> str:
     """Return a table of the needs of each kind of process, the nodes and the sums; 80 columns."""
     lines = [f"{'asked':<36}{'CPU':>8}{'GPU':>8}"]
     lines += [
         f"  {f'{it.count} x {it.name} of {it.cpus} CPU, {it.gpus} GPU':<34}"
         f"{it.count * it.cpus:>8}{it.count * it.gpus:>8}"
-        for it in asked
+        for it in demands
     ]
     lines += [f"{'there':<36}{'CPU':>8}{'GPU':>8}"]
     lines += [f"  {node.name:<34.34}{node.cpus:>8g}{node.gpus:>8g}" for node in nodes]
-    cpu, gpu = totals(asked, nodes)
+    cpu, gpu = totals(demands, nodes)
     lines += [f"{'missing':<36}{cpu.missing:>8g}{gpu.missing:>8g}"]
     return "\n".join(lines)
 
 
-def _refusal(asked: Sequence[Demand], nodes: Sequence[Node], homeless: Demand, index: int) -> str:
+def _refusal(demands: Sequence[Demand], nodes: Sequence[Node], homeless: Demand, index: int) -> str:
     one = f"{homeless.cpus} CPU, {homeless.gpus} GPU"
     widest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=None)
-    if any(line.missing for line in totals(asked, nodes)):
+    if any(line.missing for line in totals(demands, nodes)):
         why = "the cluster is too small"
     elif widest and (widest.gpus < homeless.gpus or widest.cpus < homeless.cpus):
         why = f"no node is so large: {widest.name} has {widest.cpus:g} CPU, {widest.gpus:g} GPU"
@@ -103,5 +103,5 @@ def _refusal(asked: Sequence[Demand], nodes: Sequence[Node], homeless: Demand, i
     return (
         f"{homeless.role}-{index} ({one}) finds no place: {why}. Ask for less "
         "(cluster.allocation, or the keys it stands for), or add nodes.\n"
-        f"{table(asked, nodes)}"
+        f"{table(demands, nodes)}"
     )

@@ -105,13 +105,13 @@ class Elastic:
             if self.state(name) == "starting":
                 raise InfraError(f"{name} is being started: ask again once it serves")
             self.fleet.supervisors.pop(name).cancel()
-            asked = [replica for replica in self.fleet.router.replicas if replica.name == name]
+            leaving = [replica for replica in self.fleet.router.replicas if replica.name == name]
             self.fleet.leave(server)
             self.fleet.left.discard(name)
             await self.fleet.mirrors.all_know()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_MOVE_TIMEOUT_S):
-                    while any(replica.load for replica in asked):  # noqa: ASYNC110 - they leave now
+                    while any(replica.load for replica in leaving):  # noqa: ASYNC110 - they leave now
                         await asyncio.sleep(0.01)
         finally:
             self.fleet.membership.release()

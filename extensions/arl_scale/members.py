@@ -60,7 +60,7 @@ class Members:
         fleet = self._fleet
         servers = sorted(fleet.servers.values(), key=lambda server: _number(server.name))
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(requests_of(server.engine)) for server in servers]
+            counts = [tasks.create_task(requests_of(server.engine)) for server in servers]
         versions = {replica.name: replica.version for replica in fleet.router.replicas}
         return [
             Member(
@@ -71,7 +71,7 @@ class Members:
                 task.result(),
                 server.restarts,
             )
-            for server, task in zip(servers, asked, strict=True)
+            for server, task in zip(servers, counts, strict=True)
         ]
 
     async def add(self, *, count: int = 1, url: str = "") -> list[Joined]:

@@ -120,24 +120,24 @@ class Followers(Mirror):
         self._is_over = True
         self._router.changes.notify()
 
-    def hear(self, name: str, told: WorkerReport) -> None:
+    def record(self, name: str, report: WorkerReport) -> None:
         """Record the report of a follower; reports of others are ignored."""
         if (follower := self._followers.get(name)) is None:
             return
-        follower.silent_s, follower.used = told.silent_s, told.used
-        follower.counters = Counter(told.counters)
-        for failed in told.failed:
+        follower.silent_s, follower.used = report.silent_s, report.used
+        follower.counters = Counter(report.counters)
+        for failed in report.failed:
             self._on_failure(failed)
-        follower.seen = max(told.seen, follower.seen or 0)
+        follower.seen = max(report.seen, follower.seen or 0)
         self._router.changes.notify()
 
-    async def follow(self, name: str, told: WorkerReport) -> NumberedView | None:
+    async def follow(self, name: str, report: WorkerReport) -> NumberedView | None:
         """Record a report, and wait for a view that the follower does not know yet; None if there
         is nothing new for a second, or it is no longer a follower."""
-        self.hear(name, told)
+        self.record(name, report)
         try:
             await self._router.changes.wait_for(
-                lambda: name not in self._followers or self.now.number > told.seen,
+                lambda: name not in self._followers or self.now.number > report.seen,
                 who=name,
                 what="news of the engines",
                 timeout_s=POLL_S,

@@ -123,13 +123,13 @@ class RayProcesses:
         """Return the address where the process will run, and a port that is free there."""
         if name not in self._hosts:
             await self._settle(name)
-        return await self._ask(name, "address")
+        return await self._call(name, "address")
 
     async def start(self, spec: ProcessSpec) -> None:
         """Start a child; see `Processes.start`."""
         if spec.name not in self._hosts:
             await self._settle(spec.name)
-        self._pids[spec.name] = await self._ask(spec.name, "start", spec, sys.executable)
+        self._pids[spec.name] = await self._call(spec.name, "start", spec, sys.executable)
 
     async def end(self, name: str) -> None:
         """Kill what is left of a child; give it up if its host does not answer.
@@ -139,7 +139,7 @@ class RayProcesses:
         """
         if name in self._hosts and name not in self._lost:
             try:
-                return await self._ask(name, "end", name, timeout_s=GIVEN_UP_S)
+                return await self._call(name, "end", name, timeout_s=GIVEN_UP_S)
             except ProcessDied as error:
                 log.warning("%s", error)
         self._give_up(name)
@@ -158,7 +158,7 @@ class RayProcesses:
         """Kill a child and its own children with SIGKILL; do nothing if its host is lost."""
         if name in self._hosts and name not in self._lost:
             with contextlib.suppress(ProcessDied):
-                await self._ask(name, "kill", name, timeout_s=GIVEN_UP_S)
+                await self._call(name, "kill", name, timeout_s=GIVEN_UP_S)
 
     def log_path(self, name: str) -> Path:
         """Return the path of a child's log file, in the run's folder, which all nodes see."""
@@ -225,14 +225,14 @@ class RayProcesses:
 
     async def _stop(self, name: str, limit_s: float) -> None:
         with contextlib.suppress(ProcessDied):  # its node is gone, and the child with it
-            await self._ask(name, "stop", timeout_s=limit_s)
+            await self._call(name, "stop", timeout_s=limit_s)
 
     def _give_up(self, name: str) -> None:
         self._lost.discard(name)
         if host := self._hosts.pop(name, None):
             ray.kill(host)
 
-    async def _ask(
+    async def _call(
         self, name: str, method: str, *arguments: Any, timeout_s: float = CONTROL_TIMEOUT_S
     ) -> Any:
         """Call a method of a process's host and return its result.
@@ -240,8 +240,8 @@ class RayProcesses:
         Raises:
             ProcessDied: the host raised it, is dead, or does not answer in time.
         """
-        asked = getattr(self._hosts[name], method).remote(*arguments)
-        return await answer(name, asked, timeout_s=timeout_s)
+        pending = getattr(self._hosts[name], method).remote(*arguments)
+        return await answer(name, pending, timeout_s=timeout_s)
 
     # ------------------------------------------------------------------ hosts
     async def _settle(self, name: str) -> None:
@@ -258,7 +258,7 @@ class RayProcesses:
             left_s = deadline - time.monotonic()
             self._hosts[name] = self._make(name)
             try:
-                found = await self._ask(name, "look", self._tokens, timeout_s=left_s)
+                found = await self._call(name, "look", self._tokens, timeout_s=left_s)
             except ProcessDied as error:
                 self._give_up(name)
                 check_import(error)

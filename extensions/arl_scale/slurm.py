@@ -47,15 +47,15 @@ srun --overlap --nodes={others} --ntasks={others} --exclude="$head" \\
 
 
 def script(
-    cluster: NodeKeys, asked: Sequence[Demand], run_dir: Path, command: Sequence[str]
+    cluster: NodeKeys, demands: Sequence[Demand], run_dir: Path, command: Sequence[str]
 ) -> str:
     """Return the batch script of a job for a run in `run_dir` whose processes need the resources
-    `asked`; `command` lacks the cluster options.
+    `demands`; `command` lacks the cluster options.
 
     Raises:
         ConfigError: the nodes are too small for the run with any number of CPUs.
     """
-    cpus = cpus_per_node(asked, nodes=cluster.nodes, gpus=cluster.gpus_per_node)
+    cpus = cpus_per_node(demands, nodes=cluster.nodes, gpus=cluster.gpus_per_node)
     options = [
         f"--job-name=arl-{run_dir.name}",
         f"--nodes={cluster.nodes}",
@@ -77,21 +77,21 @@ def script(
     )
 
 
-def cpus_per_node(asked: Sequence[Demand], *, nodes: int, gpus: int) -> int:
+def cpus_per_node(demands: Sequence[Demand], *, nodes: int, gpus: int) -> int:
     """Return the fewest CPUs per node with which `nodes` equal nodes of `gpus` GPUs hold these
     processes, placed by `check`.
 
     Raises:
         ConfigError: there are too few GPUs, regardless of the CPUs.
     """
-    every = sum(demand.count * demand.cpus for demand in asked)
-    for cpus in range(max((demand.cpus for demand in asked), default=0), every):
+    every = sum(demand.count * demand.cpus for demand in demands)
+    for cpus in range(max((demand.cpus for demand in demands), default=0), every):
         try:
-            check(asked, _alike(nodes, cpus, gpus))
+            check(demands, _alike(nodes, cpus, gpus))
         except ConfigError:
             continue
         return cpus
-    check(asked, _alike(nodes, every, gpus))
+    check(demands, _alike(nodes, every, gpus))
     return every
 
 
@@ -116,13 +116,13 @@ def submit(job: Path) -> str:
     if shutil.which("sbatch") is None:
         return ""
     try:
-        asked = subprocess.run(
+        done = subprocess.run(
             ["sbatch", str(job)], capture_output=True, text=True, timeout=SUBMIT_TIMEOUT_S
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"sbatch {job} did not answer in {SUBMIT_TIMEOUT_S} s") from error
-    if asked.returncode:
+    if done.returncode:
         raise ConfigError(
-            f"sbatch refuses {job}: {asked.stderr.strip()}. cluster.sbatch takes more options"
+            f"sbatch refuses {job}: {done.stderr.strip()}. cluster.sbatch takes more options"
         )
-    return asked.stdout.strip()
+    return done.stdout.strip()

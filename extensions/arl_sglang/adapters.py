@@ -20,8 +20,8 @@ def adapter_name(label: str) -> str:
 
 
 def _adapter_tensors(version: Path, model_dir: Path) -> dict[str, tuple[TensorHead, bool]]:
-    """Return the tensors of an adapter, and for each whether it has only zeros. SGLang joins some
-    layers in one: without the tensors of all of them it leaves the layer out, or fails."""
+    """Return the tensors of an adapter, and for each whether it has only zeros. SGLang fuses some
+    layers: without the tensors of all of them it ignores the fused layer, or fails."""
     heads, model = tensor_heads(version), tensor_heads(model_dir)
     tensors = {name: (head, False) for name, head in heads.items() if name not in (SCALING, BASE)}
     for name in [name for name in tensors if name.endswith(LORA_A)]:
@@ -38,8 +38,8 @@ def _adapter_tensors(version: Path, model_dir: Path) -> dict[str, tuple[TensorHe
 
 
 def write_adapter(version: Path, parent: Path, model_dir: Path) -> Path:
-    """Write a version that is an adapter, is `held` and was checked, to a folder of `parent` in
-    peft's format; return the folder, whose name differs for other contents.
+    """Write an adapter version, which is `held` and was checked, to a folder of `parent` in peft's
+    format; return the folder, whose name depends on the contents.
 
     Raises:
         OSError: it cannot be written.

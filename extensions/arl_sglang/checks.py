@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.engines import EngineSetup
-from agentgym_rl.engines.kind import Ask
+from agentgym_rl.engines.kind import Query
 
 from .build import ADAPTER_INTERRUPTS
 from .client import ServerInfo
@@ -22,9 +22,9 @@ def server_info(answer: Any) -> ServerInfo | None:
         return None
 
 
-async def lacking(ask: Ask, server: ServerInfo, setup: EngineSetup) -> list[str]:
+async def lacking(query: Query, server: ServerInfo, setup: EngineSetup) -> list[str]:
     """Return the flags that a server lacks, a line each."""
-    context = (await ask("/v1/models"))[1]["data"][0]["max_model_len"]
+    context = (await query("/v1/models"))[1]["data"][0]["max_model_len"]
     return list(_lacks(server, context, setup))
 
 

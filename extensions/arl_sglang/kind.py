@@ -16,7 +16,7 @@ from agentgym_rl.config import (
     WeightsConfig,
 )
 from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
-from agentgym_rl.engines.kind import Ask, Checked
+from agentgym_rl.engines.kind import Checked, Query
 from agentgym_rl.weights import RemoteEngine
 
 from .build import ADAPTER_INTERRUPTS, RELEASES
@@ -108,14 +108,14 @@ class SglangKind(ServerKind):
         return server_info(answer) is not None
 
     async def check(
-        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
+        self, query: Query, url: str, setup: EngineSetup, identity: Any
     ) -> tuple[Checked, list[str]]:
         from .checks import lacking, server_info
 
         found = server_info(identity)
         assert found is not None  # `is_own` has read it
         checked = self.checked(found.version, setup, where=url, seed=found.random_seed)
-        return checked, await lacking(ask, found, setup)
+        return checked, await lacking(query, found, setup)
 
     def recognized(self, engine: RemoteEngine, *, deadline: float) -> RemoteEngine | None:
         from .weight_routes import recognized

@@ -25,12 +25,12 @@ from agentgym_rl.weights.files import stored
 from .adapters import write_adapter
 
 _ROWS = 64
-"""The number of rows of an embedding is a multiple of this in SGLang; the rest is zero."""
+"""The number of which SGLang pads the rows of an embedding to a multiple, with zeros."""
 
 
 class WholeVersion:
-    """The weights of a version, checked against the model in `model_dir` before any server is
-    touched; once, for all servers, when the first of them asks.
+    """The weights of a version. They are checked against the model in `model_dir` once for all
+    servers, at the first access, before any server is changed.
 
     `source` is the file of the version, or its tensors; either may be an adapter.
     """
@@ -48,11 +48,11 @@ class WholeVersion:
         self._sums: dict[tuple[str, torch.dtype], frozenset[str]] = {}
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return all tensors of the model, by the names of its folder; each is read or made when it
-        is asked for.
+        """Return all tensors of the model, by the names of its folder; each is read or computed
+        when it is accessed.
 
         Raises:
-            WeightsError: they are damaged, or are not those of the model.
+            WeightsError: they are damaged, or do not belong to the model.
         """
         with self._lock:
             given = self._checked()
@@ -61,7 +61,7 @@ class WholeVersion:
             return self._tensors
 
     def folder(self) -> Path:
-        """Return a folder in Hugging Face's format with the version; it is there until `close`.
+        """Return a folder in Hugging Face's format with the version; it exists until `close`.
 
         Raises:
             WeightsError: see `tensors`; or the folder cannot be made.
@@ -73,10 +73,11 @@ class WholeVersion:
         return self._folder("whole", partial(self._fill, tensors=tensors))
 
     def adapter(self) -> Path:
-        """Return a folder in peft's format with the version; it is there until `close`.
+        """Return a folder in peft's format with the version; it exists until `close`.
 
         Raises:
-            WeightsError: see `tensors`; the version is no adapter; or the folder cannot be made.
+            WeightsError: see `tensors`; the version is not an adapter; or the folder cannot be
+                made.
         """
         with self._lock:
             self._checked()
@@ -91,7 +92,8 @@ class WholeVersion:
         return next(self._folder("adapter", write).iterdir())
 
     def changes_nothing(self) -> bool:
-        """Return whether the version is an adapter that leaves its base as it is: a first one.
+        """Return whether the version is an adapter without effect on its base, as the initial one
+        is.
 
         Raises:
             WeightsError: see `tensors`.
@@ -106,7 +108,7 @@ class WholeVersion:
         return f"weights {self._source}" if isinstance(self._source, Path) else "the weights"
 
     def _folder(self, kind: str, fill: Callable[[Path], object]) -> Path:
-        """Return the folder of a kind, which is made and filled once."""
+        """Return the folder of a kind, which is made and filled at the first call."""
         with self._lock:
             if kind not in self._folders:
                 assert isinstance(self._source, Path)
@@ -125,16 +127,16 @@ class WholeVersion:
             return self._folders[kind]
 
     def _fill(self, folder: Path, *, tensors: Mapping[str, Tensor]) -> None:
-        """Make an empty folder a model folder with all `tensors`, which are the version's own
-        unless it is an adapter."""
+        """Make an empty folder a model folder with `tensors`: those of the version, or of the merge
+        of an adapter."""
         assert isinstance(self._source, Path)
         assert self._model_dir is not None
         path = write_version(folder, 0, tensors) if self._is_adapter else self._source
         link_weights(path, self._model_dir, folder)
 
     def expected(self, name: str, dtype: torch.dtype) -> frozenset[str]:
-        """Return the checksums that SGLang may report for its tensor `name`, which it has in
-        `dtype` on a CPU; empty if it is not known what the tensor is made of."""
+        """Return the checksums that SGLang may report for its tensor `name` of `dtype` on a CPU;
+        empty if it is not known from which tensors it is made."""
         key, tensors = (name, dtype), self.tensors()
         if key not in self._sums:
             parts = [name]
@@ -178,7 +180,7 @@ class WholeVersion:
         if not isinstance(source, Path):
             self._is_adapter = _check_all(source, model_dir, what=self._what)
             return source
-        # It is held until the end: nobody writes over a version that somebody reads.
+        # It is held until the end, so that it is not overwritten while it is read.
         self._open.enter_context(held(source))
         self._is_adapter = check_version(source, model_dir)
         version = StoredVersion(source)

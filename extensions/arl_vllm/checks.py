@@ -8,28 +8,28 @@ from typing import Any
 from agentgym_rl.config import LoraConfig, OwnEngineConfig
 from agentgym_rl.core import ConfigError
 from agentgym_rl.engines import EngineSetup
-from agentgym_rl.engines.kind import Ask
+from agentgym_rl.engines.kind import Query
 
 from . import command as vllm
 from .client import SERVED_ADAPTER
 
 
-async def lacking(ask: Ask, setup: EngineSetup) -> tuple[int, list[str]]:
+async def lacking(query: Query, setup: EngineSetup) -> tuple[int, list[str]]:
     """Return the seed of a server, and the flags that it lacks.
 
     Raises:
         ConfigError: it refuses to answer.
     """
-    server = await _server_config(ask)
+    server = await _server_config(query)
     transport = setup.weights.transport
-    missing = [line async for line in _missing(ask, server, setup.engine, transport)]
-    missing += await _lacking_adapter(ask, setup.lora)
+    missing = [line async for line in _missing(query, server, setup.engine, transport)]
+    missing += await _lacking_adapter(query, setup.lora)
     return (server["model_config"]["seed"] if server else 0), missing
 
 
-async def _server_config(ask: Ask) -> dict[str, Any]:
+async def _server_config(query: Query) -> dict[str, Any]:
     """Return the configuration of a vLLM server; {} if it has no route for it."""
-    status, info = await ask("/server_info?config_format=json")
+    status, info = await query("/server_info?config_format=json")
     if status == 404:
         return {}
     if status != 200 or not isinstance(info, dict):
@@ -38,13 +38,13 @@ async def _server_config(ask: Ask) -> dict[str, Any]:
 
 
 async def _missing(
-    ask: Ask,
+    query: Query,
     server: dict[str, Any],
     config: OwnEngineConfig,
     transport: str,
 ) -> AsyncIterator[str]:
     """Yield the flags that the command line of a vLLM server lacks, a line each."""
-    status, _ = await ask("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
+    status, _ = await query("/inference/v1/abort_requests", {"request_ids": ["arl-check"]})
     if status in (403, 404):
         yield "--enable-scale-out (the token route is off)"
     if not server:
@@ -90,10 +90,10 @@ def _misconfigured(
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
 
 
-async def _lacking_adapter(ask: Ask, lora: LoraConfig) -> list[str]:
+async def _lacking_adapter(query: Query, lora: LoraConfig) -> list[str]:
     """Return the flags that the server lacks, or has in excess, to serve versions by
     `lora.serve`."""
-    status, models = await ask("/v1/models")
+    status, models = await query("/v1/models")
     if status != 200 or not isinstance(models, dict):
         raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")
     has_one = any(card.get("id") == SERVED_ADAPTER for card in models["data"])

@@ -40,12 +40,12 @@ class VllmEngine(HttpEngine):
     """A vLLM server behind a URL; see `EngineClient`.
 
     Args:
-        send_seed: False: sampling seeds are not sent (a seed kills vLLM's CPU build).
+        send_seed: Whether sampling seeds are sent (a seed kills vLLM's CPU build).
         polls_staging: Weights are staged after the reply to `/update_weights`, as our plugin does,
             so the client has to poll until they are.
         num_alternatives: The number of log-probs per token that tell what was left to draw from
             under `top_p`, `top_k` or `min_p`; 0: the server reports that by itself.
-        adapter: The name of the adapter that requests are for; empty: the model itself.
+        adapter: The name of the adapter in requests; empty: the model itself.
     """
 
     # 0.33 refuses requests that a pause of mode abort or wait did not let in.
@@ -102,8 +102,8 @@ class VllmEngine(HttpEngine):
         try:
             await self._weights("/start_weight_update")
         except (EngineError, WeightsError):
-            # vLLM starts no update while an unfinished one is open. Our plugin drops that one when
-            # told to, and answers with an error so that vLLM forgets it too.
+            # vLLM starts no update while an unfinished one is open. Our plugin drops the unfinished
+            # one on request, and answers with an error so that vLLM drops it, too.
             with suppress(EngineError):
                 await self._call(
                     "POST", "/update_weights", {"update_info": info | {"discard": True}}

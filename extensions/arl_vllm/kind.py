@@ -15,7 +15,7 @@ from agentgym_rl.config import (
 )
 from agentgym_rl.core import Interrupt
 from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
-from agentgym_rl.engines.kind import Ask, Checked
+from agentgym_rl.engines.kind import Checked, Query
 
 from .build import RELEASES
 
@@ -88,12 +88,12 @@ class VllmKind(ServerKind):
         return status == 200 and isinstance(answer, dict) and "version" in answer
 
     async def check(
-        self, ask: Ask, url: str, setup: EngineSetup, identity: Any
+        self, query: Query, url: str, setup: EngineSetup, identity: Any
     ) -> tuple[Checked, list[str]]:
         from .checks import lacking
 
         checked = self.checked(str(identity["version"]), setup, where=url)
-        seed, missing = await lacking(ask, setup)
+        seed, missing = await lacking(query, setup)
         return checked._replace(seed=seed), missing
 
     def transport(

@@ -30,7 +30,7 @@ TOOL = {"type": "function", "function": FUNCTION}
 
 
 @dataclass(frozen=True)
-class Said:
+class ReplyText:
     """One reply, as the SDK has it."""
 
     text: str
@@ -61,7 +61,7 @@ def _answered(calls: list[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- chat completions
-async def openai(client: Any, need: Any, *, stream: bool) -> list[Said]:
+async def openai(client: Any, need: Any, *, stream: bool) -> list[ReplyText]:
     messages, said = list(FIRST), []
     for _ in range(TURNS):
         fields = {"model": "m", "messages": messages, "tools": [TOOL]}
@@ -73,7 +73,7 @@ async def openai(client: Any, need: Any, *, stream: bool) -> list[Said]:
             reply = await client.chat.completions.create(**fields)
             message, usage = reply.choices[0].message.to_dict(), reply.usage
         text = message.get("content") or ""
-        said.append(Said(text, usage.prompt_tokens, usage.completion_tokens))
+        said.append(ReplyText(text, usage.prompt_tokens, usage.completion_tokens))
         calls = message.get("tool_calls") or []
         asked = [(call["id"], call["function"]["arguments"]) for call in calls]
         messages += [message, *_answered(asked)]
@@ -97,7 +97,7 @@ async def _gathered(chunks: Any) -> tuple[dict[str, Any], Any]:
     return message | ({"tool_calls": [*calls.values()]} if calls else {}), usage
 
 
-async def litellm(client: Any, need: Any, *, stream: bool) -> list[Said]:
+async def litellm(client: Any, need: Any, *, stream: bool) -> list[ReplyText]:
     sdk = need("litellm")
     messages, said = list(FIRST), []
     for _ in range(TURNS):
@@ -112,13 +112,13 @@ async def litellm(client: Any, need: Any, *, stream: bool) -> list[Said]:
         if stream:
             reply = sdk.stream_chunk_builder([chunk async for chunk in reply])
         message, usage = reply.choices[0].message, reply.usage
-        said.append(Said(message.content or "", usage.prompt_tokens, usage.completion_tokens))
+        said.append(ReplyText(message.content or "", usage.prompt_tokens, usage.completion_tokens))
         calls = [(call.id, call.function.arguments) for call in message.tool_calls or []]
         messages += [message.model_dump(exclude_none=True), *_answered(calls)]
     return said
 
 
-async def langchain(client: Any, need: Any, *, stream: bool) -> list[Said]:
+async def langchain(client: Any, need: Any, *, stream: bool) -> list[ReplyText]:
     sdk = need("langchain_openai")
     llm = sdk.ChatOpenAI(
         model="m", base_url=str(client.base_url), api_key=client.api_key, stream_usage=True
@@ -132,14 +132,14 @@ async def langchain(client: Any, need: Any, *, stream: bool) -> list[Said]:
         else:
             reply = await llm.ainvoke(messages)
         usage = reply.usage_metadata
-        said.append(Said(reply.content, usage["input_tokens"], usage["output_tokens"]))
+        said.append(ReplyText(reply.content, usage["input_tokens"], usage["output_tokens"]))
         calls = [*reply.tool_calls, *reply.invalid_tool_calls]
         messages += [reply, *_answered([(call["id"], call["args"]) for call in calls])]
     return said
 
 
 # ---------------------------------------------------------------------- other APIs
-async def responses(client: Any, need: Any, *, stream: bool) -> list[Said]:
+async def responses(client: Any, need: Any, *, stream: bool) -> list[ReplyText]:
     """The OpenAI SDK; streamed, the items are sent again, else the response before is named."""
     tool = {"type": "function", **FUNCTION, "strict": False}
     items: list[Any] = [FIRST[1]]
@@ -152,7 +152,7 @@ async def responses(client: Any, need: Any, *, stream: bool) -> list[Said]:
         else:
             reply = await client.responses.create(**fields, input=items, **before)
         usage = reply.usage
-        said.append(Said(reply.output_text, usage.input_tokens, usage.output_tokens))
+        said.append(ReplyText(reply.output_text, usage.input_tokens, usage.output_tokens))
         calls = [(i.call_id, i.arguments) for i in reply.output if i.type == "function_call"]
         more = [
             {"type": "function_call_output", "call_id": id, "output": worked_out(arguments)}
@@ -165,7 +165,7 @@ async def responses(client: Any, need: Any, *, stream: bool) -> list[Said]:
     return said
 
 
-async def anthropic(client: Any, need: Any, *, stream: bool) -> list[Said]:
+async def anthropic(client: Any, need: Any, *, stream: bool) -> list[ReplyText]:
     sdk = need("anthropic")
     tool = {**FUNCTION, "input_schema": SCHEMA}
     tool.pop("parameters")
@@ -181,7 +181,7 @@ async def anthropic(client: Any, need: Any, *, stream: bool) -> list[Said]:
                 reply = await claude.messages.create(**fields, messages=messages)
             text = "".join(block.text for block in reply.content if block.type == "text")
             usage = reply.usage
-            said.append(Said(text, usage.input_tokens, usage.output_tokens))
+            said.append(ReplyText(text, usage.input_tokens, usage.output_tokens))
             results = [
                 {"type": "tool_result", "tool_use_id": b.id, "content": worked_out(b.input)}
                 for b in reply.content
@@ -193,17 +193,17 @@ async def anthropic(client: Any, need: Any, *, stream: bool) -> list[Said]:
 
 
 # ---------------------------------------------------------------------- OpenAI Agents SDK
-async def agents_chat(client: Any, need: Any, *, stream: bool) -> list[Said]:
+async def agents_chat(client: Any, need: Any, *, stream: bool) -> list[ReplyText]:
     need("agents.tool")
     return await _agents(need("agents"), "OpenAIChatCompletionsModel", client, stream=stream)
 
 
-async def agents_responses(client: Any, need: Any, *, stream: bool) -> list[Said]:
+async def agents_responses(client: Any, need: Any, *, stream: bool) -> list[ReplyText]:
     need("agents.tool")
     return await _agents(need("agents"), "OpenAIResponsesModel", client, stream=stream)
 
 
-async def _agents(sdk: Any, model: str, client: Any, *, stream: bool) -> list[Said]:
+async def _agents(sdk: Any, model: str, client: Any, *, stream: bool) -> list[ReplyText]:
     """It runs the loop up to a reply without calls; then a user asks again."""
 
     async def answer(_context: Any, arguments: str) -> str:
@@ -236,7 +236,7 @@ async def _agents(sdk: Any, model: str, client: Any, *, stream: bool) -> list[Sa
     return said
 
 
-def _of_agents(reply: Any) -> Said:
+def _of_agents(reply: Any) -> ReplyText:
     texts = [
         part.text
         for item in reply.output
@@ -244,10 +244,10 @@ def _of_agents(reply: Any) -> Said:
         for part in item.content
         if part.type == "output_text"
     ]
-    return Said("".join(texts), reply.usage.input_tokens, reply.usage.output_tokens)
+    return ReplyText("".join(texts), reply.usage.input_tokens, reply.usage.output_tokens)
 
 
-Talk = Callable[..., Awaitable[list[Said]]]
+Talk = Callable[..., Awaitable[list[ReplyText]]]
 TALKS: Mapping[str, Talk] = {
     "openai": openai,
     "openai-responses": responses,

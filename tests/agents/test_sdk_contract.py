@@ -20,7 +20,7 @@ from tests.kit.cases import cases
 sys.path.append(str(Path(__file__).parent))
 
 import engines
-from talks import FIRST, NEXT, TALKS, TOOL, TURNS, Said
+from talks import FIRST, NEXT, TALKS, TOOL, TURNS, ReplyText
 
 from benchmarks.exactness_loops.compare import compare
 
@@ -128,6 +128,6 @@ def test_a_conversation_in_node_is_one_exact_row(stream, opened, chat, node_prog
     async def talk(client):
         env = Sink()
         await agent.run(env, client, model="m", task=Task("t", 0))
-        return [Said(*each) for each in json.loads(env.said)]
+        return [ReplyText(*each) for each in json.loads(env.said)]
 
     check(opened, chat, talk)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from arl_audit.exactly_once import audit_ledger
 
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 
-from scripts.ray_nodes import Failed, RayNodes, check_machine
+from scripts.ray_nodes import NAMESPACE, Failed, RayNodes, check_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 STARTS_S, ENDS_S = 240, 300
@@ -25,35 +26,48 @@ COMMAND = (
 )
 
 
-@pytest.fixture(scope="module")
+RANKS = ("--cluster.allocation=embedded:d1+fsdp:d2", "--trainer.checkpoint_every=3")
+
+
+@pytest.fixture
 def nodes():
     try:
         check_machine()
     except Failed as error:
         pytest.skip(str(error))
-    with RayNodes(4, cpus=1) as nodes:
+    with RayNodes(5, cpus=1) as nodes:
         yield nodes
 
 
-def _worker(run: Path) -> int | None:
-    """Pid of the run's rollout worker."""
+def _process(run: Path, command: str) -> int | None:
+    """Pid of a process of the run."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 line = (entry / "cmdline").read_text()
             except OSError:
                 continue
-            if f"\0rollout\0--config\0{run}/" in line:
+            if f"\0{command}\0--config\0{run}/" in line:
                 return int(entry.name)
     return None
 
 
-def test_a_worker_whose_node_is_cut_off_is_replaced_on_another(nodes, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "flags", "restarts"),
+    [("rollout", (), "worker_restarts"), ("trainer", RANKS, "trainer_restarts")],
+)
+def test_what_is_on_a_node_that_is_cut_off_is_replaced(nodes, tmp_path, command, flags, restarts):
     run, said = tmp_path / "run", tmp_path / "said"
     with said.open("w") as errors:
         process = subprocess.Popen(
             nodes.command(
-                [*COMMAND, f"--address={nodes.address}", f"--run={run}", "--cluster.nodes=5"]
+                [
+                    *COMMAND,
+                    f"--address={nodes.address}",
+                    f"--run={run}",
+                    "--cluster.nodes=6",
+                    *flags,
+                ]
             ),
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -62,7 +76,7 @@ def test_a_worker_whose_node_is_cut_off_is_replaced_on_another(nodes, tmp_path):
         )
         try:
             _until(lambda: _batches(run) >= 2, process, said)
-            pid = _worker(run)
+            pid = _process(run, command)
             assert pid is not None
             lost = nodes.node_of(pid)
             nodes.cut(lost)
@@ -73,10 +87,31 @@ def test_a_worker_whose_node_is_cut_off_is_replaced_on_another(nodes, tmp_path):
     assert process.returncode == 0, said.read_text()
     result = json.loads(out)  # Ray, which says that a node is dead, says it elsewhere
     assert result["steps"] == 40
-    assert result["worker_restarts"] == 1
+    assert result[restarts] == 1
     assert "silent for" in said.read_text()
     report = audit_ledger(run)
     assert report["faults"] == []
+
+
+@pytest.mark.skipif(not shutil.which("iptables"), reason="needs iptables")
+def test_a_firewall_before_the_ranks_is_named(nodes, tmp_path):
+    """The nodes give ports of their own range from now on, and none of it to the head."""
+    for number in range(1, 6):
+        inside = ["ip", "netns", "exec", NAMESPACE.format(number)]
+        ports = "net.ipv4.ip_local_port_range=50000 50999"
+        subprocess.run([*inside, "sysctl", "-qw", ports], check=True)
+        drop = "-A INPUT -p tcp -s 10.213.47.1 --dport 50000:50999 --syn -j DROP"
+        subprocess.run([*inside, "iptables", *drop.split()], check=True)
+    done = subprocess.run(
+        nodes.command(
+            [*COMMAND, f"--address={nodes.address}", f"--run={tmp_path / 'run'}", *RANKS]
+        ),
+        capture_output=True,
+        text=True,
+        timeout=STARTS_S,
+    )
+    assert done.returncode == 1
+    assert "cannot reach it: no answer in 10 s. Let that host connect" in done.stderr
 
 
 def _batches(run: Path) -> int:

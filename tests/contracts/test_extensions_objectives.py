@@ -10,7 +10,7 @@ from agentgym_rl.config import AlgoConfig, RolloutConfig, load_config
 from agentgym_rl.core import ConfigError, Task, extensions
 from agentgym_rl.rollout import draws_of
 from agentgym_rl.rollout.additions import additions
-from agentgym_rl.rollout.draws import draws_kind
+from agentgym_rl.rollout.task_choice import draws_kind
 from tests.kit.extension import install
 from tests.kit.groups import make_group
 
@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.rollout.additions import Addition, AdditionKind
-from agentgym_rl.rollout.draws import Draws, DrawsKind
+from agentgym_rl.rollout.task_choice import Draws, DrawsKind
 
 
 class Even(Draws):

@@ -39,8 +39,8 @@ async def some(stream, count):
 
 
 @dataclass
-class Heard:
-    """All that came of a turn."""
+class Received:
+    """All deltas of a turn."""
 
     deltas: list[Delta]
 
@@ -56,13 +56,13 @@ class Heard:
         self.finish = finishes[0]
 
 
-async def heard(stream, before=()):
-    return Heard([*before, *[delta async for delta in stream]])
+async def received(stream, before=()):
+    return Received([*before, *[delta async for delta in stream]])
 
 
-async def heard_while(stream, other):
-    """All that comes of a turn beside which `other` happens."""
+async def received_while(stream, other):
+    """Return all deltas of a turn, while `other` runs."""
     async with asyncio.TaskGroup() as tasks:
-        asked = tasks.create_task(heard(stream))
+        asked = tasks.create_task(received(stream))
         await other
     return asked.result()

@@ -17,7 +17,7 @@ from agentgym_rl.engines.router.router import COUNTERS
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
 
-from .routed import PROMPT, STOP, STORY, begin, heard, routed, some, tells
+from .routed import PROMPT, STOP, STORY, begin, received, routed, some, tells
 
 
 # ---------------------------------------------------------------------- one engine, and where to
@@ -26,7 +26,7 @@ def test_a_turn_passes_through(stream):
     engine = ScriptedEngine(tells(stop_reason=STOP))
     engine.version = 3
     router, _ = routed(engine, version=3)
-    turn = asyncio.run(heard(begin(router, stream=stream)))
+    turn = asyncio.run(received(begin(router, stream=stream)))
     assert (turn.ids, turn.finish, turn.deltas[-1].stop_reason) == (STORY, "stop", STOP)
     assert set(turn.versions) == set(turn.admitted) == {3}
     assert len(turn.deltas) == (len(STORY) if stream else 1)
@@ -42,7 +42,7 @@ def test_a_session_stays_and_new_ones_go_where_least_is_in_flight():
 
     async def play():
         for session in "abcabcabc":
-            await heard(begin(router, session=session))
+            await received(begin(router, session=session))
 
     asyncio.run(play())
     found = [{entry.session_id for entry in engine.journal} for engine in engines]
@@ -56,12 +56,12 @@ def test_a_session_leaves_a_replica_with_more_than_twice_the_load(crowd, stays):
     router, _ = routed(home)
 
     async def play():
-        await heard(begin(router))
+        await received(begin(router))
         streams = [begin(router, session=f"other {i}") for i in range(crowd)]
         for stream in streams:
             await anext(stream)
         router.add("1", other, version=0)
-        await heard(begin(router))
+        await received(begin(router))
         for stream in streams:
             await stream.aclose()
 
@@ -90,7 +90,7 @@ def test_a_turn_goes_on_elsewhere_token_for_token(told, chunk, stream):
     first = ScriptedEngine(tells(fail_after=told, chunk=chunk))
     second = ScriptedEngine(tells(chunk=chunk))
     router, failures = routed(first, second)
-    turn = asyncio.run(heard(begin(router, stream=stream)))
+    turn = asyncio.run(received(begin(router, stream=stream)))
     [had], [rest] = first.journal, second.journal
     assert turn.ids == had.token_ids + rest.token_ids == STORY
     assert turn.logprobs == had.logprobs + rest.logprobs
@@ -108,7 +108,7 @@ def _failure(told):
 def test_a_stream_that_ends_unfinished_has_failed():
     first = ScriptedEngine(lambda prompt: Say(STORY[:4], finish_reason=None))
     router, [*_] = routed(first, ScriptedEngine(tells()))
-    turn = asyncio.run(heard(begin(router)))
+    turn = asyncio.run(received(begin(router)))
     assert (turn.ids, router.counters["failovers"]) == (STORY, 1)
 
 
@@ -120,7 +120,7 @@ def test_a_turn_that_had_all_it_wanted_is_finished_without_its_engine(asked, fin
     first = ScriptedEngine(lambda prompt: Say(STORY[:5], finish_reason=None))
     second = ScriptedEngine(tells())
     router, _ = routed(first, second)
-    turn = asyncio.run(heard(begin(router, **asked)))
+    turn = asyncio.run(received(begin(router, **asked)))
     assert (turn.ids, turn.finish, second.journal) == (STORY[:5], finish, [])
     assert turn.deltas[-1].stop_reason == (STORY[4] if finish == "stop" else None)
 
@@ -130,7 +130,7 @@ def test_failures_are_bounded_and_a_lone_engine_is_not_stormed():
     engine = ScriptedEngine(tells(fail_after=0))
     router, failures = routed(engine)
     with pytest.raises(EngineError, match="scripted failure after 0"):
-        asyncio.run(heard(begin(router)))
+        asyncio.run(received(begin(router)))
     assert len(engine.journal) == len(failures) == 6
     assert router.counters["failovers"] == 5
 
@@ -138,7 +138,7 @@ def test_failures_are_bounded_and_a_lone_engine_is_not_stormed():
 def test_a_lone_engine_that_recovers_finishes_the_turn():
     says = iter([Say(STORY, fail_after=5), Say(STORY[5:])])
     router, _ = routed(ScriptedEngine(lambda prompt: next(says)))
-    assert asyncio.run(heard(begin(router))).ids == STORY
+    assert asyncio.run(received(begin(router))).ids == STORY
 
 
 def test_a_replica_that_just_failed_attracts_nobody():
@@ -147,7 +147,7 @@ def test_a_replica_that_just_failed_attracts_nobody():
 
     async def play():
         for session in range(5):
-            await heard(begin(router, session=str(session)))
+            await received(begin(router, session=str(session)))
 
     asyncio.run(play())
     assert (len(failures), len(alive.journal)) == (1, 5)
@@ -161,7 +161,7 @@ def test_what_the_request_is_to_blame_for_fails_it_at_once(error):
     other = ScriptedEngine(tells())
     router, failures = routed(ScriptedEngine(refuse), other)
     with pytest.raises(type(error)):
-        asyncio.run(heard(begin(router)))
+        asyncio.run(received(begin(router)))
     assert (failures, other.journal, router.counters["failovers"]) == ([], [], 0)
 
 
@@ -175,7 +175,7 @@ def test_a_caller_that_leaves_aborts_its_request_and_nothing_has_failed():
         await stream.aclose()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.03):
-                await heard(begin(router, stream=False))
+                await received(begin(router, stream=False))
 
     asyncio.run(leave())
     assert [entry.aborted for entry in engine.journal] == [True, True]
@@ -193,10 +193,10 @@ def test_a_turn_moves_at_once_when_its_replica_is_removed(paused):
         before = await some(stream, 4)
         if not paused:
             router.remove("0")
-            return await heard(stream, before)
+            return await received(stream, before)
         await first.pause(interrupt="keep")  # it says nothing more
         asyncio.get_running_loop().call_later(0.005, router.remove, "0")
-        return await heard(stream, before)
+        return await received(stream, before)
 
     turn = asyncio.run(play())
     assert (turn.ids, len(second.journal[0].prompt)) == (STORY, len(PROMPT) + 4)
@@ -213,7 +213,7 @@ def test_a_deadline_of_the_caller_is_not_mistaken_for_a_removal(stream):
         await engine.pause(interrupt="keep")
         async with asyncio.timeout(0.01):
             asyncio.get_running_loop().call_later(0.01, router.remove, "0")
-            await heard(begin(router, stream=stream))
+            await received(begin(router, stream=stream))
 
     with pytest.raises(TimeoutError):
         asyncio.run(play())
@@ -226,7 +226,7 @@ def test_how_a_removed_replica_goes_down_is_no_failure():
         raise EngineError("connection reset")
 
     router, failures = routed(ScriptedEngine(dying), ScriptedEngine(tells()))
-    turn = asyncio.run(heard(begin(router)))
+    turn = asyncio.run(received(begin(router)))
     assert (turn.ids, failures, router.counters["failovers"]) == (STORY, [], 1)
 
 
@@ -236,7 +236,7 @@ def test_without_replicas_a_turn_waits_for_one():
     async def play():
         loop = asyncio.get_running_loop()
         loop.call_later(0.02, lambda: router.add("late", ScriptedEngine(tells()), version=4))
-        return await heard(begin(router))
+        return await received(begin(router))
 
     turn = asyncio.run(play())
     assert (turn.ids, set(turn.admitted), router.counters["waits"]) == (STORY, {4}, 1)
@@ -250,7 +250,7 @@ def test_without_replicas_a_turn_gives_up_in_time():
         stream = begin(router)
         await some(stream, 4)
         router.remove("0")
-        await heard(stream)
+        await received(stream)
 
     with pytest.raises(EngineError, match=r"request r waited .* \(in service: none\)"):
         asyncio.run(play())
@@ -274,8 +274,10 @@ def test_closing_fails_what_is_in_flight_and_closes_no_engine():
         await some(stream, 4)
         await router.close()
         with pytest.raises(EngineError, match="closed"):
-            await heard(stream)
-        return await heard(engine.generate(PROMPT, SamplingParams(9), request_id="", session_id=""))
+            await received(stream)
+        return await received(
+            engine.generate(PROMPT, SamplingParams(9), request_id="", session_id="")
+        )
 
     assert asyncio.run(play()).ids == STORY[:9]
     assert router.serving == []

@@ -5,7 +5,7 @@ import asyncio
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
 
-from .routed import PROMPT, STORY, begin, heard, heard_while, routed, tells
+from .routed import PROMPT, STORY, begin, received, received_while, routed, tells
 
 GRAMMAR = 'start: "a"'
 
@@ -15,7 +15,7 @@ def test_a_turn_whose_engine_fails_begins_again_elsewhere(stream):
     first = ScriptedEngine([Say([1] * 9, fail_after=5)])
     second = ScriptedEngine(tells())
     router, failures = routed(first, second)
-    turn = asyncio.run(heard(begin(router, stream=stream, grammar=GRAMMAR)))
+    turn = asyncio.run(received(begin(router, stream=stream, grammar=GRAMMAR)))
     assert (turn.ids, turn.finish) == (STORY, "stop")
     assert len(failures) == 1
     [entry] = second.journal
@@ -33,7 +33,7 @@ def test_a_turn_whose_engine_fails_begins_again_elsewhere(stream):
 def test_whole_turns_begin_again_with_the_seed_they_had(told, stream):
     first, second = ScriptedEngine([Say([1] * 11, fail_after=told)]), ScriptedEngine(tells())
     router, _ = routed(first, second, whole_turns=True)
-    turn = asyncio.run(heard(begin(router, stream=stream)))
+    turn = asyncio.run(received(begin(router, stream=stream)))
     assert (turn.ids, turn.finish) == (STORY, "stop")
     [entry] = second.journal
     assert (entry.prompt, entry.sampling.seed) == (tuple(PROMPT), 7)
@@ -57,7 +57,7 @@ def test_nothing_of_it_is_shown_before_it_is_whole():
         await engine.resume()
 
     async def play():
-        return await heard_while(listen(begin(router, grammar=GRAMMAR)), interrupt())
+        return await received_while(listen(begin(router, grammar=GRAMMAR)), interrupt())
 
     turn = asyncio.run(play())
     assert turn.ids == STORY
@@ -68,6 +68,6 @@ def test_nothing_of_it_is_shown_before_it_is_whole():
 
 def test_a_turn_that_had_all_but_the_word_for_it_is_whole():
     router, _ = routed(ScriptedEngine([Say(STORY, finish_reason=None)]))
-    turn = asyncio.run(heard(begin(router, grammar=GRAMMAR)))
+    turn = asyncio.run(received(begin(router, grammar=GRAMMAR)))
     assert (turn.ids, turn.finish) == (STORY, "stop")
     assert router.counters["turn_restarts"] == 0

@@ -13,7 +13,7 @@ from agentgym_rl.engines import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
 
-from .routed import heard
+from .routed import received
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +135,7 @@ class Upheaval:
             prompt = [number, turn, 0]
             turns[f"s{number}-{turn}"] = (
                 prompt,
-                await heard(
+                await received(
                     self.router.generate(
                         prompt,
                         SamplingParams(100, seed=number, stop_token_ids=(STOP,)),

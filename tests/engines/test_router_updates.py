@@ -9,7 +9,7 @@ from agentgym_rl.core import UNKNOWN_VERSION, EngineError
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from tests.kit.cases import cases
 
-from .routed import PROMPT, STORY, begin, heard, heard_while, routed, some, tells
+from .routed import PROMPT, STORY, begin, received, received_while, routed, some, tells
 
 
 # ---------------------------------------------------------------------- versions nobody reported
@@ -21,7 +21,7 @@ async def _dying(router, first, *, updates, told=6):
         router.begin_update(1)
     before += await some(stream, told - 4)
     first.dies = True
-    return await heard(stream, before)
+    return await received(stream, before)
 
 
 class Mortal(ScriptedEngine):
@@ -69,7 +69,7 @@ def test_an_update_that_came_and_went_leaves_no_doubt_about_what_came_before():
         router.end_update(1, ["1"])
         before += await some(stream, 1)
         first.dies = True
-        return await heard(stream, before)
+        return await received(stream, before)
 
     turn = asyncio.run(play())
     assert turn.versions == [0, 0, 0, UNKNOWN_VERSION] + [0] * (len(STORY) - 4)
@@ -80,7 +80,7 @@ def test_versions_said_at_the_end_are_the_engines_own():
     versions = [5] * 3 + [6] * (len(STORY) - 3)
     engine = ScriptedEngine([Say(STORY, versions=versions)], versions_at_end=True)
     router, _ = routed(engine, version=5)
-    turn = asyncio.run(heard(begin(router)))
+    turn = asyncio.run(received(begin(router)))
     assert (turn.versions, set(turn.admitted)) == (versions, {5})
 
 
@@ -88,7 +88,7 @@ def test_an_engine_that_finishes_without_naming_versions_has_broken_its_promise(
     engine = ScriptedEngine(tells(), has_spans=False)
     router, _ = routed(engine)
     with pytest.raises(EngineError, match="named the policy versions of 0"):
-        asyncio.run(heard(begin(router)))
+        asyncio.run(received(begin(router)))
 
 
 # ---------------------------------------------------------------------- aborts
@@ -97,7 +97,7 @@ def test_an_aborted_turn_goes_on_where_it_was(stream):
     says = iter([Say(STORY[:5], "abort"), Say([], "abort"), Say(STORY[5:])])
     engine, other = ScriptedEngine(lambda prompt: next(says)), ScriptedEngine(tells())
     router, failures = routed(engine, other, interrupt="abort")
-    turn = asyncio.run(heard(begin(router, stream=stream)))
+    turn = asyncio.run(received(begin(router, stream=stream)))
     assert (turn.ids, turn.finish, other.journal, failures) == (STORY, "stop", [], [])
     first, second, third = engine.journal
     assert list(third.prompt) == list(second.prompt) == PROMPT + STORY[:5]
@@ -115,7 +115,7 @@ def test_an_aborted_turn_goes_on_where_it_was(stream):
 def test_an_aborted_turn_that_had_all_it_wanted_is_finished(asked, finish):
     engine = ScriptedEngine(lambda prompt: Say(STORY[:5], "abort"))
     router, _ = routed(engine, interrupt="abort")
-    turn = asyncio.run(heard(begin(router, stream=False, **asked)))
+    turn = asyncio.run(received(begin(router, stream=False, **asked)))
     assert (turn.ids, turn.finish) == (STORY[:5], finish)
     assert len(engine.journal) == len(turn.deltas) == 1
     assert router.counters["resubmissions"] == 0
@@ -125,7 +125,7 @@ def test_an_engine_that_aborts_for_ever_is_given_up():
     engine = ScriptedEngine(lambda prompt: Say([], "abort"))
     router, _ = routed(engine, interrupt="abort")
     with pytest.raises(EngineError, match="interrupted 200 times, the last time by 0: aborted"):
-        asyncio.run(heard(begin(router)))
+        asyncio.run(received(begin(router)))
 
 
 async def _updated(router, engine, version, *, interrupt="abort"):
@@ -148,7 +148,7 @@ def test_a_turn_through_an_aborting_update(has_spans, stream):
         await asyncio.sleep(0.03)
         await _updated(router, engine, 1)
 
-    turn = run_virtual(heard_while(begin(router, stream=stream), update()))
+    turn = run_virtual(received_while(begin(router, stream=stream), update()))
     before, after = engine.journal
     assert turn.ids == before.token_ids + after.token_ids == STORY
     assert turn.versions == turn.admitted == before.versions + after.versions
@@ -166,7 +166,7 @@ def _spanless(**how):
 
 def test_without_spans_tokens_are_stamped_as_they_come():
     _, router, _ = _spanless()
-    turn = asyncio.run(heard(begin(router)))
+    turn = asyncio.run(received(begin(router)))
     assert (turn.ids, set(turn.versions), set(turn.admitted)) == (STORY, {0}, {0})
     assert len(turn.deltas) == len(STORY)
 
@@ -179,7 +179,7 @@ def test_a_request_that_ran_when_the_update_began_keeps_its_tokens():
         before = await some(stream, 2)
         router.begin_update(1)  # still staging: the engine samples on, to the end
         before += [await anext(stream)]
-        return await heard(stream, before)
+        return await received(stream, before)
 
     turn = asyncio.run(play())
     assert (turn.ids, set(turn.versions)) == (STORY, {0})
@@ -197,7 +197,7 @@ def test_a_request_that_may_have_waited_for_the_new_weights_is_asked_again(ends_
         await asyncio.sleep(0.01 if ends_first else 0.08)
         router.end_update(1, ["0"])
 
-    turn = run_virtual(heard_while(begin(router), update()))
+    turn = run_virtual(received_while(begin(router), update()))
     first, second = engine.journal
     assert turn.ids == first.token_ids == second.token_ids == STORY
     assert turn.versions == turn.admitted == second.versions == [1] * len(STORY)
@@ -212,7 +212,7 @@ def test_only_the_tokens_in_doubt_are_asked_again():
         before = await some(stream, 3)
         router.begin_update(1)
         router.end_update(1, ["0"])  # and it was never aborted: the rest may be of either
-        return await heard(stream, before)
+        return await received(stream, before)
 
     turn = asyncio.run(play())
     first, second = engine.journal
@@ -227,9 +227,9 @@ def test_without_spans_nothing_is_sent_during_an_update():
     async def play():
         router.begin_update(1)
         with pytest.raises(EngineError, match="engine that takes requests"):
-            await heard(begin(router))
+            await received(begin(router))
         asyncio.get_running_loop().call_later(0.01, router.end_update, 1, ["0"])
-        return await heard(begin(router))
+        return await received(begin(router))
 
     turn = asyncio.run(play())
     assert (len(engine.journal), set(turn.versions), router.counters["waits"]) == (1, {1}, 2)
@@ -244,7 +244,7 @@ def test_without_spans_what_a_dying_engine_said_before_the_update_counts():
         before = await some(stream, 4)
         router.add("1", ScriptedEngine(tells()), version=0)
         router.begin_update(1)
-        return await heard(stream, before)
+        return await received(stream, before)
 
     turn = asyncio.run(play())
     assert (turn.ids, set(turn.versions), len(failures)) == (STORY, {0}, 1)

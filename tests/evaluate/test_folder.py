@@ -135,7 +135,7 @@ def test_other_folders_are_left_alone(tmp_path, names, said):
 
 async def _killed(model: SomeonesModel, port: int, argv: list[str], after: int) -> None:
     """Start the command, and kill it without warning once the model was asked so often."""
-    async with serving(model, host="127.0.0.1", port=port), asyncio.timeout(60):
+    async with serving(model, host="127.0.0.1", port=port), asyncio.timeout(240):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "agentgym_rl", *argv), stderr=asyncio.subprocess.DEVNULL
         )

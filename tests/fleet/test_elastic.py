@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from arl_scale.admin_api import FILE, ElasticApi, told
+from arl_scale.admin_api import FILE, ElasticApi, control_file
 from safetensors.torch import load_file
 
 from agentgym_rl.config import load_config
@@ -169,7 +169,7 @@ def test_the_api_wants_its_own_token_and_says_what_is_wrong(tmp_path):
 
 
 def test_where_the_run_is_reached_is_its_owner_s_business(tmp_path):
-    with told(tmp_path, url="http://127.0.0.1:1", token="secret", timeout_s=60.0):
+    with control_file(tmp_path, url="http://127.0.0.1:1", token="secret", timeout_s=60.0):
         file = tmp_path / FILE
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert json.loads(file.read_text())["token"] == "secret"

@@ -224,7 +224,7 @@ def test_what_workers_say_of_engines_is_added_up(monkeypatch):
             "rollout-1", WorkerReport(0, {"engine-0": 0.0}, {"failovers": 3})
         )
         assert pair.followers.silent_s == {"engine-0": 0.0, "engine-1": 2.0}
-        pair.followers.hear(
+        pair.followers.record(
             "rollout-1", WorkerReport(0, {}, {"failovers": 3}, used=Used("m", 2, 7))
         )
         pair.followers.remove("rollout-1")

@@ -50,7 +50,7 @@ async def relayed(
 ):
     policy = SessionSampling(max_tokens=256, temperature=temperature, train=False)
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(30))
+        await stack.enter_async_context(asyncio.timeout(120))
         url = await stack.enter_async_context(serving(app, host="127.0.0.1", port=0))
         config = OpenAIEngineConfig(base_url=f"{url}/v1", max_retries=0, **engine)
         asking = OpenAIUpstream(config, model=NAME, api_key=api_key, timeout_s=20)

@@ -177,7 +177,7 @@ class Matrix:
         async def ask() -> int:
             client = self.make_client()
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(240):
                     served = await client.served_version()
                     if served == UNKNOWN_VERSION:
                         return served

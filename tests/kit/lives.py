@@ -29,7 +29,7 @@ from agentgym_rl.storage.metrics import finite, rewrite_metrics
 from agentgym_rl.storage.recovery import NOTHING, recover
 from agentgym_rl.storage.run_folder import create_run_dir
 from tests.kit.groups import Publications, make_group
-from tests.kit.pulled import AskedController, PulledRanks
+from tests.kit.pulled import OnDemandController, PulledRanks
 
 STEPS, B, EVERY = 6, 2, 2
 
@@ -137,7 +137,7 @@ class Life:
             waiting=self.found.waiting,
             dropped=self.found.dropped,
         )
-        self.controller = AskedController(
+        self.controller = OnDemandController(
             settings.trainer,
             settings.algo,
             self.buffer,

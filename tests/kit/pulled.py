@@ -1,4 +1,4 @@
-"""Ranks that a test plays: it asks for each batch, trains it, and reports it when it likes."""
+"""Ranks that a test plays: it requests each batch, trains it, and reports it at any time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agentgym_rl.run import Loop
 ASKS_S = 3600.0
 
 
-class AskedController(Controller):
-    """A controller whose loop takes a batch only when a test asks for it."""
+class OnDemandController(Controller):
+    """A controller whose loop takes a batch only when a test requests it."""
 
     num_asking = 0
     num_refused = 0
-    """Looks at a batch that was asked for, and was not complete."""
+    """The number of checks of a requested batch that was not complete."""
 
     def could_have(self, step: int) -> bool:
         """Whether the batch is complete."""
@@ -37,7 +37,7 @@ class AskedController(Controller):
 class PulledRanks(Ranks):
     """Ranks whose batches are taken by `batch`, and whose reports are given to `report`."""
 
-    def __init__(self, controller: AskedController) -> None:
+    def __init__(self, controller: OnDemandController) -> None:
         self._run = controller
         self.life = 0
         """The number of times that the ranks were replaced."""
@@ -48,7 +48,7 @@ class PulledRanks(Ranks):
         self.completed: list[Metrics] = []
 
     def begin(self, loop: Loop) -> asyncio.Task[None]:
-        """Start the loop; whoever asks or reports after its end raises its error."""
+        """Start the loop; a request or report after its end raises its error."""
         self._loop = asyncio.create_task(loop.run())
         self._loop.add_done_callback(lambda _: self._run.changes.notify())
         return self._loop
@@ -79,7 +79,7 @@ class PulledRanks(Ranks):
 
     # ------------------------------------------------------------ what a test calls
     async def batch(self, step: int, rank: int) -> BatchShard | None:
-        """Ask for a batch; None: it is not complete, or the ranks were replaced meanwhile."""
+        """Request a batch; None: it is not complete, or the ranks were replaced meanwhile."""
         run, life, refused = self._run, self.life, self._run.num_refused
         run.num_asking += 1
         run.buffer.changes.notify()

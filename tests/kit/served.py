@@ -10,7 +10,7 @@ from agentgym_rl.core import StepReport, Task
 from agentgym_rl.run import Loop
 from agentgym_rl.storage import EpisodeLog, MetricsFile, PhasesFile
 from tests.kit.groups import Publications
-from tests.kit.pulled import AskedController, PulledRanks
+from tests.kit.pulled import OnDemandController, PulledRanks
 
 CONFIG = Config(
     rollout=RolloutConfig(groups_per_batch=2, max_staleness=1),
@@ -19,7 +19,7 @@ CONFIG = Config(
 
 
 class Served:
-    def __init__(self, controller: AskedController, ranks: PulledRanks, log: EpisodeLog):
+    def __init__(self, controller: OnDemandController, ranks: PulledRanks, log: EpisodeLog):
         self.controller, self.ranks, self.log = controller, ranks, log
 
     async def add(self, *groups) -> None:
@@ -49,7 +49,7 @@ async def served(
     log = EpisodeLog(path / "episodes.db")
     metrics = MetricsFile(path / "metrics.jsonl")
     phases = PhasesFile(path)
-    controller = AskedController(
+    controller = OnDemandController(
         trainer,
         algo,
         Buffer(CONFIG.rollout, total_groups=100, log=log),

@@ -78,7 +78,7 @@ async def report_of(config: Config, *, out: Path | None = None) -> dict:
 
 
 async def _evaluate(model: SomeonesModel, settings: dict, out: Path | None, port: int) -> dict:
-    async with serving(model, host="127.0.0.1", port=port) as url, asyncio.timeout(60):
+    async with serving(model, host="127.0.0.1", port=port) as url, asyncio.timeout(240):
         overrides = QUICK | {"engine.base_url": f"{url}/v1"} | settings
         return await report_of(load_config(overrides=overrides), out=out)
 
@@ -106,7 +106,7 @@ async def _arl(*argv: str) -> tuple[int, str]:
 
 
 async def typed(say, *argv: str) -> tuple[int, str]:
-    async with serving(SomeonesModel(say), host="127.0.0.1", port=0) as url, asyncio.timeout(60):
+    async with serving(SomeonesModel(say), host="127.0.0.1", port=0) as url, asyncio.timeout(240):
         flags = [f"--{key}={value}" for key, value in QUICK.items()]
         more = [f"--engine.base_url={url}/v1", "--logging.level=debug", "--env=math"]
         return await _arl("eval", *flags, *more, *argv)

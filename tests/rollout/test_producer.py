@@ -37,7 +37,7 @@ from agentgym_rl.run import Loop
 from agentgym_rl.storage import EpisodeLog, MetricsFile, PhasesFile, Recovered
 from agentgym_rl.storage.recovery import NOTHING
 from tests.kit.groups import Publications
-from tests.kit.pulled import AskedController, PulledRanks
+from tests.kit.pulled import OnDemandController, PulledRanks
 
 B, GROUP_SIZE, STEPS = 2, 2, 6
 ENDS_WITHIN_S = 120.0
@@ -56,7 +56,7 @@ class Numbered(TaskSource):
         return super().__len__() if self._length is None else self._length
 
 
-class Asked(Env):
+class NumberEnv(Env):
     """Says the task's number; the reply is right if it holds a 1."""
 
     def __init__(self, buffer: Buffer) -> None:
@@ -126,7 +126,7 @@ class Played:
 
 
 async def train(
-    controller: AskedController, ranks: PulledRanks, engine: ScriptedEngine, steps: int
+    controller: OnDemandController, ranks: PulledRanks, engine: ScriptedEngine, steps: int
 ) -> list[BatchShard]:
     """A trainer that learns nothing; the batch before the last has a checkpoint."""
     shards = []
@@ -172,7 +172,7 @@ async def played(
     tmp_path,
     chat: ChatFormat,
     *,
-    env=Asked,
+    env=NumberEnv,
     agent: type[Agent] = SingleTurn,
     trouble: dict[int, list[Say]] | None = None,
     steps: int = STEPS,
@@ -197,7 +197,7 @@ async def played(
         episodes = stack.enter_context(closing(EpisodeLog(tmp_path / "episodes.db")))
         buffer = Watched(config.rollout, total_groups=steps * B, log=episodes)
         metrics = stack.enter_context(closing(MetricsFile(tmp_path / "metrics.jsonl")))
-        controller = AskedController(
+        controller = OnDemandController(
             config.trainer,
             config.algo,
             buffer,
@@ -295,7 +295,7 @@ def test_admission_keeps_the_law_at_every_moment(play, settings):
     assert max(running + accepted for _, running, accepted in admissions) < STEPS * B
 
 
-class Held(Asked):
+class Held(NumberEnv):
     """Task 1 is answered at version 0 and not finished before version 2."""
 
     async def step(self, action):
@@ -480,7 +480,7 @@ def test_one_task_with_a_weight_is_enough_however_epochs_are_shuffled(play, seed
 
 
 # ---------------------------------------------------------------- too long
-class Wordy(Asked):
+class Wordy(NumberEnv):
     """Every third task is long."""
 
     async def reset(self, *, seed=None, options=None):
@@ -504,7 +504,7 @@ def test_tasks_that_are_too_long_are_dropped_unplayed(play, limit, caplog):
 
 
 def test_tasks_without_an_image_are_left_out_by_name_and_not_tried_again(play, caplog):
-    class Unbuilt(Asked):
+    class Unbuilt(NumberEnv):
         """Every third task has an image that cannot be built."""
 
         tries: ClassVar[Counter[int]] = Counter()
@@ -563,7 +563,7 @@ def test_a_lasting_infrastructure_failure_drops_its_whole_group(play):
 
 
 def test_one_failed_member_drops_its_group_and_is_no_reward_of_zero(play):
-    class FailsOnce(Asked):
+    class FailsOnce(NumberEnv):
         failed = False
 
         async def step(self, action):
@@ -580,7 +580,7 @@ def test_one_failed_member_drops_its_group_and_is_no_reward_of_zero(play):
 
 @pytest.mark.parametrize("call", ["reset", "step"])
 def test_an_environment_that_hangs_costs_its_group_and_is_no_reward_of_zero(play, call):
-    class HangsOnce(Asked):
+    class HangsOnce(NumberEnv):
         hung = False
 
         async def _hang(self, name, number):
@@ -602,7 +602,7 @@ def test_an_environment_that_hangs_costs_its_group_and_is_no_reward_of_zero(play
     assert len(found.trained) == 4 * B
 
 
-class FailingEnv(Asked):
+class FailingEnv(NumberEnv):
     async def step(self, action):
         raise KeyError("the world is flat")
 
@@ -626,7 +626,7 @@ def test_a_run_whose_episodes_keep_failing_ends_and_says_why(play, settings, out
 
 
 # ---------------------------------------------------------------- should_accept
-class Mixed(Asked):
+class Mixed(NumberEnv):
     """Of every second task all episodes score alike."""
 
     async def step(self, action):

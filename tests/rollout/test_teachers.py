@@ -77,7 +77,7 @@ def told(numbers) -> dict[str, Any]:
 async def teaching(answer=None, *, folder=BUNDLED, models: Sequence[dict] = ({},), **keys):
     """A server, and the client of the teachers, each of which is this server."""
     server = Server(Tokenizer.from_file(str(folder / "tokenizer.json")), answer)
-    async with asyncio.timeout(30), serving(server, host="127.0.0.1", port=0) as server.url:
+    async with asyncio.timeout(120), serving(server, host="127.0.0.1", port=0) as server.url:
         given = [{"model": server.url, **one} for one in models]
         config = TeacherConfig.model_validate({"models": given, **keys})
         async with ServedTeachers(config) as teachers:

@@ -22,7 +22,7 @@ class Paying(Env):
         return Step(again, 1.0, not self.left, False, {"turn_reward": paid})
 
 
-class Asking(Agent):
+class RequestingAgent(Agent):
     """Makes several requests before each step; `acts` makes the action of their replies."""
 
     def __init__(self, acts, num_requests=2):
@@ -51,19 +51,19 @@ def test_each_turn_gets_its_own_reward_and_the_episode_none_of_it(chat):
 
 
 def test_of_several_requests_the_one_that_became_the_action_is_paid(chat):
-    agent = Asking(lambda replies: replies[0])
+    agent = RequestingAgent(lambda replies: replies[0])
     found = play(chat, env=Paying, agent=agent, replies=["a", "b", "c", "d"])
     assert found.credit.turn_rewards == [0.5, 0.0, -0.25, 0.0]
 
 
 def test_a_changed_reply_pays_the_newest_turn(chat):
-    agent = Asking(" and ".join)
+    agent = RequestingAgent(" and ".join)
     found = play(chat, env=Paying, agent=agent, replies=["a", "b", "c", "d"])
     assert found.credit.turn_rewards == [0.0, 0.5, 0.0, -0.25]
 
 
 def test_an_agent_without_any_request_is_counted_and_named(chat, caplog):
-    agent = Asking(lambda replies: "mine", num_requests=0)
+    agent = RequestingAgent(lambda replies: "mine", num_requests=0)
     found = play(chat, env=Paying, agent=agent)
     assert not found.credit.turn_rewards
     assert found.metrics["unpaid_turn_rewards"] == 2

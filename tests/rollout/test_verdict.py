@@ -11,8 +11,8 @@ from agentgym_rl.rollout.episode import MAX_VERDICT
 from tests.kit.cases import cases
 
 
-class Says(Env):
-    """Steps have these infos, one after the other."""
+class InfoEnv(Env):
+    """An environment whose steps have these infos, in order."""
 
     def __init__(self, *infos: dict) -> None:
         self._infos = iter(infos)
@@ -26,7 +26,7 @@ class Says(Env):
 
 def verdict(*infos: dict) -> str:
     async def play() -> str:
-        env = EpisodeEnv(Says(*infos), Task("t", 0, data={}))
+        env = EpisodeEnv(InfoEnv(*infos), Task("t", 0, data={}))
         await env.start()
         for _ in infos:
             await env.step({"role": "assistant", "content": ""})

@@ -20,12 +20,20 @@ from agentgym_rl.storage.recovery import NOTHING
 from tests.kit.served import served
 
 IDLE = """
-import os, sys, time, urllib.request
+import http.server, os, sys, threading, urllib.request
+
+class Here(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(200)
+        self.end_headers()
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Here)
+threading.Thread(target=server.serve_forever).start()
 headers = {"authorization": "Bearer " + os.environ["ARL_TOKEN"]}
-body = b'{"rank": 0, "url": "http://127.0.0.1:9", "version": null}'
+url = "http://127.0.0.1:%d" % server.server_port
+body = ('{"rank": 0, "url": "%s", "version": null}' % url).encode()
 ready = urllib.request.Request(sys.argv[1] + "/ready", body, headers)
 urllib.request.urlopen(ready).close()
-time.sleep(600)
 """
 
 
@@ -73,7 +81,8 @@ def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enou
                 await group.watch()
             assert group.restarts == 1
             assert "started again 1 times (trainer.max_restarts)" in str(gave_up.value)
-            assert "no rank has sent a request or a report" in str(gave_up.value)
+            assert "no rank has answered or finished a pass" in str(gave_up.value)
             running.cancel()
+            await ranks.close()
 
     asyncio.run(play())

@@ -287,6 +287,7 @@ def birth(pid: int) -> str:
 
 
 # A program that is prepared in that moment makes a folder that is not there: hence `until`.
+# A program that is prepared in that moment makes a folder that is not there: hence `until`.
 PLACES = {
     "gone": ("rm -rf /app", "/app\n"),
     "gone with what is above": ("rm -rf /srv", "/app\n"),

@@ -11,7 +11,8 @@ from agentgym_rl.core import Outcome, StorageError, Trajectory
 from agentgym_rl.storage import MetricsFile, PhasesFile, StepPhases, read_phases
 from agentgym_rl.storage.metric_warnings import MetricWarnings
 from agentgym_rl.storage.metrics import read_metrics
-from agentgym_rl.storage.phases import PHASES, Overlap
+from agentgym_rl.storage.overlap import Overlap
+from agentgym_rl.storage.phases import PHASES
 from tests.kit.cases import cases
 
 

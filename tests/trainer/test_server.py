@@ -244,7 +244,8 @@ def test_a_rank_without_a_controller_ends_at_once():
         ("/ready", "", b'{"rank": 0}', 400),
         ("/ready", "wrong", b'{"rank": 0, "url": "http://u", "version": null}', 401),
         ("/nowhere", "", b"", 404),
-        ("/ready", "", b'{"rank": 0, "url": "http://u", "version": null}', 200),
+        ("/ready", "", b'{"rank": 0, "url": "no URL", "version": null}', 424),
+        ("/ready", "", b'{"rank": 0, "url": "http://127.0.0.1:1", "version": null}', 424),
         ("/current", "", b"{}", 200),
         ("/current", "wrong", b"{}", 401),
     ],
@@ -254,9 +255,89 @@ def test_requests_of_ranks_are_checked(path, token, body, status):
         found = HttpRanks(1)
         async with serving(RanksApi(found), host="127.0.0.1", port=0) as url, HttpClient() as http:
             headers = {"Authorization": f"Bearer {token or found.token}"}
-            return (await http.call(url, "POST", path, body=body, headers=headers, timeout_s=9))[0]
+            try:
+                reply = await http.call(url, "POST", path, body=body, headers=headers, timeout_s=9)
+                return reply[0]
+            finally:
+                await found.close()
 
     assert asyncio.run(play()) == status
+
+
+@pytest.mark.parametrize("way", ["closed", "dropped", "another's"])
+def test_a_rank_that_cannot_be_reached_ends_with_what_to_do(way, monkeypatch):
+    """As a firewall does it, which refuses connections or drops what is sent."""
+    monkeypatch.setattr("agentgym_rl.controller.ranks._REACH_S", 0.3)
+
+    async def play() -> None:
+        client = HttpRanks(1)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            async with serving(RanksApi(client), host="127.0.0.1", port=0) as url:
+                port = silent.getsockname()[1]
+                where = {"closed": "http://127.0.0.1:1", "dropped": f"http://127.0.0.1:{port}"}
+                there = where.get(way, url)
+                controller = Controller(url, client.token)
+                with pytest.raises(TrainerError) as refused:
+                    await asyncio.to_thread(controller.ready, 0, there, version=None)
+        await client.close()
+        why = {"closed": "ClientConnectorError", "dropped": "no answer in 0.3 s"}
+        assert f"trainer-0 serves at {there}, " in str(refused.value)
+        assert f"cannot reach it: {why.get(way, 'HTTP 404')}" in str(refused.value)
+        assert "Let that host connect to every port of the nodes of ranks" in str(refused.value)
+
+    asyncio.run(play())
+
+
+@cases(
+    "path, token, size, status",
+    [
+        ("/train", "", 0, 401),
+        ("/stop", "wrong", 0, 401),
+        ("/complete", "wrong", 0, 401),
+        ("/here", "", 0, 401),
+        ("/train", "", 1 << 40, 401),  # without reading a byte of it
+        ("/nowhere", "right", 0, 404),
+    ],
+)
+def test_strangers_do_not_command_a_rank(path, token, size, status):
+    async def play() -> bytes:
+        async with ranks({}) as (client, _):
+            (url,) = client._urls.values()
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[-1]))
+            sent = client.token if token == "right" else token
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+            writer.write(f"{head}Authorization: Bearer {sent}\r\n\r\n".encode())
+            line = await reader.readline()
+            writer.close()
+            return line
+
+    assert asyncio.run(play()).split()[1] == str(status).encode()
+
+
+def test_a_rank_without_a_token_serves_nobody():
+    async def play() -> int:
+        server = RankServer(Controller("http://127.0.0.1:1", ""), passes=float, complete=folder)
+        with server.served() as url:
+            async with HttpClient() as http:
+                headers = {"Authorization": "Bearer "}
+                return (await http.call(url, "POST", "/stop", headers=headers, timeout_s=9))[0]
+
+    assert asyncio.run(play()) == 401
+
+
+def test_a_rank_whose_controller_has_an_address_of_ipv6():
+    async def play() -> None:
+        client = HttpRanks(1)
+        async with serving(RanksApi(client), host="::1", port=0) as url:
+            rank = Rank(Controller(url, client.token), 0, {}, float, folder)
+            rank.start()
+            await client.begun()
+            assert client._urls[0].startswith("http://[::1]:")
+            await client.stop()
+            await asyncio.to_thread(rank.join, 60)
+        await client.close()
+
+    asyncio.run(play())
 
 
 def test_a_command_with_a_wrong_token_is_refused():

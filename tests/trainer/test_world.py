@@ -1,15 +1,23 @@
 """The network interface on which ranks meet."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from agentgym_rl.trainer.world import interface_to
+from agentgym_rl.trainer.world import _ipv6_interfaces, interface_to
 
 
-@pytest.mark.parametrize("rendezvous", ["", "file:///tmp/meet", "tcp://127.0.0.1:9"])
+@pytest.mark.parametrize(
+    "rendezvous", ["", "file:///tmp/meet", "tcp://127.0.0.1:9", "tcp://[::1]:9"]
+)
 def test_ranks_of_one_machine_meet_on_loopback(rendezvous):
     assert interface_to(rendezvous) == "lo"
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="no IPv6 here")
+def test_interfaces_are_known_by_their_addresses_of_ipv6():
+    assert _ipv6_interfaces()["::1"] == "lo"
 
 
 def test_ranks_of_several_meet_where_the_way_leads():

@@ -131,11 +131,11 @@ def test_damage_on_the_way_fails_that_version_alone():
     trainer = Trainer()
     with engine() as server:
         trainer.publisher.prepare(1, TENSORS)
-        told = trainer.transport._told
-        trainer.transport._told = lambda it: {**told(it), "fingerprint": "00000000"}
+        told = trainer.transport._update_info
+        trainer.transport._update_info = lambda it: {**told(it), "fingerprint": "00000000"}
         with pytest.raises(PublicationFailed, match=r"worker 0: failed: .*fingerprint .* 00000000"):
             trainer.publisher.publish({"a": server.url}, 1)
-        trainer.transport._told = told
+        trainer.transport._update_info = told
         assert trainer.publish(a=server).served == ("a",)
 
 
@@ -173,3 +173,4 @@ def test_nobody_to_publish_to_is_an_error_at_once():
 
 def test_engines_on_this_machine_meet_on_loopback():
     assert own_address(["http://127.0.0.1:1", "http://localhost:2"]) == "127.0.0.1"
+    assert own_address(["http://[::1]:1"]) == "::1"

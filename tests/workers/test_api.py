@@ -118,8 +118,8 @@ def test_what_waits_is_told_that_there_is_nothing_yet(tmp_path):
             while s.buffer.capacity:
                 assert await client.lease()
             assert await client.lease() is None
-            told = WorkerReport((await client.follow(WorkerReport(0, {}, {}))).number, {}, {})
-            assert await client.follow(told) is None
+            report = WorkerReport((await client.follow(WorkerReport(0, {}, {}))).number, {}, {})
+            assert await client.follow(report) is None
 
     asyncio.run(play())
 
@@ -196,7 +196,7 @@ HOSTILE = [
     ("POST", "/member", msgspec.msgpack.encode([1] * 9)),
     ("POST", "/follow", b"\x80"),
     ("POST", "/follow", msgspec.msgpack.encode({"seen": "x", "silent_s": {}, "counters": {}})),
-    ("POST", "/follow", b"x" * (hub_api.MAX_TOLD_BYTES + 1)),
+    ("POST", "/follow", b"x" * (hub_api.MAX_REPORT_BYTES + 1)),
     ("GET", "/lease", b""),
     ("POST", "/nothing", b""),
 ]

@@ -66,7 +66,7 @@ class Gated(EpisodeLog):
 
 
 class World:
-    """A hub, its workers, and books of what they were told."""
+    """A hub, its workers, and the episodes that were confirmed to them."""
 
     def __init__(self, recovered: Recovered = Recovered()) -> None:  # noqa: B008 - frozen
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="hub-of-arl-"))
@@ -89,8 +89,8 @@ class World:
         self.numbers = itertools.count()
         self.leases: list[tuple[WorkerLife, Lease]] = []
         self.taking: dict[asyncio.Task[None], tuple[WorkerLife, Trajectory]] = {}
-        self.told: dict[str, Trajectory] = {}
-        """Episodes of which a worker was told that they are in the log."""
+        self.confirmed: dict[str, Trajectory] = {}
+        """The episodes whose record in the log was confirmed to a worker."""
         self.trained: list[str] = []
         self.rewards = itertools.count(1)
 
@@ -137,7 +137,7 @@ class World:
         if lease is not None:
             assert not life.is_leaving, "a group for one that is leaving"
             assert lease.members, "nothing to play"
-            assert not set(lease.members) & set(self.told), "played again though it is there"
+            assert not set(lease.members) & set(self.confirmed), "played again though it is there"
             self.leases.append((life, lease))
         return lease
 
@@ -179,7 +179,7 @@ class World:
             life, episode = self.taking.pop(task)
             error = task.exception()
             if error is None:
-                self.told.setdefault(episode.episode_id, episode)
+                self.confirmed.setdefault(episode.episode_id, episode)
             elif isinstance(error, NotLeased):
                 group = self.hub._groups.get(episode.group_id)
                 assert group is None or group not in life.groups
@@ -231,7 +231,7 @@ class World:
         with sqlite3.connect(self.log.path) as db:
             rows = db.execute("SELECT episode_id, data FROM trajectories").fetchall()
         there = {name: Trajectory.unpack(data) for name, data in rows}
-        for name, episode in self.told.items():
+        for name, episode in self.confirmed.items():
             if episode.outcome.trains:
                 assert there[name].reward == episode.reward, "another one is in the log"
 
@@ -403,7 +403,7 @@ def test_one_that_leaves_plays_what_it_has_and_no_more(world):
         world.bring(0, member, Outcome.COMPLETED)
         while world.log.waiting:
             world.commit()
-    assert set(world.told) == set(lease.members)
+    assert set(world.confirmed) == set(lease.members)
     assert world.hub.is_over(first)
     assert not world.hub.is_over(second)
 

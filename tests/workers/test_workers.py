@@ -220,9 +220,9 @@ class OneSecondEachLook(Silence):
         return self.seconds
 
     async def listen(self, progress_s: Callable[[], float], *, for_s: float) -> float:
-        heard = progress_s()
+        before_s = progress_s()
         await asyncio.sleep(0)
-        return self.look(alive=progress_s() > heard)
+        return self.look(alive=progress_s() > before_s)
 
 
 def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):

@@ -94,19 +94,21 @@ class EngineClient(Engine):
 
     Each call ends by its deadline. A failed transport, a 5xx, a malformed reply, or a stream
     without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused. A request
-    that a paused engine refuses (`Words.paused`) waits here as it would wait there.
+    that a paused engine refuses (`Words.paused`) waits in the client, as other engines make it
+    wait.
 
     Args:
-        has_spans: The engine reports which version sampled which token. False (old releases of
-            servers): deltas have no versions, and `info` has none.
-        incarnation: The first part of the version labels it gives; may be changed later.
-        kind: The name of the kind of server, for other processes that make a client of it.
+        has_spans: Whether the engine reports the version that sampled each token. If False (old
+            releases of servers), deltas and `info` have no versions.
+        incarnation: The first part of the version labels that the client sets; may be changed
+            later.
+        kind: The name of the kind of server, for other processes that make a client for it.
     """
 
     health_path: ClassVar[str] = "/health"
-    """The route that answers 200 at once while the server is well, even while it is paused."""
+    """The route that answers 200 at once while the server is healthy, even while it is paused."""
     words: ClassVar[Words] = Words()
-    """The words of its errors that have no code."""
+    """The texts of errors that have no code."""
     metrics: ClassVar[Mapping[Measure, str]] = {
         "running": "arl_engine_running",
         "waiting": "arl_engine_waiting",
@@ -423,7 +425,7 @@ class HttpEngine(EngineClient):
         return EngineInfo(name, context, served, version.tokenizer_hash)
 
     async def _stage(self, path: str) -> None:
-        """Bring the weights in `path` to the engine, beside those that it serves."""
+        """Make the engine load the weights in `path`, in addition to those that it serves."""
         await self._weights("/start_weight_update")
         await self._weights("/update_weights", {"update_info": {"path": path}})
 
@@ -445,8 +447,8 @@ class HttpEngine(EngineClient):
         )
 
     def _experts_from(self, sampling: SamplingParams) -> int | None:
-        """Return the position from which on to ask for experts; an engine without spans does not
-        know the parameter."""
+        """Return the first position whose experts to request; an engine without spans does not have
+        the parameter."""
         return sampling.experts_from if self.has_spans else None
 
 

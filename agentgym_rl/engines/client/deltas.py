@@ -47,12 +47,13 @@ def read_counters(text: str) -> dict[str, float]:
 
 
 class Words(NamedTuple):
-    """The words in the errors of a kind of engine that has no code for them."""
+    """The texts of errors for which a kind of engine has no code."""
 
     too_long: tuple[str, ...] = ("maximum context length",)
-    """Words about a prompt that fills the context; by default OpenAI's."""
+    """The texts of errors about a prompt that fills the context; by default OpenAI's."""
     paused: str = ""
-    """The beginning of the refusal of a request that a pause did not let in; "": it lets all in."""
+    """The beginning of the refusal of a request during a pause; "": requests are accepted and
+    wait."""
 
 
 _NOT_NOW = (408, 429)

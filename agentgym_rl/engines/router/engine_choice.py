@@ -66,7 +66,7 @@ class Replica:
         for wait in self.waits:
             wait.reschedule(asyncio.get_running_loop().time())
 
-    def asked(self) -> None:
+    def sent(self) -> None:
         """Record that a request was sent."""
         self.load += 1
         if self.unanswered_since_s is None:
@@ -267,7 +267,7 @@ class Segment:
         )
         self._stream = cast("AsyncGenerator[Delta, None]", upstream)
         self._sent = time.monotonic()
-        self.replica.asked()
+        self.replica.sent()
 
     async def next(self) -> Delta | None:
         """Return the next delta whose tokens are kept, as it arrives; None after the last. The last
@@ -422,13 +422,13 @@ class PendingTurn:
         sampling, number = self.sampling, self.num_segments - 1
         if not self.sampled:
             return sampling
-        seed, told = sampling.seed, sampling.experts_from
-        if told is not None:
-            told = len(self.prompt) + len(self.sampled) - 1
+        seed, experts_from = sampling.seed, sampling.experts_from
+        if experts_from is not None:
+            experts_from = len(self.prompt) + len(self.sampled) - 1
         return replace(
             sampling,
             max_tokens=sampling.max_tokens - len(self.sampled),
-            experts_from=told,
+            experts_from=experts_from,
             seed=None if seed is None else derived_seed(seed, f"segment/{number}"),
         )
 

@@ -1,11 +1,11 @@
 """An agent that runs any program: environment variables name the model, and MCP offers the tools of
 the environment.
 
-    run ──► program.py     the program: start, output and end, child processes included
-        ├─► presets.py     what Claude Code, Codex, opencode and others need to be started
-        ├─► variables.py   the environment variables it gets
-        ├─► tool_server.py the environment's tools, as an MCP server of this episode alone
-        └─► inside.py      instead of these: the program in the environment's sandbox
+    run ──► program.py     the program: start, output and end, child processes included ├─►
+        presets.py     the settings with which Claude Code, Codex, opencode and others start ├─►
+        variables.py   the environment variables it gets ├─► tool_server.py the environment's tools,
+        as an MCP server of this episode alone └─► inside.py      instead of these: the program in
+        the environment's sandbox
 
 `folder.py` installs programs for sandboxes.
 

@@ -2,9 +2,9 @@
 
     python -m arl_agents.command.folder ~/agents claude-code codex mini-swe-agent
 
-    bin/           a launcher for each program, which finds all else beside itself
-    node_modules/  programs of npm, and their Node.js
-    python/        programs of PyPI, each with its own packages, for the Python of the sandbox
+    bin/           a launcher for each program, which finds the rest relative to itself
+    node_modules/  programs of npm, and their Node.js python/        programs of PyPI, each with its
+    own packages, for the Python of the sandbox
 
 The sandbox option `mounts` shows it at `inside.MOUNT`. No launcher changes PATH or PYTHONPATH: the
 commands that an agent runs find the programs and packages of the task, and none of the agent's.

@@ -1,4 +1,4 @@
-"""A program inside of its environment's sandbox, beside the files of the task.
+"""A program inside of its environment's sandbox, with the files of the task.
 
 It uses its own tools there, and reaches one address: the model, with the key of its episode.
 """
@@ -40,7 +40,7 @@ async def run_inside(
     """Run a program in the sandbox until it ends; return its final message.
 
     Args:
-        told: The environment variables of the episode, whose files are in FOLDER, and those of the
+        env: The environment variables of the episode, whose files are in FOLDER, and those of the
             user.
         task_file: The contents of the file that ARL_TASK_FILE names.
 

@@ -20,7 +20,7 @@ from typing import Any
 from .program import Start
 
 SERVER = "environment"
-"""The name under which a program knows the MCP server of the environment's tools."""
+"""The name of the MCP server of the environment's tools in a program's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,14 +88,14 @@ class Program:
             out = await stack.enter_async_context(_reader(stdout))
             err = await stack.enter_async_context(_reader(stderr))
             async with asyncio.TaskGroup() as tasks:
-                hearing = [
+                reading = [
                     tasks.create_task(self._keep_head(out), name="stdout"),
                     tasks.create_task(self._keep_tail(err), name="stderr"),
                 ]
                 await self._exit()
                 self._kill()
-                await asyncio.wait(hearing, timeout=DRAIN_S)
-                for task in hearing:
+                await asyncio.wait(reading, timeout=DRAIN_S)
+                for task in reading:
                     task.cancel()
         return self._process.wait(REAP_S)
 

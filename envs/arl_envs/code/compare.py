@@ -1,7 +1,7 @@
 """The comparison of outputs with expected values: outside of the sandbox, on plain values alone.
 
-The output is hostile. Nothing in it is executed or imported, no class of the submission gets
-here, and the work stays linear in its size.
+The output is hostile. Nothing in it is executed or imported, no class of the submission is loaded
+here, and the work is linear in its size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER = re.compile(
 """A pattern of decimal numbers on their own: not those of 1.2.3, v1.5, 3km and 0x1.8p0."""
 _EXACTLY = Context(prec=60, traps=[])
 _SMALL = Decimal("0.001")
-"""The most that an absolute tolerance may be of the expected number, beyond its last digit."""
+"""The maximum of an absolute tolerance as a share of the expected number, beyond its last digit."""
 
 
 def same_text(expected: str, got: bytes, *, tolerance: Tolerance = EXACT) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_PROGRAM_CHARS = 100_000
-"""The most characters of a program: nobody writes a longer one, and each test would carry it."""
+"""The most characters of a program: longer ones are not expected, and each test would contain
+them."""
 MAX_BLOCKS = 1000
 """The most blocks of a message. One with more has no program, as it would take too long to read
 while other episodes wait."""

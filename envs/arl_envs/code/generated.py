@@ -126,13 +126,13 @@ class Recipe:
         return TextTest(stdin, text_form.text_of(answer, self.family.return_type))
 
     def _statement(self, shown: Sequence[tuple[Args, Any]]) -> str:
-        asked = self.family.statement(self.parameters)
+        statement = self.family.statement(self.parameters)
         types = self.family.argument_types
         if self.form == "call":
             given = ", ".join(f"{name}: {_type_name(type_)}" for name, type_ in types.items())
             head = f"Write `{self.family.name}({given}) -> {_type_name(self.family.return_type)}`."
             calls = [f"{self.family.name}{_tuple(args)} == {answer!r}" for args, answer in shown]
-            return "\n".join([head, asked, "Examples:", *calls])
+            return "\n".join([head, statement, "Examples:", *calls])
         head = "Write a program that reads standard input and prints the answer."
         form = text_form.describe(types, self.family.return_type)
         examples = [
@@ -140,7 +140,7 @@ class Recipe:
             f"Example output:\n{text_form.text_of(answer, self.family.return_type)}"
             for args, answer in shown
         ]
-        return "\n".join([head, asked, form, *examples]).rstrip("\n")
+        return "\n".join([head, statement, form, *examples]).rstrip("\n")
 
 
 def _type_name(type_: Any) -> str:

@@ -26,7 +26,7 @@ from . import driver
 from .driver import encode
 from .problem import CallTest, Problem, Test, TextTest, spelled
 from .trivial import passes, trivial_passes
-from .verdict import CREATE_TIMEOUT_S, Verdict, blame, tell_missing
+from .verdict import CREATE_TIMEOUT_S, Verdict, blame, log_missing
 
 OUTPUT_MARGIN_BYTES = 1 << 16
 """The bytes that a submission may print beyond twice the expected answer; the rest is not read."""
@@ -252,7 +252,7 @@ class _Grading:
         self._passed += verdict is None
         self._timeouts += verdict is Verdict.TIMEOUT
         if verdict is not None and self._failure is None:
-            tell_missing(detail)
+            log_missing(detail)
             self._failure = verdict, f"test {self._order[self._next] + 1}: {detail}"
         self._losses = 0
         self._next += 1

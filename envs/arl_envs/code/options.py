@@ -21,7 +21,7 @@ class Options:
     """The reward. `all`: 1 if every hidden test passes, else 0. `fraction`: the share of tests
     passed beyond those that the best constant answer, or an echo of the input, would pass."""
     tool: bool = True
-    """The switch for a tool that runs programs."""
+    """Whether there is a tool that runs programs."""
     tool_output_chars: int = 1000
     """The most characters of a program's output that the agent sees; the middle is left out."""
     num_hidden: int = 20

@@ -1,4 +1,4 @@
-"""A programming problem: the statement, and tests that the submission never sees as a whole."""
+"""A programming problem: the statement, and tests, which the submission never gets completely."""
 
 from __future__ import annotations
 

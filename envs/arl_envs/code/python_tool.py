@@ -49,8 +49,8 @@ class PythonTool:
                 messages.append(reply_to(call, f"error: {error}"))
                 continue
             result = await self._run(code)
-            said = told(result, self._output_chars) if result else DEADLY
-            messages.append(reply_to(call, said))
+            text = shown(result, self._output_chars) if result else DEADLY
+            messages.append(reply_to(call, text))
         return messages, errors
 
     def _program(self, call: Mapping[str, Any], number: int) -> str:
@@ -92,7 +92,7 @@ class PythonTool:
         return result
 
 
-def told(result: ExecResult, chars: int) -> str:
+def shown(result: ExecResult, chars: int) -> str:
     """Return the tool's text for the agent: the output, and the way a failed program ended."""
     parts = [_text(result.stdout, chars), _text(result.stderr, chars)]
     ending = {Status.OK: "", Status.ERROR: f"[exit code {result.exit_code}]"}

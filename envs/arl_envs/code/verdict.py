@@ -35,11 +35,11 @@ CREATE_TIMEOUT_S = 60.0
 _MISSING = re.compile(r"No module named '([A-Za-z_]\w*)")
 
 
-def tell_missing(detail: str) -> None:
+def log_missing(detail: str) -> None:
     """Log once that programs import a package which their sandbox does not have."""
     match = _MISSING.search(detail)
-    if match and match[1] in OFTEN_USED and match[1] not in _TOLD:
-        _TOLD.add(match[1])
+    if match and match[1] in OFTEN_USED and match[1] not in _LOGGED:
+        _LOGGED.add(match[1])
         _log.warning(
             "a submission imports %s, which its sandbox does not have: if the tasks need it, "
             "--sandbox.options.packages='[\"%s\"]' shows it (local, where it is installed), or use "
@@ -50,7 +50,7 @@ def tell_missing(detail: str) -> None:
 
 OFTEN_USED = ("numpy", "scipy", "pandas", "sympy", "networkx", "sortedcontainers", "sklearn")
 """The packages that solutions of public data sets import."""
-_TOLD: set[str] = set()
+_LOGGED: set[str] = set()
 
 
 async def blame(sandboxes: SandboxBackend, error: SandboxLost) -> None:

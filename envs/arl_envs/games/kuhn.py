@@ -58,12 +58,12 @@ class KuhnPoker(MultiSeatEnv):
 
     def observe(self, seat: str) -> list[Message]:
         seen, self._seen[seat] = self._seen.get(seat), len(self.history)
-        said = [RULES.format(seat=seat, card=self.cards[seat])] if seen is None else []
+        lines = [RULES.format(seat=seat, card=self.cards[seat])] if seen is None else []
         if self.history[seen or 0 :]:
-            said.append(f"The other player: {self.history[-1]}.")
+            lines.append(f"The other player: {self.history[-1]}.")
         if self.turn == seat:
-            said.append(f"Reply with {' or '.join(actions(self.history))}.")
-        return [{"role": "user", "content": " ".join(said)}] if said else []
+            lines.append(f"Reply with {' or '.join(actions(self.history))}.")
+        return [{"role": "user", "content": " ".join(lines)}] if lines else []
 
     async def act(self, seat: str, action: Message) -> dict[str, Any]:
         found = _WORDS.search(text_of(action))

@@ -119,7 +119,7 @@ class GymnasiumEnv(SyncEnv):
         rules = f"{self._words.rules(self._env.unwrapped)}\n" if self._words else ""
         messages: list[Message] = [
             {"role": "system", "content": self._actions.instruction},
-            {"role": "user", "content": rules + self._said(observation)},
+            {"role": "user", "content": rules + self._shown(observation)},
         ]
         return messages, self._info(info)
 
@@ -130,10 +130,10 @@ class GymnasiumEnv(SyncEnv):
         if calls:
             replies = [reply_to(call, self._actions.instruction) for call in listed(calls)]
             return self._guess("there are no tools: the reply itself is the action", replies)
-        said = text_of(action)
-        chosen = self._actions.read(said)
+        text = text_of(action)
+        chosen = self._actions.read(text)
         if chosen is None:
-            return self._guess(f"no action: {said[-80:]!r}", [])
+            return self._guess(f"no action: {text[-80:]!r}", [])
         return self._take(chosen)
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class GymnasiumEnv(SyncEnv):
         info = self._info(info)
         if terminated or truncated:
             info["stop_reason"] = "terminated" if terminated else "max_episode_steps"
-        message = {"role": "user", "content": preface + self._said(observation)}
+        message = {"role": "user", "content": preface + self._shown(observation)}
         return Step([message], float(reward), bool(terminated), bool(truncated), info)
 
     def _info(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,15 +167,15 @@ class GymnasiumEnv(SyncEnv):
         metrics = {"invalid_actions": self._invalid}
         return {**self._task, "metrics": metrics, "gymnasium": plain(theirs)}
 
-    def _said(self, observation: Any) -> str:
+    def _shown(self, observation: Any) -> str:
         drawing = _drawing(self._env.render()) if self._drawn else ""
         if not self._shows_observation:
             return drawing
         if self._words:
-            said = self._words.observe(self._env.unwrapped, observation)
+            text = self._words.observe(self._env.unwrapped, observation)
         else:
-            said = describe(observation)
-        return f"{drawing}\n{said}" if self._drawn else said
+            text = describe(observation)
+        return f"{drawing}\n{text}" if self._drawn else text
 
 
 def _action_names(env: gymnasium.Env[Any, Any], words: Words | None) -> Sequence[str] | None:

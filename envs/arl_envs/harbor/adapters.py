@@ -270,8 +270,8 @@ def _git(
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"task {name}: git {arguments[0]} failed: {error}") from error
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()[-400:]
-        raise ConfigError(f"task {name}: git {' '.join(arguments[:2])} failed: {said}")
+        stderr = done.stderr.decode("utf-8", "replace").strip()[-400:]
+        raise ConfigError(f"task {name}: git {' '.join(arguments[:2])} failed: {stderr}")
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""The changes between an image's work folder and the agent's, without what is left out.
+"""The changes between an image's work folder and the agent's, without the files that are left out.
 
 The verification's folder is put together first: the agent's entries that may be there, and the
 image's in place of those that may not. Links are judged in this folder, because only there they
@@ -34,7 +34,8 @@ class Changes:
 
     written: dict[str, bytes] = field(default_factory=dict[str, bytes])
     removed: list[str] = field(default_factory=list[str])
-    """The image's files and links that are gone, and all that makes room for another kind."""
+    """The image's files and links that are gone, and all entries that another kind of entry
+    replaces."""
     folders: list[str] = field(default_factory=list[str])
     closed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """The image's folders to which their owner may not write, with their modes."""
@@ -84,7 +85,7 @@ def changes_of(
 
 
 class _Merge:
-    """The folder of the verification in the making."""
+    """The folder of the verification, while it is put together."""
 
     def __init__(
         self,
@@ -179,8 +180,7 @@ class _Merge:
 
     # ------------------------------------------------------------------ the image's entries
     def keep_the_images(self) -> None:
-        """Put back the image's hooks, and the entries in whose place the agent's dropped files
-        stand."""
+        """Put back the image's hooks, and the entries that the agent's dropped files replaced."""
         for path, before in self._theirs.items():
             held = self._final.get(path)
             if held is not None and held.kind == before.kind:
@@ -193,7 +193,8 @@ class _Merge:
                     self._dropped[path] = Why(f"not removed: {why.text}", is_doubtful=True)
 
     def _put_back(self, path: str) -> None:
-        """Make room for the image's entry, with its folders and all below it, and put it there."""
+        """Remove what occupies the place of the image's entry, and put the entry there, with its
+        folders and all below it."""
         for up in reversed(PurePosixPath(path).parents[:-1]):
             self._replace(str(up), self._theirs[str(up)], path)
         self._replace(path, self._theirs[path], path)
@@ -216,8 +217,8 @@ class _Merge:
 
     # ------------------------------------------------------------------ links
     def judge_links(self) -> None:
-        """Leave out the agent's links that stand for something else than its own files, until
-        no link depends on one that is left out."""
+        """Leave out the agent's links that lead to other files than its own, until no link depends
+        on one that is left out."""
         for _ in range(MAX_PASSES):
             num_folders = 0
             out: dict[str, Why] = {}
@@ -246,8 +247,8 @@ class _Merge:
         self._put_copies()
 
     def _put_copies(self) -> None:
-        """Put copies of files in the place of links that could be another name for what the tests
-        write."""
+        """Replace links by copies of files where a link could be another name of a file that the
+        tests write."""
         for path, real in [*self._copies.items()]:
             target, held = self._final.get(real), self._final.get(path)
             parent = self._final.get(str(PurePosixPath(path).parent))
@@ -349,7 +350,7 @@ class _Merge:
 
     def _modes(self) -> Iterator[tuple[str, int]]:
         """Yield the modes that differ from the image's: the tests can read everything, and replace
-        what has the name of a file of theirs."""
+        entries with the name of one of their files."""
         if not (self._agent.entries and self._image.entries):
             return
         named = {path for path in self._final if PurePosixPath(path).name in self._test_names}
@@ -408,7 +409,7 @@ def _with_unlisted(mine: Mapping[str, Entry], theirs: Mapping[str, Entry]) -> di
 
 
 def _without_orphans(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the entries whose folder is one, the folders before what they hold."""
+    """Return the entries whose parent is a folder; folders come before their contents."""
     kept: dict[str, Entry] = {}
     for path in [".", *sorted(entries.keys() - {"."})]:
         parent = kept.get(str(PurePosixPath(path).parent))

@@ -1,4 +1,4 @@
-"""The typed reading of task.toml: the keys that are honoured here, those that are refused by name,
+"""The typed reading of task.toml: the keys that are applied here, those that are refused by name,
 and those without an effect.
 
 A key that is in none of the three groups is refused as unknown, so nothing is silently ignored.
@@ -381,7 +381,7 @@ def _first(error: ValidationError) -> str:
 
 
 def _unmet(config: TaskConfig, offline: bool) -> str:
-    """Return the first demand that no sandbox can meet; "" if there is none."""
+    """Return the first requirement that no sandbox can meet; "" if there is none."""
     environment = config.environment
     for section, part in (("agent", config.agent), ("verifier", config.verifier)):
         if part.user not in _ROOT:
@@ -413,7 +413,7 @@ def _unmet(config: TaskConfig, offline: bool) -> str:
 
 
 def _network(config: TaskConfig) -> str:
-    """Return the demand for a network; "" if there is none.
+    """Return the requirement of a network; "" if there is none.
 
     Harbor writes network_mode = "public", its default, into the [environment] of any task.
     """

@@ -1,4 +1,5 @@
-"""The harbor environment: an agent works in a terminal, and tests judge the files it leaves."""
+"""The harbor environment: an agent works in a terminal, and tests judge the files that it
+leaves."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ OUTPUT_BYTES = 4 << 20
 OPEN_FILES = 1024
 NO_WORK_DIRS = ("tests", "solution", "logs", "proc", "sys", "dev", "usr", "bin", "lib", "etc")
 """The first parts of paths that are no work folders."""
-SAY_AFTER_S = 2.0
-"""The seconds of a build after which the log has its present step, and each later one."""
+LOG_AFTER_S = 2.0
+"""The seconds of a build after which its current step is logged, and each later one."""
 STATUSES = ("ok", "wrong", "tampered", "timeout", "crash", "no_reward", "too_large")
 
 
@@ -54,8 +55,8 @@ class HarborEnv(ToolEnv):
     """An environment of tasks in Harbor's format; a message without tool calls is the end.
 
     The agent works in a sandbox of the task's image, started by its first tool call. At the end its
-    files go into a fresh sandbox, where the tests run (`verify.py`); the reward is theirs.
-    `options` are the fields of `Options`.
+    files are copied into a fresh sandbox, where the tests run (`verify.py`) and determine the
+    reward. `options` are the fields of `Options`.
 
     Every step's `info["commands"]` has its tool calls (`terminal.Record`); the last step's `info`
     has the verdict, and `info["patch"]` the agent's changes.
@@ -88,8 +89,8 @@ class HarborEnv(ToolEnv):
         return asdict(self._options)
 
     async def open_sandbox(self) -> Sandbox:
-        """Return the agent's sandbox, started now if no call has started it before. It is the
-        environment's, and ends with the episode.
+        """Return the agent's sandbox, started now if no call has started it before. It belongs to
+        the environment, and ends with the episode.
 
         Raises:
             EnvError: there is no episode.
@@ -117,10 +118,10 @@ class HarborEnv(ToolEnv):
             raise EnvError(str(error)) from error
         self._image = await self._prepared()
         self._tests_image = await self._built(verifier_recipe(self._harbor, self._config))
-        asked = f"{self._harbor.instruction.strip()}\n\nWork folder: {self._image.work_dir}"
+        prompt = f"{self._harbor.instruction.strip()}\n\nWork folder: {self._image.work_dir}"
         return [
             {"role": "system", "content": SYSTEM_PROMPT},
-            {"role": "user", "content": asked},
+            {"role": "user", "content": prompt},
         ]
 
     @tool
@@ -155,7 +156,7 @@ class HarborEnv(ToolEnv):
         terminal = self._terminal
         if not step.terminated and terminal is not None and terminal.left_s <= 0:
             verdict = await self._verify()
-            info = {**step.info, **self._told(verdict, "agent_timeout")}
+            info = {**step.info, **self._info_of(verdict, "agent_timeout")}
             info["metrics"] = {**step.info["metrics"], **info["metrics"]}
             step = step._replace(reward=verdict.reward, truncated=True, info=info)
             self._playing = False
@@ -164,7 +165,7 @@ class HarborEnv(ToolEnv):
 
     async def finish(self, text: str) -> Step:
         verdict = await self._verify()
-        return Step([], verdict.reward, True, False, self._told(verdict, "answer"))
+        return Step([], verdict.reward, True, False, self._info_of(verdict, "answer"))
 
     def solve(self) -> list[Message] | None:
         return oracle.messages_of(self._harbor, self._config) if self._playing else None
@@ -208,7 +209,7 @@ class HarborEnv(ToolEnv):
         if recipe is None:
             return None
         try:
-            with OffTheClock(), _said_after(SAY_AFTER_S) as report:
+            with OffTheClock(), _logged_after(LOG_AFTER_S) as report:
                 return await self.sandboxes.prepare(
                     recipe, timeout_s=self._config.environment.build_timeout_sec, report=report
                 )
@@ -277,7 +278,7 @@ class HarborEnv(ToolEnv):
                 raise
             return await verifier.of_sandbox(sandbox)
 
-    def _told(self, verdict: VerifierResult, stop_reason: str) -> dict[str, Any]:
+    def _info_of(self, verdict: VerifierResult, stop_reason: str) -> dict[str, Any]:
         metrics = {name: value for name, value in verdict.metrics.items() if name != "reward"}
         counted = {f"verdict_{status}": float(status == verdict.status) for status in STATUSES}
         return {
@@ -303,8 +304,8 @@ class HarborEnv(ToolEnv):
 
 
 @contextlib.contextmanager
-def _said_after(seconds: float) -> Iterator[Callable[[str], None]]:
-    """Give a function for the steps of a build: those of a fast one are not logged."""
+def _logged_after(seconds: float) -> Iterator[Callable[[str], None]]:
+    """Yield a function that receives the steps of a build; those of a fast build are not logged."""
     present, is_slow = "", False
 
     def report(line: str) -> None:

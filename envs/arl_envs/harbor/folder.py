@@ -1,4 +1,5 @@
-"""A task folder, read without trust: no link leads out of it, and no file or tree is too large."""
+"""A task folder, read as untrusted data: no link leads out of it, and no file or tree is too
+large."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def read_folder(path: Path, *, name: str = "") -> HarborTask:
             for part in ("environment", "tests", "solution")
         }
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"task {shown} ({path}): {_said(error)}") from error
+        raise ConfigError(f"task {shown} ({path}): {_described(error)}") from error
     task = HarborTask(
         name=_package_name(config) or shown,
         instruction=instruction,
@@ -102,7 +103,7 @@ def _search(path: Path, depth: int) -> Iterator[Path]:
         with os.scandir(path) as entries:
             names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
     except OSError as error:
-        raise ConfigError(f"{path}: {_said(error)}") from error
+        raise ConfigError(f"{path}: {_described(error)}") from error
     for name in sorted(names):
         if not name.startswith("."):
             yield from _search(path / name, depth - 1)
@@ -187,7 +188,7 @@ def _package_name(config: Mapping[str, object]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{Path(str(error.filename)).name} is missing"
     if isinstance(error, tomllib.TOMLDecodeError):

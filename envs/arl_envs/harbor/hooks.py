@@ -1,4 +1,4 @@
-"""The files of a work folder that programs execute although no command names them.
+"""The files of a work folder that programs execute although no command names them (*hooks*).
 
 An agent that adds or changes such a file changes how the tests run, not what they test. So the
 verification keeps the image's version, or none. There are two sorts:
@@ -44,7 +44,7 @@ from .mentions import Mentions
 
 _MODULES = sys.stdlib_module_names.union(RUNNERS)
 _OFTEN_OWN = {"tests", "docs", "examples", "scripts", "benchmarks"}
-"""The folders that some packages install beside themselves by mistake."""
+"""The folders that some packages install in addition to themselves, by mistake."""
 _SUFFIXES = (".py", ".so", ".pyd")
 _OF_A_PREFIX = ("lib", "lib64", "libexec", "include", "pyvenv.cfg", "conda-meta")
 
@@ -127,7 +127,7 @@ class Hooks:
         search: The paths that the tests' variables name.
         mentions: The names in the tests' texts.
         around: The libraries of the image.
-        all_doubtful: The switch to take over every doubtful file.
+        all_doubtful: Whether to take over every doubtful file.
     """
 
     def __init__(
@@ -372,8 +372,8 @@ def _ends(path: PurePosixPath) -> Iterable[str]:
 
 
 def path_without(env: Mapping[str, str], work_dir: str) -> str:
-    """Return PATH without the work folder itself, in which every file of the agent would be a
-    program with a name of its choice."""
+    """Return PATH without the work folder itself, in which the agent could place a program of any
+    name."""
     parts = env.get("PATH", "").split(":")
     return ":".join(each for each in parts if each and relative_to(work_dir, each) != ".")
 

@@ -1,7 +1,7 @@
 """The links of a work folder, followed as the kernel would follow them beneath it.
 
 Every component of a path is looked up in the folder's list of entries, link by link, `..` after a
-link included. A way that leaves the work folder is at its end, even if it would come back: the
+link included. A path that leaves the work folder ends there, even if it would come back: the
 folders above are those of another sandbox when the tests run.
 """
 
@@ -29,8 +29,8 @@ class Entry:
 
 
 def real_path(path: str, entries: Mapping[str, Entry], work_dir: str) -> str | None:
-    """Return the path of what `path` stands for, without links ("." is the work folder); None if
-    nothing is there, or the way leaves the work folder.
+    """Return the path to which `path` leads, without links ("." is the work folder); None if
+    nothing is there, or the path leaves the work folder.
 
     Args:
         path: Relative to the work folder.

@@ -25,7 +25,7 @@ class Options:
     exclude: str = ""
     """The patterns of names of tasks of a folder that are left out, with commas between them."""
     offline: bool = False
-    """The switch to play tasks that require a network, which sandboxes do not have."""
+    """Whether to play tasks that require a network, which sandboxes do not have."""
     output_chars: int = 8000
     """The most characters of a command's output that the agent sees; the middle is left out."""
     command_timeout_s: float = 60.0

@@ -98,7 +98,7 @@ def packed(
         kind: The generator's name.
         data: The task's data, from which its name is derived.
         repo: The files of the work dir, by path.
-        order: What the harness is to check, for cases.json.
+        order: The checks of the harness, for cases.json.
         solved: The files that the solution puts in place.
         steps: The calls of a good agent.
         metadata: Facts about the task, for its metadata in task.toml.

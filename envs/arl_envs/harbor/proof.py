@@ -21,7 +21,8 @@ _SEARCHES = re.compile(
     r"\*\.\w|\bglob|listdir|scandir|iterdir|os\.walk|discover|-m\s*pytest|-exec|xargs|\beval\b|"
     r"importlib|__import__|runpy|\bexec\(|pkgutil"
 )
-"""The words of tests that may run what they find in a folder, or what they compute the name of."""
+"""The words in tests that may run files that they find in a folder, or files whose names they
+compute."""
 _IMPORT = re.compile(r"(?m)^\s*(?:from|import)\s+(\w+)")
 _RUN = re.compile(r"\s-m\s*(\w+)")
 _WORD = re.compile(r"[\w-]+")

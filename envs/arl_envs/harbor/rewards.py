@@ -28,7 +28,7 @@ def rewards_of(data: bytes, nonce: str | None) -> dict[str, float]:
 
     Raises:
         ValueError: the file is no JSON object of finite numbers.
-        Tampered: it has not the nonce.
+        Tampered: it does not have the nonce.
     """
     try:
         found = json.loads(data)

@@ -25,7 +25,7 @@ from .task import HarborTask, digest_of
 GENERATORS = ("bugs", "chores")
 """The packages beside this module with `task_source` and `make`."""
 
-SAY_EVERY_S = 2.0
+LOG_EVERY_S = 2.0
 log = logging.getLogger(__name__)
 _warnings = Repeated(log)
 
@@ -101,10 +101,10 @@ class FolderTasks(TaskSource):
         self.left_out: list[str] = []
         """The reason for each folder that cannot be played."""
         excluded = _Excluded(options.exclude)
-        said = time.monotonic()
+        logged_s = time.monotonic()
         for number, folder in enumerate(folders):
-            if time.monotonic() - said > SAY_EVERY_S:
-                said = time.monotonic()
+            if time.monotonic() - logged_s > LOG_EVERY_S:
+                logged_s = time.monotonic()
                 log.info("%s: %d of %d task folders are read", path, number, len(folders))
             name = folder.name if alone else folder.relative_to(self._path).as_posix()
             if excluded.has(name):

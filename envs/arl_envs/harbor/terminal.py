@@ -15,11 +15,11 @@ from agentgym_rl.gym.sandbox import Status
 MAX_COMMAND_CHARS = 256 << 10
 MAX_EDITED_BYTES = 1 << 20
 LEAST_S = 1.0
-"""The least seconds of a command while any time of the episode is left."""
+"""The minimum time limit of a command, in seconds, while any time of the episode is left."""
 LEFT_OUT = "\n[... {} characters left out ...]\n"
 NEW_SHELL = "[the shell was restarted: its variables, folder and background processes are gone]"
 NO_SHELL = "[no shell starts any more in what is left of this system]"
-"""The answer once earlier calls have removed or broken what a shell needs."""
+"""The answer once earlier calls have removed or broken parts that a shell needs."""
 _ENDINGS = {
     Status.TIMEOUT: "[timeout after {:.0f} s]",
     Status.CPU_LIMIT: "[CPU limit]",
@@ -50,7 +50,7 @@ class Record:
 
 
 class Terminal:
-    """The agent's hands in a sandbox with an image.
+    """The agent's tools in a sandbox with an image.
 
     Args:
         env: The variables of every program.
@@ -101,16 +101,16 @@ class Terminal:
             await self._drop()
             if fresh and not self.num_calls:
                 raise
-            said = f"{NO_SHELL if fresh else NEW_SHELL}\n[not run: {error}]"
-            self._record("bash", command, said, "error", None, begun, 0)
-            return said
+            shown = f"{NO_SHELL if fresh else NEW_SHELL}\n[not run: {error}]"
+            self._record("bash", command, shown, "error", None, begun, 0)
+            return shown
         if result.state_lost:
             await self._drop()
-        said = self._said(result, limit_s)
+        shown = self._shown(result, limit_s)
         size = len(result.stdout) + len(result.stderr)
         status = "ok" if result.ok else result.status.value
-        self._record("bash", command, said, status, result.exit_code, begun, size)
-        return said
+        self._record("bash", command, shown, status, result.exit_code, begun, size)
+        return shown
 
     async def edit(self, path: str, old: str, new: str) -> str:
         """Replace `old`, which occurs exactly once in a file, by `new`; an empty `old` creates the
@@ -123,12 +123,12 @@ class Terminal:
         begun = time.perf_counter()
         self._limit_s(None)
         try:
-            said = await self._edit(path, old, new)
+            shown = await self._edit(path, old, new)
         except ToolError as error:
             self._record("edit", path, f"error: {error}", "error", None, begun, 0)
             raise
-        self._record("edit", path, said, "ok", None, begun, len(said))
-        return said
+        self._record("edit", path, shown, "ok", None, begun, len(shown))
+        return shown
 
     async def close(self) -> None:
         """End the shell with its background processes. Idempotent."""
@@ -164,7 +164,7 @@ class Terminal:
         limit_s = self._command_timeout_s if wanted_s is None else wanted_s
         return min(limit_s, max(self.left_s, LEAST_S), self._sandbox.limits.wall_s)
 
-    def _said(self, result: ExecResult, limit_s: float) -> str:
+    def _shown(self, result: ExecResult, limit_s: float) -> str:
         text = _text(result.stdout + result.stderr, self._output_chars)
         parts = [shortened(text, self._output_chars)]
         if result.status is Status.ERROR and result.exit_code is not None:

@@ -89,7 +89,7 @@ def terminal_bench(folder: Path) -> HarborTask:
 
 
 def note_on(task: HarborTask) -> str:
-    """Return what a user has to know about a task of `terminal_bench`; "" for nothing."""
+    """Return a note for the user about a task of `terminal_bench`; "": none."""
     order = json.loads(task.tests[arl_results.ORDER])
     if order["can_have_results"]:
         return ""
@@ -107,7 +107,7 @@ _OWN = {"test.sh", "arl_results.py", "arl_judge.py", arl_results.ORDER}
 def _order(
     parser: Any, files: Mapping[str, bytes], tests: Mapping[str, bytes], name: str
 ) -> dict[str, Any]:
-    """Return what `arl_results.py` needs to know about a task.
+    """Return the data about a task that `arl_results.py` needs.
 
     Raises:
         ConfigError: there is no such parser.
@@ -150,8 +150,8 @@ def _expected(tests: Mapping[str, bytes]) -> dict[str, list[str]]:
 
 
 def _tests_of(data: bytes) -> Iterator[str]:
-    """Yield the tests that a file of pytest defines whatever happens: those below an `if` may be
-    left out."""
+    """Yield the tests that a file of pytest defines in any case: those below an `if` may be left
+    out."""
     try:
         body = ast.parse(data).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,5 @@
-"""The agent's changes, made in a fresh sandbox of the image; and its files elsewhere."""
+"""The transfer of the agent's changes into a fresh sandbox of the image; and of its files
+elsewhere."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ async def apply(sandbox: Sandbox, changes: Changes) -> None:
 
 
 async def put(sandbox: Sandbox, files: Mapping[str, bytes]) -> None:
-    """Write files with absolute paths, in place of whatever the image has there.
+    """Write files with absolute paths, and replace what the image has there.
 
     Raises:
         SandboxError: the sandbox failed, or has no room for the files.

@@ -222,8 +222,8 @@ async def _surroundings(sandbox: Sandbox, work_dir: str) -> Surroundings:
     found = await sandbox.exec(["python3", "-c", _PROBE, work_dir, str(MAX_SOURCE_BYTES)])
     if not found.ok or found.truncated:
         return Surroundings()
-    said: dict[str, list[str]] = json.loads(found.stdout)
-    return Surroundings(**{name: frozenset(each) for name, each in said.items()})
+    libraries: dict[str, list[str]] = json.loads(found.stdout)
+    return Surroundings(**{name: frozenset(each) for name, each in libraries.items()})
 
 
 def _size(tree: Tree) -> int:

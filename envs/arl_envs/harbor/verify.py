@@ -1,9 +1,9 @@
 """The verification: the tests of a task, in a fresh sandbox of its image with the agent's files.
 
-The agent is gone by then: its sandbox is closed, and the host has collected its files. Tests come
-in last, and the reward file is read once every process is dead. A verification without a reward, or
-with 0, counts as the agent's failure if the solution of the task gets its reward, else as a failure
-of infrastructure: many tests write 0 if a tool that they install is missing.
+The agent has ended by then: its sandbox is closed, and the host has collected its files. The tests
+are copied in last, and the reward file is read once every process has ended. A verification without
+a reward, or with 0, counts as the agent's failure if the solution of the task gets its reward, else
+as a failure of infrastructure: many tests write 0 if a tool that they install is missing.
 
     shared     the task's image, with the agent's work folder and its artifacts
     separate   the image of tests/Dockerfile (or else the task's), with the artifacts alone
@@ -138,7 +138,7 @@ class Verifier:
             return VerifierResult("too_large", detail=f"the work folder has {error}")
 
     def _may_be_ours(self, verdict: VerifierResult) -> bool:
-        """Return whether a verdict proves nothing until the solution has got its reward."""
+        """Return whether a verdict proves nothing until the solution has received its reward."""
         if not verdict.has_reward:
             return True
         strict = verdict.is_isolated or any(why.is_doubtful for why in verdict.dropped.values())
@@ -355,7 +355,7 @@ class Verifier:
 
         Raises:
             OSError, ValueError: there is none, or it holds no finite numbers.
-            Tampered: it has not the nonce that the task's tests write.
+            Tampered: it does not have the nonce that the task's tests write.
         """
         try:
             data = await sandbox.read_file(f"{LOGS}/reward.json", max_bytes=MAX_REWARD_BYTES)
@@ -439,7 +439,7 @@ def _ended(result: ExecResult, detail: str) -> VerifierResult:
 
 
 def _named(why: str, output: str) -> str:
-    """Return a reason with the end of the tests' output, as much as there is room for."""
+    """Return a reason with the end of the tests' output, up to the size limit."""
     room = max(0, DETAIL_CHARS - len(why))
     return f"{why[:DETAIL_CHARS]}; {output[-room:] if room else ''}"
 

@@ -8,14 +8,12 @@
     async def score(completion: str, row: dict) -> dict[str, float]:   # --env reward:module:score
         return await JUDGE.score(row["prompt"], completion, RUBRIC)
 
-asking.py   rubrics, pairs and rankings, made of single questions
-judge.py    one model behind an OpenAI-compatible URL or LiteLLM; a panel of them
-question.py the request: quotes behind random marks, the schema of the verdict, its reading
-endpoint.py the calls: deadlines, retries, whose fault an error is
-cache.py    the file of verdicts
-watch.py    warnings about a judge without information, and about its cost
-group.py    rewards of a finished group by pairs (`rollout.group_reward`)
-reward_model.py  a sequence classifier behind vLLM's route /classify
+asking.py   rubrics, pairs and rankings, made of single questions judge.py    one model behind an
+OpenAI-compatible URL or LiteLLM; a panel of them question.py the request: quotes behind random
+marks, the schema of the verdict, its reading endpoint.py the calls: deadlines, retries, the
+attribution of errors cache.py    the file of verdicts watch.py    warnings about a judge without
+information, and about its cost group.py    rewards of a finished group by pairs
+(`rollout.group_reward`) reward_model.py  a sequence classifier behind vLLM's route /classify
 """
 
 from .asking import Criterion

@@ -41,7 +41,7 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """The answer to a question, and what it cost."""
+    """The answer to a question, and its costs."""
 
     score: float
     costs: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -87,10 +87,10 @@ class Asking(ABC):
         check_rubric(rubric)
         texts = self._quoted({"question": question, "reference": reference, "answer": answer})
         async with together() as tasks:
-            asked = [
+            pending = [
                 tasks.create_task(self.answer(_rating(criterion, texts))) for criterion in rubric
             ]
-        verdicts = [task.result() for task in asked]
+        verdicts = [task.result() for task in pending]
         scores = {
             c.name: (verdict.score - c.low) / (c.high - c.low)
             for c, verdict in zip(rubric, verdicts, strict=True)
@@ -104,8 +104,8 @@ class Asking(ABC):
         self, question: str, first: str, second: str, criterion: str, *, reference: str = ""
     ) -> Judgment:
         """Return the degree to which the first answer is the better one by a criterion, from 0 to
-        1; 0.5: both are equally good. The judge is asked in both orders, so that it cannot prefer a
-        place. Equal answers are not compared.
+        1; 0.5: both are equally good. The judge gets both orders, so that a preference for a
+        position has no effect. Equal answers are not compared.
 
         Raises:
             InfraError, EnvError: as `answer`.
@@ -115,11 +115,11 @@ class Asking(ABC):
         head = {"question": question, "reference": reference}
         async with together() as tasks:
             orders = [(first, second), (second, first)]
-            asked = [
+            pending = [
                 tasks.create_task(self.answer(self._pair(criterion, head, *order)))
                 for order in orders
             ]
-        there, back = (task.result() for task in asked)
+        there, back = (task.result() for task in pending)
         swapped = {_SWAPPED[name]: metric for name, metric in back.blamed.items()}
         blamed = {**there.blamed, **swapped}
         score = (there.score + 2 - back.score) / 4
@@ -146,7 +146,7 @@ class Asking(ABC):
         """
         pairs = _pairs(len(answers), opponents)
         async with together() as tasks:
-            asked = [
+            pending = [
                 tasks.create_task(
                     self.compare(question, answers[a], answers[b], criterion, reference=reference)
                 )
@@ -155,7 +155,7 @@ class Asking(ABC):
         results: list[list[float]] = [[] for _ in answers]
         costs: list[list[Mapping[str, float]]] = [[] for _ in answers]
         blamed: list[list[str]] = [[] for _ in answers]
-        for (a, b), task in zip(pairs, asked, strict=True):
+        for (a, b), task in zip(pairs, pending, strict=True):
             verdict = task.result()
             results[a].append(verdict.score)
             results[b].append(1 - verdict.score)
@@ -181,8 +181,8 @@ class Asking(ABC):
 
     def _pair(self, criterion: str, head: Mapping[str, str], first: str, second: str) -> Question:
         texts = self._quoted({**head, _FIRST: first, _SECOND: second})
-        said = f"{_COMPARE}{criterion}\n{_SIDES}"
-        return Question(said, texts, 0, 2, criterion, judged=(_FIRST, _SECOND))
+        request = f"{_COMPARE}{criterion}\n{_SIDES}"
+        return Question(request, texts, 0, 2, criterion, judged=(_FIRST, _SECOND))
 
 
 def check_rubric(rubric: Sequence[Criterion]) -> None:
@@ -203,8 +203,10 @@ _SIDES = "0: the second answer is better; 1: they are equally good; 2: the first
 
 
 def _rating(criterion: Criterion, texts: Mapping[str, str]) -> Question:
-    said = f"Grade the answer by this criterion: {criterion.text}"
-    return Question(said, texts, criterion.low, criterion.high, criterion.name, judged=("answer",))
+    request = f"Grade the answer by this criterion: {criterion.text}"
+    return Question(
+        request, texts, criterion.low, criterion.high, criterion.name, judged=("answer",)
+    )
 
 
 def _counted(metrics: Iterable[str]) -> dict[str, float]:

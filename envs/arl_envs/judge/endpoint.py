@@ -1,9 +1,9 @@
-"""The calls to a judge's server: deadlines, retries, and whose fault an error is.
+"""The calls to a judge's server: deadlines, retries, and the attribution of errors.
 
 A server that cannot be reached, or that fails, is infrastructure: `InfraError`, so that the episode
 is played again and never gets a reward of 0. A server that refuses the request (a wrong key, model
-or parameter, or a text that is too long, or not to its liking) would refuse it again:
-`JudgeRefusal`, an `EnvError` with its words.
+or parameter, or a text that is too long or that a filter rejects) would refuse it again:
+`JudgeRefusal`, an `EnvError` with its message.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LITELLM = "litellm:"
 _TRANSIENT = (408, 409, 425, 429)
 """The statuses, besides 5xx, after which the same request may succeed."""
 _OF_NO_TEXT = (401, 402, 404, 405, 407, 410, 421, 426)
-"""The statuses that concern the key, the account or the address, whatever the text is: they blame
-no text, nor does a status below 400."""
+"""The statuses that concern the key, the account or the address: no text is blamed for them, nor
+for a status below 400."""
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 8.0
 _SHOWN = 300
@@ -39,7 +39,7 @@ class JudgeRefusal(EnvError):
 
     metric = "judge_refused"
     message: str = ""
-    """The words of the server."""
+    """The message of the server."""
 
 
 class Endpoint:
@@ -217,7 +217,7 @@ class Endpoint:
 
 
 def _status(error: Any) -> int:
-    """Return the status that an error in a body stands for; 500 if it names none."""
+    """Return the status that an error in a body names; 500 if it names none."""
     code = error.get("code") if isinstance(error, Mapping) else None
     if isinstance(code, str) and code in _REFUSING:
         return 400

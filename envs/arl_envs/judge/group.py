@@ -15,8 +15,8 @@ GroupReward = Callable[[Task, Sequence[Trajectory]], Awaitable[list[dict[str, fl
 
 def final_answer(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the last message of the assistant; "" if there is none."""
-    said = [text_of(message) for message in messages if message.get("role") == "assistant"]
-    return said[-1] if said else ""
+    texts = [text_of(message) for message in messages if message.get("role") == "assistant"]
+    return texts[-1] if texts else ""
 
 
 def first_question(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -65,15 +65,15 @@ class Judge(Asking):
             api_key_env: The environment variable with the key; None: no key is sent.
             temperature: The sampling temperature; None: the server's own.
             max_tokens: The longest reply, thoughts included; sent as max_completion_tokens to a
-                model that refuses it and wants that.
+                model that requires that name.
             response_format: The way in which the form of the verdict is requested; `none` for
-                servers that know neither: the reply has to have the form all the same.
+                servers that support neither: the reply must have the form nevertheless.
             extra_body: Further fields of every request.
             timeout_s: The longest attempt.
             max_retries: The attempts after the first for a server that fails.
             max_asks: The most requests for one verdict; a reply that is no verdict is followed by
                 another request.
-            max_concurrent: The questions that are under way at once.
+            max_concurrent: The number of questions in progress at once.
             max_text_bytes: The longest quoted text, in bytes of UTF-8.
             cache: The file of verdicts; None: every question is sent.
             price_prompt, price_completion: The USD per million tokens, both or neither.
@@ -104,7 +104,7 @@ class Judge(Asking):
         if _NEWER in self._request:
             del self._request["max_tokens"]
         self._settings: Mapping[str, Any] = self._request
-        """The part of the request that the model knows."""
+        """The parameters of the request that the model supports."""
         self._response_format: ResponseFormat = response_format
         self._max_asks = max_asks
         self._max_concurrent = max_concurrent
@@ -112,9 +112,9 @@ class Judge(Asking):
         self._prices = (price_prompt, price_completion)
         self._watch = Watch(model, warn_usd=warn_usd)
         self._open: WeakKeyDictionary[Any, asyncio.Semaphore] = WeakKeyDictionary()
-        self._asked: dict[str, asyncio.Lock] = {}
-        """The questions under way: a caller with the same question waits for its verdict in the
-        cache."""
+        self._locks: dict[str, asyncio.Lock] = {}
+        """The locks of the questions in progress: a caller with the same question waits for its
+        verdict in the cache."""
 
     @property
     def longest_s(self) -> float:
@@ -126,7 +126,7 @@ class Judge(Asking):
             return await self._ask(question)
         identity = [self._endpoint.model, self._endpoint.base_url, self._request, question.key()]
         key = json.dumps(identity, sort_keys=True)
-        lock = self._asked.setdefault(key, asyncio.Lock())
+        lock = self._locks.setdefault(key, asyncio.Lock())
         try:
             async with lock:
                 if (score := await self._cache.get(key)) is not None:
@@ -140,7 +140,7 @@ class Judge(Asking):
                 return Judgment(self._checked(question, kept), verdict.costs)
         finally:
             if not lock.locked():
-                self._asked.pop(key, None)
+                self._locks.pop(key, None)
 
     def _checked(self, question: Question, score: Any) -> int:
         """Return a score that the cache has kept."""
@@ -223,7 +223,8 @@ class Judge(Asking):
         )
 
     async def _reply(self, question: Question) -> dict[str, Any]:
-        """Return the reply to one request, without the parameters that the model does not know."""
+        """Return the reply to one request, without the parameters that the model does not
+        support."""
         settings = self._settings
         while True:
             request = {**settings, "messages": question.messages(), **self._form(question)}
@@ -323,7 +324,7 @@ _NEWER = "max_completion_tokens"
 
 
 def _other_settings(settings: Mapping[str, Any], message: str) -> dict[str, Any] | None:
-    """Return the settings without those that the server's model does not know, by the message
+    """Return the settings without those that the server's model does not support, by the message
     `message` of its refusal; None if the message names none."""
     if "max_tokens" in settings and _NEWER in message:
         rest = {name: value for name, value in settings.items() if name != "max_tokens"}
@@ -356,8 +357,8 @@ class Panel(Asking):
 
     async def answer(self, question: Question) -> Judgment:
         async with together() as tasks:
-            asked = [tasks.create_task(judge.answer(question)) for judge in self._judges]
-        verdicts = [task.result() for task in asked]
+            pending = [tasks.create_task(judge.answer(question)) for judge in self._judges]
+        verdicts = [task.result() for task in pending]
         scores = [verdict.score for verdict in verdicts]
         blamed = {name: metric for v in verdicts for name, metric in v.blamed.items()}
         return Judgment(combined(scores, self._combine), added(v.costs for v in verdicts), blamed)

@@ -1,9 +1,9 @@
 """The request to a judge and the reading of its verdict, safe from the text that is judged.
 
 The text stands between lines with marks that are drawn for each request, so that nothing inside can
-end it. Invisible characters, and tokens that chat templates give a meaning, are defused. The judge
-is asked for a JSON object with one number by a schema that never depends on the text, and anything
-else is no verdict.
+end it. Invisible characters, and tokens that chat templates give a meaning, are defused. The
+request demands a JSON object with one number, by a schema that never depends on the text; any other
+reply is no verdict.
 """
 
 from __future__ import annotations

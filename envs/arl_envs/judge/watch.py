@@ -29,7 +29,7 @@ class Watch:
         self._calls = 0
         self._last: deque[int] = deque(maxlen=_ENOUGH)
         self._blamed: deque[bool] = deque(maxlen=_ENOUGH)
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def blamed(self, metric: str, why: str) -> None:
         """Count a text that prevents a verdict; `metric` and `why` give the cause."""
@@ -79,6 +79,6 @@ class Watch:
             self._warn("usd", f"has cost ${self._usd:,.2f} in this process (warn_usd)")
 
     def _warn(self, kind: str, what: str) -> None:
-        if kind not in self._said:
-            self._said.add(kind)
+        if kind not in self._warned:
+            self._warned.add(kind)
             log.warning("judge %s %s. This warning is shown once", self._judge, what)

@@ -72,11 +72,11 @@ def judge_quickly(text: str, quiz: Quiz) -> Judgement:
         gold = check_gold(quiz.answer, quiz.question)
     except Unreadable as error:
         raise EnvError(f"the right answer {quiz.answer!r} cannot be read: {error}") from error
-    said = final_answer(text, quiz.mark)
-    if said is None:
+    found = final_answer(text, quiz.mark)
+    if found is None:
         return Judgement(MathVerdict.UNPARSEABLE, f"no final answer ({quiz.mark})")
     try:
-        answer = read(said, quiz.question, quiz.answer)
+        answer = read(found, quiz.question, quiz.answer)
         if echoes(gold, answer, quiz.question):
             return Judgement(MathVerdict.WRONG, "a repetition of the question, in other words")
         right = settle(gold, answer, quiz.question)
@@ -85,7 +85,7 @@ def judge_quickly(text: str, quiz: Quiz) -> Judgement:
     except RecursionError:
         return Judgement(MathVerdict.UNPARSEABLE, "nested too deep")
     except Undecided as error:
-        raise Undecided(said) from error
+        raise Undecided(found) from error
     return Judgement(MathVerdict.OK if right else MathVerdict.WRONG)
 
 
@@ -118,8 +118,8 @@ async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) 
     try:
         return judge_quickly(text, quiz)
     except Undecided as undecided:
-        said = str(undecided)
-    result = await verifier.call(COMPARE, quiz.answer, said, quiz.question, timeout_s=timeout_s)
+        found = str(undecided)
+    result = await verifier.call(COMPARE, quiz.answer, found, quiz.question, timeout_s=timeout_s)
     if result.status in ("timeout", "memory"):
         what = f"in {timeout_s:g} s" if result.status == "timeout" else "in the memory there is"
         return Judgement(MathVerdict.TIMEOUT, f"not decided {what}, twice", result.ms)

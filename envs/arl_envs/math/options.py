@@ -79,7 +79,7 @@ class Options:
     system_prompt: str = SYSTEM_PROMPT
     """The first message of every episode; "": there is none."""
     calculator_for_rows: bool = False
-    """The switch for a calculator with rows; generated problems always have one."""
+    """Whether there is a calculator with rows; generated problems always have one."""
     mark: Mark = "boxed"
     """The mark of the final answer in replies to rows (see `answers.py`)."""
     verify_timeout_s: float = 5.0

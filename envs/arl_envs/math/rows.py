@@ -57,11 +57,11 @@ def gsm8k(row: Row) -> Item:
 
 
 def deepmath(row: Row) -> Item:
-    return _item(row, "question", _said(row, "final_answer"))
+    return _item(row, "question", _answer(row, "final_answer"))
 
 
 def math(row: Row) -> Item:
-    return _item(row, "problem", _said(row, "answer"))
+    return _item(row, "problem", _answer(row, "answer"))
 
 
 def hendrycks(row: Row) -> Item:
@@ -73,7 +73,7 @@ def hendrycks(row: Row) -> Item:
 
 
 def plain(row: Row) -> Item:
-    return _item(row, "question", _said(row, "answer"))
+    return _item(row, "question", _answer(row, "answer"))
 
 
 FORMATS: dict[str, Format] = {
@@ -114,7 +114,7 @@ def check_format(name: object) -> str:
     return str(name)
 
 
-def _said(row: Row, name: str) -> str:
+def _answer(row: Row, name: str) -> str:
     """Return the answer in field `name`: text, a whole number, or a list of one text."""
     value = row.get(name)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -129,12 +129,12 @@ def _said(row: Row, name: str) -> str:
 
 
 def _item(row: Row, question: str, answer: str) -> Item:
-    asked = text_field(row, question)
+    text = text_field(row, question)
     try:
-        check_gold(answer, asked)
+        check_gold(answer, text)
     except Unreadable as error:
         raise RowRefused(f"the answer {shorten(answer)} cannot be read: {error}") from error
-    return Item(asked, answer)
+    return Item(text, answer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _LINE_BYTES = 16 << 20
 
 class Child:
     """A server process, started on creation in a new session: `kill` ends its complete process
-    group, at once, at any time, and the daemons that left it, which are known by a variable of
+    group, at once, at any time, and the daemons that left it, which are recognized by a variable of
     their environment.
 
     The SDK starts such children too, but leaves them behind if the task ending them is cancelled.
@@ -34,16 +34,16 @@ class Child:
         OSError, ValueError: there is no such program, or it cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], said: IO[str]) -> None:
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], stderr: IO[str]) -> None:
         pipe = subprocess.PIPE
         self._mark = f"ARL_MCP_SERVER={uuid.uuid4().hex}"
         name, _, value = self._mark.partition("=")
         self._process = subprocess.Popen(
-            command, bufsize=0, env={**env, name: value}, stdin=pipe, stdout=pipe, stderr=said,
+            command, bufsize=0, env={**env, name: value}, stdin=pipe, stdout=pipe, stderr=stderr,
             start_new_session=True,
         )  # fmt: skip
         self.failure: OSError | None = None
-        """The reason for which nothing more is read of it, if there is one."""
+        """The error after which nothing more is read from the process, if there is one."""
 
     def kill(self) -> None:
         """Kill the processes that are left. Idempotent; not async, so it cannot be cancelled."""
@@ -74,8 +74,8 @@ class Child:
                 stack.callback(stream.close)
             reader, writer = await stack.enter_async_context(self._pipes())
             group = await stack.enter_async_context(anyio.create_task_group())
-            group.start_soon(self._hear, reader, sending)
-            group.start_soon(_tell, writer, sent, sending)
+            group.start_soon(self._read, reader, sending)
+            group.start_soon(_write_lines, writer, sent, sending)
             try:
                 yield incoming, outgoing
             finally:
@@ -104,9 +104,9 @@ class Child:
             loop.remove_reader(process)
             os.close(process)
 
-    async def _hear(self, reader: asyncio.StreamReader, sending: Any) -> None:
+    async def _read(self, reader: asyncio.StreamReader, sending: Any) -> None:
         try:
-            await _listen(reader, sending)
+            await _read_lines(reader, sending)
         except AnswerTooLarge as error:
             self.failure = error
             raise
@@ -125,15 +125,15 @@ class Child:
         with contextlib.ExitStack() as stack:
             stack.callback(stdin.close)
             stack.callback(stdout.close)
-            heard, _ = await loop.connect_read_pipe(
+            from_child, _ = await loop.connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), stdout
             )
-            stack.callback(heard.close)
-            told, protocol = await loop.connect_write_pipe(
+            stack.callback(from_child.close)
+            to_child, protocol = await loop.connect_write_pipe(
                 lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), stdin
             )
-            stack.callback(_abort, told)
-            yield reader, asyncio.StreamWriter(told, protocol, None, loop)
+            stack.callback(_abort, to_child)
+            yield reader, asyncio.StreamWriter(to_child, protocol, None, loop)
 
 
 def _abort(pipe: asyncio.WriteTransport) -> None:
@@ -143,9 +143,9 @@ def _abort(pipe: asyncio.WriteTransport) -> None:
         pipe.abort()
 
 
-async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
-    """Send on the lines of the child until they end. Lines that have no receiver any more are read
-    too, since the child may have to write them before it can end."""
+async def _read_lines(reader: asyncio.StreamReader, sending: Any) -> None:
+    """Forward the lines of the child until they end. Lines without a receiver are read, too, since
+    the child may have to write them before it can end."""
     import anyio
 
     rest, taken = bytearray(), True
@@ -166,7 +166,7 @@ async def _listen(reader: asyncio.StreamReader, sending: Any) -> None:
                 taken = False
 
 
-async def _tell(writer: asyncio.StreamWriter, sent: Any, sending: Any) -> None:
+async def _write_lines(writer: asyncio.StreamWriter, sent: Any, sending: Any) -> None:
     async with sent:
         try:
             async for each in sent:

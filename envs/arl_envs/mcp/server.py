@@ -33,7 +33,8 @@ def tool_spec(tool: Tool) -> ToolSpec:
 
 def result_text(result: CallToolResult, *, max_chars: int) -> str:
     """Return a tool's result, a paragraph per block. Structured content is shown as JSON if there
-    is no text beside it (by the protocol, a server that gives both gives the same content in both).
+    is no text in addition (by the protocol, a server that gives both gives the same content in
+    both).
 
     The text has at most `max_chars` characters: the middle of a longer one is left out.
 
@@ -51,7 +52,7 @@ def result_text(result: CallToolResult, *, max_chars: int) -> str:
 
 
 def _block_text(block: ContentBlock) -> str:
-    """Return the text of a block; of an image, sound or file of bytes its kind alone."""
+    """Return the text of a block; for an image, a sound or a binary file, only its kind."""
     match block.type:
         case "text":
             return block.text
@@ -122,9 +123,9 @@ class McpServer:
         self._cause: BaseException | None = None
         self._unread: OSError | None = None
         self._failed = False
-        self._said: IO[str] | None = None
+        self._stderr: IO[str] | None = None
         """The standard error of the child, while there is one."""
-        self._last_words = ""
+        self._last_stderr = ""
         self._ending_of_child = ""
 
     async def start(self) -> None:
@@ -213,9 +214,9 @@ class McpServer:
         return self._holder is None or self._holder.done()
 
     async def _hold(self, ready: asyncio.Future[Client]) -> None:
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         try:
-            async with self._connected(self._said) as client:
+            async with self._connected(self._stderr) as client:
                 ready.set_result(client)
                 await self._ending.wait()
         except BaseException as error:
@@ -230,10 +231,10 @@ class McpServer:
             if self._child is not None:
                 self._ending_of_child = self._child.ending
                 self._child.kill()
-            self._last_words = _tail(self._said)
-            self._said.close()
+            self._last_stderr = _tail(self._stderr)
+            self._stderr.close()
 
-    def _connected(self, said: IO[str]) -> Client:
+    def _connected(self, stderr: IO[str]) -> Client:
         try:
             from mcp import Client
             from mcp.client.stdio import get_default_environment
@@ -244,7 +245,7 @@ class McpServer:
         if self._url:
             return Client(_bounded(self._url, self._fail))
         env = get_default_environment() | dict(self._env)
-        self._child = Child(self._command, env=env, said=said)
+        self._child = Child(self._command, env=env, stderr=stderr)
         return Client(self._child.streams())
 
     async def _list(self, client: Client) -> list[ToolSpec]:
@@ -271,9 +272,9 @@ class McpServer:
         ending = (
             f"; its process ended with {self._ending_of_child}" if self._ending_of_child else ""
         )
-        said = self._last_words or _tail(self._said)
+        stderr = self._last_stderr or _tail(self._stderr)
         return InfraError(
-            f"MCP server {self.name} {what}{why}{ending}{f'; it said: {said}' if said else ''}"
+            f"MCP server {self.name} {what}{why}{ending}{f'; it said: {stderr}' if stderr else ''}"
         )
 
 
@@ -297,8 +298,8 @@ def _is_the_callers_fault(error: Any) -> bool:
     return error.code in (INVALID_PARAMS, METHOD_NOT_FOUND)
 
 
-def _tail(said: IO[str] | None, max_chars: int = 500) -> str:
-    if said is None or said.closed:
+def _tail(stderr: IO[str] | None, max_chars: int = 500) -> str:
+    if stderr is None or stderr.closed:
         return ""
-    said.seek(0)
-    return said.read()[-max_chars:].strip()
+    stderr.seek(0)
+    return stderr.read()[-max_chars:].strip()

@@ -1,4 +1,4 @@
-"""An environment that stands for several members: each task names the member that plays it."""
+"""An environment that consists of several members: each task names the member that plays it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .source import MixTasks, opened
 
 
 class MixEnv(Env):
-    """An environment that plays each task in the member it belongs to, and acts as that member.
+    """An environment that plays each task in its member, and has the properties of that member.
 
     `envs` names the members: "math=2,code=1", or a list of tables with id, weight (default 1),
     options (all that `make` takes), and name (default: the id). Each member has its own limits;

@@ -17,10 +17,10 @@ from .order import Order
 class MixTasks(TaskSource):
     """The tasks of several sources in proportion to their weights; a pure function of the index.
 
-    Each member's tasks are those it has alone with the same seed, one after the other. For
-    training, a finite member is repeated epoch after epoch, each in its own order unless `shuffle`
-    is False, and the mix never ends. Held-out tasks end, if all members' do, when each member has
-    been played completely; a member that ends earlier starts over.
+    Each member's tasks are those that it has alone with the same seed, in order. For training, a
+    finite member is repeated epoch after epoch, each in its own order unless `shuffle` is False,
+    and the mix never ends. Held-out tasks end, if all members' do, when each member has been played
+    completely; a member that ends earlier starts over.
 
     Raises:
         ConfigError: a member has no tasks of the split.
@@ -57,13 +57,17 @@ class MixTasks(TaskSource):
 
     def describe(self) -> dict[str, Any]:
         named = zip(self._members, self._sources, strict=True)
-        told = {member.name: source.describe() for member, source in named}
+        described = {member.name: source.describe() for member, source in named}
         parts = [
-            [member.name, member.weight, told[member.name].get(CONTENT) or member.spec.to_json()]
+            [
+                member.name,
+                member.weight,
+                described[member.name].get(CONTENT) or member.spec.to_json(),
+            ]
             for member in self._members
         ]
         content = content_of(*self._played, *parts)
-        return {name: known for name, known in told.items() if known} | {CONTENT: content}
+        return {name: known for name, known in described.items() if known} | {CONTENT: content}
 
     def _find_end(self) -> int | None:
         """Return the index after which each member has been played once; None if there is none."""
@@ -79,7 +83,7 @@ class MixTasks(TaskSource):
 
 
 def enclosed(task: Task, name: str) -> Task:
-    """Return the task of a mix that stands for `task` of its member `name`."""
+    """Return the task of a mix for `task` of its member `name`."""
     inner = {"env": name, "id": task.id, "data": dict(task.data)}
     return replace(task, id=f"{name}/{task.id}", data=inner)
 

@@ -115,7 +115,7 @@ class OpenEnvEnv(Env):
         self._as_tool = tool
         self._form: ActionForm | None = None
         self._form_of: str = ""
-        """The server whose form of actions that is."""
+        """The server from which the form of actions was read."""
         self._session: Session | None = None
         self._info: dict[str, Any] = {}
         self._invalid = 0
@@ -144,8 +144,8 @@ class OpenEnvEnv(Env):
         self._info = {} if task is None else {"task_id": task.id}
         self._invalid = 0
         first = [{"role": "system", "content": self._instructions}] if self._instructions else []
-        said = {"role": "user", "content": self._said(found)}
-        return [*first, said], dict(self._info)
+        message = {"role": "user", "content": self._text_of(found)}
+        return [*first, message], dict(self._info)
 
     async def step(self, action: Message) -> Step:
         """Take the action, or the calls of `act` one after the other.
@@ -166,7 +166,7 @@ class OpenEnvEnv(Env):
             found = await self._call("step", {self._form.text_field: text_of(action)})
         except BadAction as error:
             return self._step([{"role": "user", "content": f"error: {error}"}], 0.0, False, [error])
-        message = {"role": "user", "content": self._said(found)}
+        message = {"role": "user", "content": self._text_of(found)}
         return self._step([message], _reward(found), _done(found), [])
 
     async def close(self) -> None:
@@ -188,7 +188,7 @@ class OpenEnvEnv(Env):
                 replies.append(reply_to(call, f"error: {error}"))
                 continue
             reward, done = reward + _reward(found), _done(found)
-            replies.append(reply_to(call, self._said(found)))
+            replies.append(reply_to(call, self._text_of(found)))
         return self._step(replies, reward, done, problems)
 
     def _arguments(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -204,7 +204,7 @@ class OpenEnvEnv(Env):
             raise BadAction("arguments are no JSON object")
         return found
 
-    def _said(self, found: Mapping[str, Any]) -> str:
+    def _text_of(self, found: Mapping[str, Any]) -> str:
         """Return an observation as text: a single text unchanged, several fields on a line each.
 
         The `metadata` of an observation is not for the agent; it goes to `info`.

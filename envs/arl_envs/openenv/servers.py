@@ -4,9 +4,9 @@
                 ▲                                   │ the server has no session left
                 └── wait, in the order of arrival ◄─┘
 
-When a server refuses a session because it is full, OpenEnv's answer contains the most sessions that
-it holds; from then on no more than these are tried. Other programs may hold some of the sessions,
-so a full server is tried again after a while, too.
+When a server refuses a session because it is full, OpenEnv's answer contains its maximum number of
+sessions; from then on no more than these are tried. Other programs may use some of the sessions, so
+a full server is tried again after a while, too.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class _Server:
     taken: int = 0
     """The number of sessions that are open or being opened from here."""
     most: int | None = None
-    """The most sessions that the server holds, by its own report, if there is one."""
+    """The maximum number of sessions, as the server reports it, if it does."""
     active: int | None = None
-    """The number of sessions that it held, whoever opened them, when it last had no room."""
+    """The number of sessions in use, of all programs, when the server was last full."""
     again_s: float = 0.0
     """The time of the event loop from which the server may be tried."""
     retry_s: float = RETRY_S
@@ -161,7 +161,7 @@ class Line:
         return found.result()
 
     def _pump(self) -> None:
-        """Give the free places to those who wait, in the order of their arrival."""
+        """Assign the free places to the waiting episodes, in the order of their arrival."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -184,7 +184,7 @@ class Line:
         self._pump()
 
     def _end(self, server: _Server) -> None:
-        """Note that a session has ended: a server that was full has room now."""
+        """Record that a session has ended: a server that was full has room now."""
         server.again_s, server.retry_s = 0.0, RETRY_S
         self._leave(server)
 

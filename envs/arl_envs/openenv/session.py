@@ -25,14 +25,14 @@ class BadAction(Exception):
 
 
 class NoSession(InfraError):
-    """The refusal of a session by a server that holds as many as it can."""
+    """The refusal of a session by a server with its maximum number of sessions."""
 
     def __init__(self, message: str, active: int | None = None, most: int | None = None) -> None:
         super().__init__(message)
         self.active = active
-        """The number of sessions that the server holds, by its own report, if there is one."""
+        """The number of sessions in use, as the server reports it, if it does."""
         self.most = most
-        """The most sessions that the server can hold, by its own report, if there is one."""
+        """The maximum number of sessions, as the server reports it, if it does."""
 
 
 async def schema(url: str) -> Mapping[str, Any]:
@@ -104,7 +104,7 @@ class Session:
         Raises:
             BadAction: the server does not take this data.
             EnvError: the environment's code raised.
-            NoSession: the server holds as many sessions as it can.
+            NoSession: the server has its maximum number of sessions.
             InfraError: the connection or the server failed.
         """
         from websockets.exceptions import ConnectionClosed, WebSocketException

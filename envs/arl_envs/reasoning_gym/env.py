@@ -126,7 +126,7 @@ class ReasoningGymEnv(Env):
             seed = self._random.getrandbits(53) if seed is None else seed
             task = Task(id=f"{self._dataset}-seed-{seed}", seed=seed)
         self._check(task)
-        self._entry = await self._ask(task)
+        self._entry = await self._entry_of(task)
         messages: list[Message] = [
             {"role": "system", "content": SYSTEM_PROMPT},
             {"role": "user", "content": self._entry.question},
@@ -169,7 +169,7 @@ class ReasoningGymEnv(Env):
             return None
         return [{"role": "assistant", "content": f"<answer>{self._entry.answer}</answer>"}]
 
-    async def _ask(self, task: Task) -> Entry:
+    async def _entry_of(self, task: Task) -> Entry:
         called = await self._verifier.call(
             "arl_envs.reasoning_gym.inside:entry",
             self._dataset,

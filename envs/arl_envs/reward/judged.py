@@ -46,7 +46,9 @@ class Judged:
             reply = {"role": "assistant", "content": completion}
             return await self.by.score_messages([*messages, reply])
         reference = self._reference(row)
-        return await self.by.score(_said(messages), completion, self.rubric, reference=reference)
+        return await self.by.score(
+            _prompt_text(messages), completion, self.rubric, reference=reference
+        )
 
     def _reference(self, row: Mapping[str, Any]) -> str:
         if not self.reference_field:
@@ -59,7 +61,7 @@ class Judged:
         return "" if value is None else str(value)
 
 
-def _said(messages: Sequence[Mapping[str, Any]]) -> str:
+def _prompt_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return a prompt as text: that of its only message, or each message after its role."""
     if len(messages) == 1:
         return text_of(messages[0])

@@ -185,7 +185,7 @@ class Options:
             )
         names = parameters(found, self.function).names
         if odd := [name for name in names if name not in _FAMILIAR and name[0] != "_"]:
-            _say_parameters(self.function, tuple(names), tuple(odd))
+            _log_parameters(self.function, tuple(names), tuple(odd))
         called = found if inspect.isroutine(found) else type(found).__call__
         is_async = any(map(inspect.iscoroutinefunction, (found, called)))
         if self.executor != "inline" and is_async:
@@ -261,17 +261,21 @@ def parameters(function: Callable[..., Any], name: str) -> Parameters:
 
 
 @lru_cache(maxsize=64)
-def _say_parameters(function: str, names: tuple[str, ...], odd: tuple[str, ...]) -> None:
+def _log_parameters(function: str, names: tuple[str, ...], odd: tuple[str, ...]) -> None:
     """Log once what the parameters of a function get, where their names do not show it."""
     given = zip(names, (_COMPLETION, _ROW), strict=False)
-    said = ", ".join(f"`{name}` gets {what}" for name, what in given if name in odd)
-    _log.warning("%s: %s; %s", function, said, _REMEDY)
+    roles = ", ".join(f"`{name}` gets {what}" for name, what in given if name in odd)
+    _log.warning("%s: %s; %s", function, roles, _REMEDY)
 
 
 def _is_typed(parameter: inspect.Parameter, types: tuple[str, ...]) -> bool:
     """Return whether a parameter is annotated with one of these types."""
-    said = parameter.annotation
-    if said is inspect.Parameter.empty:
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
         return False
-    name = said if isinstance(said, str) else getattr(said, "__name__", str(said))
+    name = (
+        annotation
+        if isinstance(annotation, str)
+        else getattr(annotation, "__name__", str(annotation))
+    )
     return name.partition("[")[0].rpartition(".")[2] in types

@@ -83,7 +83,7 @@ class Scorer:
             return read_score(await self._judged.score(completion, row, messages), "the judge")
         given = (completion, copy.deepcopy(dict(row)), *([thoughts] if self._thinks else []))
         if thoughts and not self._thinks:
-            _say_thoughts(self._name)
+            _log_thoughts(self._name)
         if self._executor == "pool":
             return await self._in_pool(given)
         try:
@@ -116,7 +116,7 @@ class Scorer:
 
 
 @lru_cache(maxsize=64)
-def _say_thoughts(name: str) -> None:
+def _log_thoughts(name: str) -> None:
     """Log once for each function that it does not get the thoughts of replies."""
     _log.warning(
         "replies have thoughts, apart from their text, and %s(completion, row) gets the text "

@@ -141,12 +141,12 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
         _, row = task_parts(tasks[0].data)
         unread = [name for name in _PROMPTS if row.get(name) and name != options.prompt_field]
         if unread and options.processor is None:
-            _say_unread(options.prompt_field, tuple(unread))
+            _log_unread(options.prompt_field, tuple(unread))
     return tasks
 
 
 @lru_cache(maxsize=64)
-def _say_unread(prompt_field: str, names: tuple[str, ...]) -> None:
+def _log_unread(prompt_field: str, names: tuple[str, ...]) -> None:
     """Log once the fields of rows that could be taken for a part of the prompt."""
     _log.warning(
         "rows have %s, and the prompt is the field %s alone, without tools: if it is more, choose "

@@ -73,11 +73,11 @@ class TextArenaEnv(MultiSeatEnv):
     def observe(self, seat: str) -> list[Message]:
         number, state = int(seat), self._game.state
         new, state.observations[number] = state.observations[number], []
-        said = [f"{state.role_mapping.get(who, who)}: {text}" if who >= 0 else text
+        lines = [f"{state.role_mapping.get(who, who)}: {text}" if who >= 0 else text
                 for who, text, _ in new if who != number]  # fmt: skip
-        if not said and seat == self.turn:
-            said = [_YOUR_TURN]  # a model needs a message to reply to
-        return [{"role": "user", "content": "\n".join(said)}] if said else []
+        if not lines and seat == self.turn:
+            lines = [_YOUR_TURN]  # a model needs a message to reply to
+        return [{"role": "user", "content": "\n".join(lines)}] if lines else []
 
     def own_action(self, seat: str, player: str) -> Message:
         raise ConfigError(f"seat {seat}: TextArena has no player {player!r}")

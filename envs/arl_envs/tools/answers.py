@@ -30,10 +30,10 @@ class ToolsVerdict(StrEnum):
 
 def judge(text: str, facts: Sequence[str]) -> ToolsVerdict:
     """Judge whether the message gives exactly `facts`, or "done" if there are none."""
-    said = read(text)
-    if said is None:
+    found = read(text)
+    if found is None:
         return ToolsVerdict.UNPARSEABLE
-    return ToolsVerdict.OK if said == (list(facts) or ["done"]) else ToolsVerdict.WRONG
+    return ToolsVerdict.OK if found == (list(facts) or ["done"]) else ToolsVerdict.WRONG
 
 
 def is_question(text: str) -> bool:

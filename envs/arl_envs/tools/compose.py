@@ -69,8 +69,8 @@ def composed(
     words = random.sample(ASIDES, level.distractors)
     asides = [_aside(text, random, world, touched) for text in words]
     cut = random.randint(0, len(asides))
-    said = [*asides[:cut], *(goal.text for goal in goals), *asides[cut:]]
-    return " ".join(text[0].upper() + text[1:] for text in said), goals
+    parts = [*asides[:cut], *(goal.text for goal in goals), *asides[cut:]]
+    return " ".join(text[0].upper() + text[1:] for text in parts), goals
 
 
 def _goals(scene: Scene, plan: Plan, level: Level) -> list[Goal] | None:

@@ -86,7 +86,7 @@ def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Pro
                     return None
                 calls[attempt_of(call.tool, call.arguments)] = call
             fact = _fact(desk, goal)
-            if fact is None or (fact and not _tells(fact, request)):
+            if fact is None or (fact and not _is_informative(fact, request)):
                 return None
             facts += [fact] if fact else []
             calls[attempt_of(goal.calls[-1].tool, goal.calls[-1].arguments)] = goal.calls[-1]
@@ -122,10 +122,10 @@ def _fact(desk: Desk, goal: Goal) -> str | None:
     return found[1] if found else None
 
 
-def _tells(fact: str, request: str) -> bool:
+def _is_informative(fact: str, request: str) -> bool:
     """Return whether the fact cannot be guessed: it is long enough, and not in the request."""
-    said = fact.split()[-1]
-    return len(said) >= _LEAST_CHARS and said not in request
+    value = fact.split()[-1]
+    return len(value) >= _LEAST_CHARS and value not in request
 
 
 def _done(desk: Desk, call: GoldCall) -> tuple[str, bool]:
@@ -170,10 +170,10 @@ class ToolsTasks(TaskSource):
 def solve(problem: Problem) -> list[Message]:
     """Return the assistant messages of a perfect episode: one call per message, a question
     if one is needed, then the answer."""
-    said = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
+    messages = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
     if problem.ask is not None:
-        said.insert(problem.ask.after, text_message(problem.ask.question))
-    return [*said, text_message(answer(problem.facts))]
+        messages.insert(problem.ask.after, text_message(problem.ask.question))
+    return [*messages, text_message(answer(problem.facts))]
 
 
 def call_message(call: GoldCall, *, call_id: str) -> dict[str, Any]:

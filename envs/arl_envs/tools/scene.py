@@ -78,15 +78,15 @@ class Scene:
             for key, n, c, _ in self.world.customers
             if n.split()[0] == first and key != customer
         }
-        told_apart = city not in namesakes.values()
+        is_distinct = city not in namesakes.values()
         by_first = (GoldCall("find_customer", {"name": first}),)
         if self.open == "customer":
-            if not namesakes or not told_apart:
+            if not namesakes or not is_distinct:
                 return None
             among = frozenset(map(str, [customer, *namesakes]))
             question, reply = f"Which {first} do you mean?", f"The {first} from {city}."
             return Spoken(customer, first, by_first, Ask(among, 1, question, reply))
-        if told_apart and self.random.random() < (0.7 if namesakes else 0.2):
+        if is_distinct and self.random.random() < (0.7 if namesakes else 0.2):
             return Spoken(customer, f"{first} from {city}", by_first)
         return Spoken(customer, name, (GoldCall("find_customer", {"name": name}),))
 

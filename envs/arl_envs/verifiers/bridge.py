@@ -1,11 +1,11 @@
 """Calls into the Python that has verifiers.
 
 verifiers pins versions (mcp==2.0.0) that conflict with ours, and tasksets run code of their own, so
-they have another process, of the Python that ARL_VERIFIERS_PYTHON names. Its start takes seconds,
-so everything in this process that plays the same taskset shares one. The process ends after two
-minutes without a call or an episode that waits for a reply, with this process, or when a call takes
-too long; the next call starts it again. Calls that may run for long have their turns, one after the
-other: the deadline of each counts from its own.
+they run in another process, with the Python that ARL_VERIFIERS_PYTHON names. Its start takes
+seconds, so everything in this process that plays the same taskset shares one. The process ends
+after two minutes without a call or an episode that waits for a reply, with this process, or when a
+call takes too long; the next call starts it again. Calls that may run for long are made one after
+the other: the deadline of each counts from the start of its turn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .life import GRACE_S, Life
 VARIABLE = "ARL_VERIFIERS_PYTHON"
 START_TIMEOUT_S = 180.0
 IDLE_S = 120.0
-_TELL_S = 60.0
+_NOTIFY_S = 60.0
 TURN_TIMEOUT_S = 600.0
 """The longest wait for other calls, before a call's own turn begins."""
 
@@ -52,7 +52,7 @@ class Bridge:
         """Return the result of the function `name` of there.py.
 
         `timeout_s` counts from the start of the call's turn; `at_once` calls that may run for long
-        have their turns together.
+        run together.
 
         Raises:
             ConfigError: verifiers or the taskset is missing, or does not take the request.
@@ -77,11 +77,11 @@ class Bridge:
         except TimeoutError as error:
             raise self._late(life, name, timeout_s) from error
 
-    def tell(self, name: str, **args: Any) -> None:
+    def notify(self, name: str, **args: Any) -> None:
         """Call the function `name` if the process lives, without a wait for its answer."""
         with self._lock:
             if self._life is not None:
-                self._life.send(name, args, timeout_s=_TELL_S, at_once=1)
+                self._life.send(name, args, timeout_s=_NOTIFY_S, at_once=1)
 
     def close(self) -> None:
         """End the process, if there is one; the next call starts another."""
@@ -115,7 +115,7 @@ class Bridge:
         if not life.ready.done():
             why = f"it did not start in {START_TIMEOUT_S:g} s"
         elif life.quiet_s() > timeout_s + GRACE_S:
-            why = f"nothing was heard of it for {life.quiet_s():.0f} s"
+            why = f"it sent nothing for {life.quiet_s():.0f} s"
         else:  # it is busy with other calls
             return InfraError(
                 f"verifiers: {name} had no turn in {TURN_TIMEOUT_S:g} s: too many replies are "

@@ -77,7 +77,7 @@ class VerifiersEnv(MultiSeatEnv):
         self.reward_range = None if reward_range is None else (reward_range[0], reward_range[1])
         self._random = random.Random()
         self._seats: tuple[str, ...] = ()
-        self._said: dict[str, list[Message]] = {}
+        self._new_messages: dict[str, list[Message]] = {}
         """The messages that each seat has not observed yet."""
         self._endings: dict[str, dict[str, Any]] = {}
         self._task: Task | None = None
@@ -130,7 +130,7 @@ class VerifiersEnv(MultiSeatEnv):
         self._task, self._episode = task, found["episode"]
         self._seats = tuple(found["messages"])
         self.rewards, self.truncated = dict.fromkeys(self._seats, 0.0), ()
-        self._said = {seat: [] for seat in self._seats}
+        self._new_messages = {seat: [] for seat in self._seats}
         self._go_on(found)
 
     async def act(self, seat: str, action: Message) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class VerifiersEnv(MultiSeatEnv):
         replies = [reply_to(c, f"error: {why}") for c in calls if c.get("id") not in answered]
         if replies:
             info["tool_errors"] = [message["content"] for message in replies]
-        self._said[seat] += replies
+        self._new_messages[seat] += replies
         if found["seat"] is None:
             self._end(found["results"])
         else:
@@ -165,8 +165,8 @@ class VerifiersEnv(MultiSeatEnv):
         return info
 
     def observe(self, seat: str) -> list[Message]:
-        said, self._said[seat] = self._said[seat], []
-        return said
+        messages, self._new_messages[seat] = self._new_messages[seat], []
+        return messages
 
     def ending(self, seat: str) -> dict[str, Any]:
         return self._endings[seat]
@@ -175,16 +175,16 @@ class VerifiersEnv(MultiSeatEnv):
         raise ConfigError(f"seat {seat}: a taskset has no player {player!r}")
 
     def _go_on(self, found: Mapping[str, Any]) -> None:
-        """Take over whose turn it is, and the messages to each seat; at the end, only results of
-        tools, as no other message would be answered."""
+        """Set the seat whose turn it is, and add the messages to each seat; at the end, only
+        results of tools, as no other message would be answered."""
         self.turn = found["seat"]
         self.tools = tuple(found.get("tools", self.tools))
         for seat, messages in found["messages"].items():
             is_over = self.turn is None
-            self._said[seat] += [m for m in messages if m["role"] == "tool" or not is_over]
+            self._new_messages[seat] += [m for m in messages if m["role"] == "tool" or not is_over]
 
     def _end(self, results: Mapping[str, Any]) -> None:
-        """Take over the rewards of all seats."""
+        """Set the rewards of all seats."""
         for seat, found in results.items():
             missing = [name for name, value in found["rewards"].items() if value is None]
             if missing or not abs(found["reward"]) <= sys.float_info.max:
@@ -203,11 +203,11 @@ class VerifiersEnv(MultiSeatEnv):
         }
 
     async def close(self) -> None:
-        """Leave the episode that is under way, if any."""
+        """End the episode in progress, if there is one."""
         task, episode = self._task, self._episode
         self._task = self._episode = None
         if task is not None and episode is not None:
-            self._bridge.tell("leave", source=self._source(task).to_json(), episode=episode)
+            self._bridge.notify("leave", source=self._source(task).to_json(), episode=episode)
 
     async def _call(self, name: str, task: Task, *, timeout_s: float, **args: Any) -> Any:
         where = {"source": self._source(task).to_json(), "index": task.data["number"]}
@@ -229,7 +229,7 @@ class VerifiersEnv(MultiSeatEnv):
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, str]:
-    """Return a tool call in the form of verifiers, whatever the agent sent."""
+    """Return a tool call in the form of verifiers, for any call of the agent."""
     function = call.get("function")
     about = function if isinstance(function, Mapping) else {}
     arguments = about.get("arguments", "")

@@ -29,7 +29,8 @@ GRACE_S = 5.0
 class Life:
     """A process, which starts now and ends after `idle_s` without a call or an open episode.
 
-    Belonging to no event loop, a life serves all loops of this process; threads carry the lines.
+    A life belongs to no event loop and serves all loops of this process; threads transfer the
+    lines.
     """
 
     def __init__(self, argv: Sequence[str], *, idle_s: float) -> None:
@@ -40,20 +41,20 @@ class Life:
         self._why = ""
         self._numbers = itertools.count(1)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        self._stderr_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.ready: Future[Any] = _future()
         self._waiting: dict[int, Future[Any]] = {0: self.ready}
         self._limits: dict[int, threading.Timer] = {}
-        self._heard_at = time.monotonic()
+        self._last_message_s = time.monotonic()
         self._open_plays = 0
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(  # a group of its own, so that Ctrl-C reaches only us
             argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
         )
-        self._hearing = threading.Thread(target=self._hear, daemon=True, name="verifiers-out")
+        self._reading = threading.Thread(target=self._read, daemon=True, name="verifiers-out")
         self._noting = threading.Thread(target=self._note, daemon=True, name="verifiers-err")
         self._writing = threading.Thread(target=self._write, daemon=True, name="verifiers-in")
-        for thread in (self._hearing, self._noting, self._writing):
+        for thread in (self._reading, self._noting, self._writing):
             thread.start()
 
     def send(
@@ -82,7 +83,7 @@ class Life:
 
     def quiet_s(self) -> float:
         """Return the seconds since the last message of the process."""
-        return time.monotonic() - self._heard_at
+        return time.monotonic() - self._last_message_s
 
     def end(self, why: str) -> None:
         """Kill the process and its children; all waiting calls get the reason. Does not wait."""
@@ -95,7 +96,7 @@ class Life:
 
     def join(self) -> None:
         """Wait for its end, some seconds at most; call `end` first."""
-        for thread in (self._hearing, self._noting, self._writing):
+        for thread in (self._reading, self._noting, self._writing):
             thread.join(_EXIT_S)
 
     def _kill(self) -> None:
@@ -107,7 +108,7 @@ class Life:
     def _write(self) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        with contextlib.suppress(BrokenPipeError), stdin:  # `_hear` notices its end
+        with contextlib.suppress(BrokenPipeError), stdin:  # `_read` notices its end
             while True:
                 try:
                     line = self._requests.get(timeout=self._idle_s)
@@ -127,7 +128,7 @@ class Life:
             self._kill()
         self._requests.put(None)
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         stdout = self._process.stdout
         assert stdout is not None
         with stdout:
@@ -138,7 +139,7 @@ class Life:
                 except (ValueError, KeyError, TypeError):
                     self.end(f"it sent a line that is no answer: {line[:80]!r}")
                     break
-                self._heard_at = time.monotonic()
+                self._last_message_s = time.monotonic()
                 self._limit(number, found)
                 if "started" in found:
                     continue
@@ -175,8 +176,8 @@ class Life:
         self._requests.put(None)
         self._noting.join(_EXIT_S)
         why = self._why or f"it ended by itself ({_how(code)})"
-        said = "".join(self._said).strip()
-        text = f"{self._name}: {why}{f'; it said: {said}' if said else ''}"
+        stderr = "".join(self._stderr_lines).strip()
+        text = f"{self._name}: {why}{f'; it said: {stderr}' if stderr else ''}"
         for future in waiting:
             future.set_exception(InfraError(text))
 
@@ -185,12 +186,12 @@ class Life:
         assert stderr is not None
         with stderr:
             while line := stderr.readline(2000):
-                self._said.append(line.decode(errors="replace"))
+                self._stderr_lines.append(line.decode(errors="replace"))
 
 
 def _future() -> Future[Any]:
     future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()  # one cancelled waiter must not cancel it for all
+    future.set_running_or_notify_cancel()  # one cancelled caller must not cancel it for all
     return future
 
 

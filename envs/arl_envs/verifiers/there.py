@@ -2,12 +2,12 @@
 
 A request is a line of JSON on standard input, {"id", "call", "args", "timeout_s", "at_once"}; its
 answer is one on the original standard output, {"id", "value"} or {"id", "error", "kind"}. Answer 0,
-sent without a request, reports that the program is ready. At the end of the input everything ends.
+sent without a request, reports that the program is ready. The process ends with its input.
 
 The taskset's code may run for long without a pause, so calls wait for their turns: `at_once` calls
-run together. {"id", "started", "call"} reports the begin of a turn and the seconds that it may
-take, so that the wait for other calls does not count. "open" in an answer is the number of
-episodes that wait for a reply.
+run together. {"id", "started", "call"} reports the start of a turn and its limit in seconds, so
+that the wait for other calls does not count. "open" in an answer is the number of episodes that
+wait for a reply.
 """
 
 # pyright: reportMissingImports=false
@@ -30,15 +30,15 @@ from typing import Any
 VERSION = "0.4"
 READ_S = 600.0
 """The time limit for reading a taskset, which may have to download its data."""
-Say = Callable[[dict[str, Any]], None]
+Send = Callable[[dict[str, Any]], None]
 
 
 # ---------------------------------------------------------------------- lines
-async def answer(calls: Any, group: asyncio.TaskGroup, request: dict[str, Any], say: Say) -> None:
+async def answer(calls: Any, group: asyncio.TaskGroup, request: dict[str, Any], send: Send) -> None:
     is_quick = calls.is_quick(request["call"], request["args"]["source"])
     async with contextlib.nullcontext() if is_quick else _turn(request["at_once"]):
-        found = await _answered(calls, group, request, say)
-        say({"id": request["id"], "open": calls.open_plays(), **found})
+        found = await _answered(calls, group, request, send)
+        send({"id": request["id"], "open": calls.open_plays(), **found})
 
 
 _TURNS: dict[int, asyncio.Semaphore] = {}
@@ -49,10 +49,10 @@ def _turn(at_once: int) -> asyncio.Semaphore:
 
 
 async def _answered(
-    calls: Any, group: asyncio.TaskGroup, request: dict[str, Any], say: Say
+    calls: Any, group: asyncio.TaskGroup, request: dict[str, Any], send: Send
 ) -> dict[str, Any]:
     def started(limit_s: float) -> None:
-        say({"id": request["id"], "started": limit_s, "call": request["call"]})
+        send({"id": request["id"], "started": limit_s, "call": request["call"]})
 
     limit = asyncio.timeout(None)
     try:
@@ -69,17 +69,17 @@ async def _answered(
         return {"kind": "lost", "error": str(error)}
     except Exception as error:  # from the taskset's own code
         kind = "timeout" if limit.expired() else "env"
-        return {"kind": kind, "error": "too slow" if limit.expired() else _words(error)}
+        return {"kind": kind, "error": "too slow" if limit.expired() else _described(error)}
 
 
-def _words(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     cause = error.__cause__ or error  # verifiers wraps the errors of a task
     places = traceback.extract_tb(cause.__traceback__)
     place = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
     return f"{type(cause).__name__}: {cause}{place}"
 
 
-async def serve(calls: Any, lines: Any, say: Say) -> None:
+async def serve(calls: Any, lines: Any, send: Send) -> None:
     loop, requests = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any]]()
 
     def read() -> None:
@@ -90,7 +90,7 @@ async def serve(calls: Any, lines: Any, say: Say) -> None:
     threading.Thread(target=read, daemon=True).start()
     async with asyncio.TaskGroup() as group:
         while True:
-            group.create_task(answer(calls, group, await requests.get(), say))
+            group.create_task(answer(calls, group, await requests.get(), send))
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
     os.dup2(2, 1)
     sys.path.append(os.getcwd())
 
-    def say(found: dict[str, Any]) -> None:
+    def send(found: dict[str, Any]) -> None:
         print(json.dumps(found), file=out, flush=True)
 
     try:
@@ -108,16 +108,16 @@ def main() -> None:
     except ImportError as error:
         how = f"{sys.executable} -m pip install verifiers=={VERSION}.0"
         text = f"it cannot be imported there ({error}): {how}"
-        say({"id": 0, "kind": "config", "error": text})
+        send({"id": 0, "kind": "config", "error": text})
         return
     version = metadata.version("verifiers")
     if not version.startswith(f"{VERSION}."):
         text = f"it is {version} there, {VERSION} is what can be played"
-        say({"id": 0, "kind": "config", "error": text})
+        send({"id": 0, "kind": "config", "error": text})
         return
     calls = _inside("calls")
-    say({"id": 0, "value": version})
-    asyncio.run(serve(calls, lines, say))
+    send({"id": 0, "value": version})
+    asyncio.run(serve(calls, lines, send))
 
 
 def _inside(name: str) -> Any:

@@ -143,5 +143,5 @@ async def _close_twice(env: Env, when: str) -> None:
             async with limit:
                 await env.close()
         except Exception as error:
-            said = f"more than {support.CLOSE_S:g} s" if limit.expired() else f"{error!r:.300}"
-            raise Violation(f"close, {time}{when}: {said}") from error
+            problem = f"more than {support.CLOSE_S:g} s" if limit.expired() else f"{error!r:.300}"
+            raise Violation(f"close, {time}{when}: {problem}") from error

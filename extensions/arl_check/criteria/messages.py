@@ -220,8 +220,8 @@ def _old(play: Play, action: Any, observation: list[Any]) -> str:
     if any(message.get("role") == "assistant" for message in observation):
         return "speaks for the assistant"
     first = play.first or []
-    said_again = first and len(observation) > 1 and observation[: len(first)] == first
-    return "begins with the first messages again" if said_again else ""
+    is_repeated = first and len(observation) > 1 and observation[: len(first)] == first
+    return "begins with the first messages again" if is_repeated else ""
 
 
 @criterion(

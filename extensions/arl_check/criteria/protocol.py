@@ -199,5 +199,5 @@ async def spec(subject: Subject) -> None:
 async def malformed_actions(subject: Subject) -> None:
     for play in await subject.plays():
         if play.raised is not None:
-            said = play.actions[-1:]
-            raise Violation(f"{play}: {play.raised!r:.300} of {said!r:.200}")
+            last = play.actions[-1:]
+            raise Violation(f"{play}: {play.raised!r:.300} of {last!r:.200}")

@@ -109,9 +109,9 @@ async def bad_answers(subject: Subject) -> None:
 async def _never_paid(subject: Subject, *policies: Policy) -> None:
     plays, least, _ = await _played(subject, *policies)
     for play in _paid(plays, least):
-        said = text_of(play.actions[-1])[:60]
+        text = text_of(play.actions[-1])[:60]
         raise Violation(
-            f"{play}: paid {play.reward:g}, expected {least:g} (it said {said!r}); the least an "
+            f"{play}: paid {play.reward:g}, expected {least:g} (it said {text!r}); the least an "
             "episode pays is reward_range[0]"
         )
 

@@ -26,10 +26,10 @@ def change_members(
     run = _Run(args.run, FILE)
     done: dict[str, Any] = {}
     if add:
-        done = run.ask(f"/{what}s/add", add)
+        done = run.request(f"/{what}s/add", add)
     if args.remove is not None:
-        done = run.ask(f"/{what}s/remove", {what: args.remove})
-    found = done | run.ask(f"/{what}s")
+        done = run.request(f"/{what}s/remove", {what: args.remove})
+    found = done | run.request(f"/{what}s")
     lines = [*_news(found), *_table(what, columns, found[f"{what}s"])]
     print_result(found, "\n".join(lines), as_json=args.json)
     return int(any(joined["error"] for joined in done.get("joined", [])))
@@ -43,7 +43,7 @@ class _Run:
         if not (folder / "config.toml").exists():
             raise ConfigError(f"{folder} is not the folder of a run (it has no config.toml)")
         try:
-            told = parse_json((folder / file).read_text(encoding="utf-8"))
+            control = parse_json((folder / file).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(
                 f"{folder}: the run is not running, or is still starting (no {file})"
@@ -51,10 +51,10 @@ class _Run:
         except PermissionError:
             raise ConfigError(f"{folder / file} can be read only by the owner of the run") from None
         self._folder = folder
-        self._url, self._token = told["url"], told["token"]
-        self._timeout_s = float(told["timeout_s"])
+        self._url, self._token = control["url"], control["token"]
+        self._timeout_s = float(control["timeout_s"])
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request to the run and return its answer.
 
         Raises:
@@ -79,8 +79,8 @@ class _Run:
                 "died, `arl train --resume` continues it"
             ) from None
         if status != 200:
-            said = found.get("error", f"HTTP {status}")
-            raise (EngineError if status >= 409 else ConfigError)(said)
+            reason = found.get("error", f"HTTP {status}")
+            raise (EngineError if status >= 409 else ConfigError)(reason)
         return found
 
 

@@ -27,7 +27,7 @@ from arl_scale.mirrors import Followers
 from .leases import Busy, InvalidRequest, Leases, NotLeased
 
 MAX_MEMBER_BYTES = 512_000_000
-MAX_TOLD_BYTES = 1_000_000
+MAX_REPORT_BYTES = 1_000_000
 
 
 class LeasesApi(Api):
@@ -58,13 +58,13 @@ class LeasesApi(Api):
     async def _answer(self, request: Request) -> Response:
         """Serve all routes, with the same checks before and after each."""
         leases, life, path = self._leases, request.state.life, request.scope["path"]
-        limit = MAX_MEMBER_BYTES if path == "/member" else MAX_TOLD_BYTES
+        limit = MAX_MEMBER_BYTES if path == "/member" else MAX_REPORT_BYTES
         body = await read_body(request.receive, limit_bytes=limit)
         if not leases.is_alive(life):  # given up meanwhile
             raise _unknown()
         if leases.is_over(life):
             if path == "/follow":  # the worker's last report
-                self._followers.hear(life.id, _told(body))
+                self._followers.record(life.id, _report(body))
             raise _ending()
         found = b""
         if path == "/ready":
@@ -75,7 +75,7 @@ class LeasesApi(Api):
         elif path == "/member":
             await leases.take(life, _trajectory(body))
         else:
-            view = await self._followers.follow(life.id, _told(body))
+            view = await self._followers.follow(life.id, _report(body))
             found = msgspec.msgpack.encode(view) if view else b""
         if not found and path != "/member" and leases.is_over(life):
             raise _ending()
@@ -100,8 +100,8 @@ def _trajectory(body: bytes) -> Trajectory:
         raise InvalidRequest(str(error)) from error
 
 
-def _told(body: bytes) -> WorkerReport:
+def _report(body: bytes) -> WorkerReport:
     try:
         return msgspec.msgpack.decode(body, type=WorkerReport)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidRequest(f"no Told: {error}") from error
+        raise InvalidRequest(f"no WorkerReport: {error}") from error

@@ -63,9 +63,9 @@ class LeasesClient:
         """Report that this worker can play groups from now on."""
         await self._call("/ready")
 
-    async def follow(self, told: WorkerReport) -> NumberedView | None:
+    async def follow(self, report: WorkerReport) -> NumberedView | None:
         """Return the engines, if there is news of them within a second."""
-        body = await self._call("/follow", msgspec.msgpack.encode(told))
+        body = await self._call("/follow", msgspec.msgpack.encode(report))
         return _decoded(body, NumberedView) if body else None
 
     async def lease(self) -> Lease | None:
@@ -111,8 +111,8 @@ class LeasesClient:
                 case 410:
                     raise RunEnding
                 case _:
-                    said = answer[:500].decode(errors="replace")
-            what = f"controller {self._url}{path}: {f'HTTP {status}: ' if status else ''}{said}"
+                    reason = answer[:500].decode(errors="replace")
+            what = f"controller {self._url}{path}: {f'HTTP {status}: ' if status else ''}{reason}"
             if status == 503:  # alive, and waiting for its log or for a teacher, with a deadline
                 deadline = clock() + _TRY_FOR_S
             if status not in (0, 503) or clock() >= deadline:

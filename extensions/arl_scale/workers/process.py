@@ -39,7 +39,7 @@ from .client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding
 
 log = logging.getLogger(__name__)
 
-_LAST_WORDS_S = 2.0
+_LAST_REPORT_S = 2.0
 
 
 class FollowedFleet:
@@ -110,20 +110,20 @@ class FollowedFleet:
 
     async def _look(self) -> None:
         """Send the news to the controller, and apply its view of the fleet if it sends one."""
-        if (found := await self._client.follow(self._told())) is not None:
+        if (found := await self._client.follow(self._report())) is not None:
             await self._apply(found.view)
             self._number = found.number
 
-    def _told(self) -> WorkerReport:
+    def _report(self) -> WorkerReport:
         failed, self._failed = tuple(sorted(self._failed)), set[str]()
         router = self.router
         return WorkerReport(self._number, router.silent_s, router.counters, failed, self.used())
 
-    async def last_words(self) -> None:
+    async def send_last_report(self) -> None:
         """Send the last news at the end of a run, if the controller still accepts it."""
         with contextlib.suppress(RunEnding, CutOff, ControllerError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await self._client.follow(self._told())
+            async with asyncio.timeout(_LAST_REPORT_S):
+                await self._client.follow(self._report())
 
     # ------------------------------------------------------------------ following
     async def _apply(self, view: FleetView) -> None:
@@ -194,7 +194,7 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
                 try:
                     await _Worker(config.rollout, client, player, seed=config.seed).run()
                 finally:
-                    await fleet.last_words()
+                    await fleet.send_last_report()
     except* RunEnding:
         log.info("nothing more is to be played")
 

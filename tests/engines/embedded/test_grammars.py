@@ -58,7 +58,7 @@ def _grammar(schema):
 
 def _run(served, folder, scenario, **options):
     async def play():
-        async with asyncio.timeout(30), served(folder, **options) as (client, engine):
+        async with asyncio.timeout(120), served(folder, **options) as (client, engine):
             return await scenario(client, engine)
 
     return asyncio.run(play())

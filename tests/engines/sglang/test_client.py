@@ -36,7 +36,7 @@ STOP = {"type": "stop", "matched": 2}
 
 def run(server: SglangServer, scenario: Callable[[SglangEngine], Awaitable[Any]]) -> Any:
     async def play() -> Any:
-        async with asyncio.timeout(30), server.running() as url:
+        async with asyncio.timeout(120), server.running() as url:
             engine = SglangEngine(url, model_dir=BUNDLED, incarnation=1)
             try:
                 return await scenario(engine)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from arl_envs.code.python_tool import DEADLY, PythonTool, shortened, told
+from arl_envs.code.python_tool import DEADLY, PythonTool, shortened, shown
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ def test_a_large_output_is_shown_as_if_all_of_it_were_read(
 ) -> None:
     both = [data.decode("utf-8", "replace").rstrip("\n") for data in (stdout, stderr)]
     whole = shortened("\n".join(filter(None, both)), chars) or "(no output)"
-    assert told(ExecResult(Status.OK, 0, None, stdout, stderr), chars) == whole
+    assert shown(ExecResult(Status.OK, 0, None, stdout, stderr), chars) == whole
 
 
 def answered(code: str, backend: LosingBackend) -> str:

@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> LocalBackend:
     return backend
 
 
-class Told(logging.Handler):
+class LoggedSteps(logging.Handler):
     """The steps of builds as they are logged, each of which may be waited for."""
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ async def episode(backend: SandboxBackend, folder: Path, name: str) -> float:
 def test_other_episodes_do_not_wait_for_a_build(
     world: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arl_envs.harbor.env.SAY_AFTER_S", 0.0)
+    monkeypatch.setattr("arl_envs.harbor.env.LOG_AFTER_S", 0.0)
     log = logging.getLogger("arl_envs.harbor.env")
     log.setLevel(logging.INFO)
-    told = Told()
+    told = LoggedSteps()
     log.addHandler(told)
 
     async def scenario() -> list[float]:

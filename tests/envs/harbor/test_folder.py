@@ -45,7 +45,7 @@ def test_a_set_is_read_once_and_says_how_far_it_is(
         return read_folder(path, name=name)
 
     monkeypatch.setattr(tasks, "read_folder", counted)
-    monkeypatch.setattr(tasks, "SAY_EVERY_S", -1.0)
+    monkeypatch.setattr(tasks, "LOG_EVERY_S", -1.0)
     options = Options(source=str(tmp_path), split_by="all")
     with caplog.at_level(logging.INFO, logger="arl_envs"):
         first = FolderTasks(tmp_path, "train", options)

@@ -18,7 +18,7 @@ class Echo(Action):
     message: str
 
 
-class Told(Observation):
+class Shown(Observation):
     text: str
 
 
@@ -31,14 +31,14 @@ class GuessEnv(Environment):
 
     def reset(self, seed=None, episode_id=None, low=1):
         self.secret = random.Random(seed).randint(low, 9)
-        return Told(text=f"A number from {low} to 9.")
+        return Shown(text=f"A number from {low} to 9.")
 
     def step(self, action, timeout_s=None):
         if action.number == 666:
             raise RuntimeError("boom")
         if action.number == self.secret:
-            return Told(text="yes", reward=1.0, done=True, metadata={"secret": self.secret})
-        return Told(text="higher" if action.number < self.secret else "lower", reward=-0.1)
+            return Shown(text="yes", reward=1.0, done=True, metadata={"secret": self.secret})
+        return Shown(text="higher" if action.number < self.secret else "lower", reward=-0.1)
 
     @property
     def state(self):
@@ -47,10 +47,10 @@ class GuessEnv(Environment):
 
 class EchoEnv(GuessEnv):
     def step(self, action, timeout_s=None):
-        return Told(text=action.message, reward=float(len(action.message)), done=True)
+        return Shown(text=action.message, reward=float(len(action.message)), done=True)
 
 
 if __name__ == "__main__":
     env, action = (EchoEnv, Echo) if "--echo" in sys.argv else (GuessEnv, Guess)
-    app = create_fastapi_app(env, action, Told, max_concurrent_envs=2)
+    app = create_fastapi_app(env, action, Shown, max_concurrent_envs=2)
     uvicorn.run(app, port=int(sys.argv[1]), log_level="warning")

@@ -92,8 +92,8 @@ def _example(test: CallTest | TextTest, draft: Draft) -> str:
         call = f"{draft.entry}({args})"
         text = f"`{call}` returns `{spelled(test.expected)}`"
         if test.view:
-            said = re.sub(rf"\b{ANSWER}\b", lambda _: call, test.view)
-            text = "" if "\n" in said else f"`{said}` is `{spelled(test.expected)}`"
+            view = re.sub(rf"\b{ANSWER}\b", lambda _: call, test.view)
+            text = "" if "\n" in view else f"`{view}` is `{spelled(test.expected)}`"
         known = _has(draft.statement, [*test.args, test.expected])
     return "" if known or len(text) > MAX_EXAMPLE_CHARS else text
 
@@ -148,7 +148,7 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
         memory_mb=limits.memory_mb,
         python_equality=True,
     )
-    if not draft.checker and all(_says_nothing(problem, test) for test in hidden):
+    if not draft.checker and all(_accepts_nothing(problem, test) for test in hidden):
         raise RowRefused("the tests expect no output: a program without output would pass")
     if not limits.constant_answers and a_constant_passes(problem):
         raise RowRefused(
@@ -202,7 +202,7 @@ def _longest(tests: Sequence[CallTest | TextTest], count: int) -> list[CallTest 
     return [tests[i] for i in sorted(chosen)]
 
 
-def _says_nothing(problem: Problem, test: CallTest | TextTest) -> bool:
+def _accepts_nothing(problem: Problem, test: CallTest | TextTest) -> bool:
     return passes(problem, test, b"" if isinstance(test, TextTest) else b'{"value": null}')
 
 
@@ -236,9 +236,9 @@ def _output(test: CallTest | TextTest) -> str:
     return json.dumps(encode(test.expected))
 
 
-def _time_limit(said: Any, least: float) -> float:
-    if isinstance(said, str) and (match := _SECONDS.fullmatch(said)):
-        said = float(match[1])
-    if isinstance(said, bool) or not isinstance(said, int | float) or not said > least:
+def _time_limit(given: Any, least: float) -> float:
+    if isinstance(given, str) and (match := _SECONDS.fullmatch(given)):
+        given = float(match[1])
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given > least:
         return least
-    return float(max(least, min(said, LONGEST_TIME_LIMIT_S)))
+    return float(max(least, min(given, LONGEST_TIME_LIMIT_S)))

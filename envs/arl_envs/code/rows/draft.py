@@ -36,7 +36,7 @@ class Draft:
     """The parts of a problem, as they are in the row."""
 
     statement: str
-    """The statement in the row's own words."""
+    """The statement, as it is in the row."""
     tests: Tests
     """The tests of the row, perhaps with the shown ones."""
     entry: str = ""

@@ -1,7 +1,7 @@
-"""The tests that a statement gives away: their inputs are in it, next to their outputs.
+"""The tests that a statement shows: their inputs are in it, next to their outputs.
 
-If a shown test is missed here, an agent can pass it by heart; a test that is wrongly taken for an
-example is only lost. So a statement is read generously, but numbers in prose are no example.
+If a shown test is missed here, an agent can pass it by memorizing; a test that is wrongly taken for
+an example is only lost. So a statement is read generously, but numbers in prose are no example.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The cases of the libraries: each function draws calls that meet the edges of what it tests."""
+"""The cases of the libraries: each function draws calls that include the edge cases of the function
+under test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The libraries in which bugs are planted: real sources beside this file, in renamed variants."""
+"""The libraries in which bugs are planted: real sources in the folder `libraries`, in renamed
+variants."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Library:
     groups: Mapping[str, Callable[[random.Random], Case]]
     """The drawing of one case, by the name of the visible test."""
     names: Mapping[str, Sequence[str]]
-    """Names of the sources, with others that may stand in their place."""
+    """Names in the sources, with names that may replace them."""
 
 
 def library_program(library: Library, variant: int) -> Program:
@@ -54,7 +55,7 @@ def _sources(name: str) -> dict[str, str]:
 
 
 def _shuffled(text: str, rng: random.Random) -> str:
-    """Return a source whose top-level functions stand in another order."""
+    """Return a source whose top-level functions are in another order."""
     blocks = text.rstrip("\n").split("\n\n\n")
     places = [place for place, block in enumerate(blocks) if block.startswith("def ")]
     functions = [blocks[place] for place in places]

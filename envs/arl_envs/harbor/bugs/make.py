@@ -98,14 +98,20 @@ def _report(program: Program, wrong: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _came(said: Mapping[str, Any]) -> str:
-    if "value" in said:
-        return f"returned {decode(said['value'])!r}"
-    return f"raised {said['raises']}" if "raises" in said else f"returned a {said['unfit']}"
+def _came(outcome: Mapping[str, Any]) -> str:
+    if "value" in outcome:
+        return f"returned {decode(outcome['value'])!r}"
+    return (
+        f"raised {outcome['raises']}" if "raises" in outcome else f"returned a {outcome['unfit']}"
+    )
 
 
-def _should(said: Mapping[str, Any]) -> str:
-    return f"return {decode(said['value'])!r}" if "value" in said else f"raise {said['raises']}"
+def _should(outcome: Mapping[str, Any]) -> str:
+    return (
+        f"return {decode(outcome['value'])!r}"
+        if "value" in outcome
+        else f"raise {outcome['raises']}"
+    )
 
 
 def _steps(
@@ -129,8 +135,8 @@ def _steps(
 
 
 def snippets(before: str, after: str) -> tuple[str, str]:
-    """Return the fewest whole lines, without outer blanks, that make `after` of `before` and occur
-    only once there, and their new text."""
+    """Return the fewest complete lines, without outer blanks, whose replacement turns `before` into
+    `after`, and which occur only once there; and their new text."""
     old, new = before.splitlines(), after.splitlines()
     first = next(i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
     last = 1

@@ -55,16 +55,16 @@ class Source:
         return cls(text, starts, parse_python(text))
 
     def span(self, node: Any) -> tuple[int, int]:
-        """Return where a node begins and ends in the text."""
+        """Return the positions in the text at which a node begins and ends."""
         first = self.starts[node.lineno - 1] + node.col_offset
         return first, self.starts[node.end_lineno - 1] + node.end_col_offset
 
-    def said(self, node: Any) -> str:
+    def text_of(self, node: Any) -> str:
         """Return a node's text."""
         return self.text[slice(*self.span(node))]
 
     def between(self, left: Any, right: Any, word: str) -> tuple[int, int] | None:
-        """Return where `word` stands between two nodes; None if anything else is there."""
+        """Return the span of `word` between two nodes; None if anything else is there."""
         start, end = self.span(left)[1], self.span(right)[0]
         gap = self.text[start:end]
         if gap.strip("() \n") != word:
@@ -80,7 +80,7 @@ class Source:
 def mutations_of(path: str, text: str, kinds: Iterable[str] = ()) -> list[Mutation]:
     """Return the changes of a file of some `kinds` (none: all), in the order of the text.
 
-    Some change nothing that matters.
+    Some do not change the behavior.
     """
     source = Source.of(text)
     found = [
@@ -154,7 +154,7 @@ def _constants(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
 
 
 def _variables(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
-    """Yield uses of a local name in which another takes its place."""
+    """Yield uses of a local name that become another name."""
     names = [arg.arg for arg in function.args.args if arg.arg != "self"]
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in names:
@@ -173,7 +173,7 @@ def _swapped(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
             if isinstance(first, ast.Starred | ast.GeneratorExp):
                 continue
             start, end = source.span(first)[0], source.span(second)[1]
-            yield start, end, f"{source.said(second)}, {source.said(first)}"
+            yield start, end, f"{source.text_of(second)}, {source.text_of(first)}"
 
 
 def _missing_return(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
@@ -187,9 +187,9 @@ def _negations(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
     plain = ast.Name | ast.Call | ast.Attribute
     for node in ast.walk(function):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield *source.span(node), source.said(node.operand)
+            yield *source.span(node), source.text_of(node.operand)
         elif isinstance(node, ast.If) and isinstance(node.test, plain):
-            yield *source.span(node.test), f"not {source.said(node.test)}"
+            yield *source.span(node.test), f"not {source.text_of(node.test)}"
 
 
 def _defaults(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
@@ -213,10 +213,10 @@ def _mutable_default(source: Source, function: ast.FunctionDef) -> Iterator[Chan
         if not isinstance(default, ast.Constant) or default.value is not None:
             continue
         for node in ast.walk(function):
-            if not isinstance(node, ast.Assign) or source.said(node.targets[0]) != name:
+            if not isinstance(node, ast.Assign) or source.text_of(node.targets[0]) != name:
                 continue
-            if source.said(node.value) in ("[]", "{}"):
-                yield *source.span(default), source.said(node.value)
+            if source.text_of(node.value) in ("[]", "{}"):
+                yield *source.span(default), source.text_of(node.value)
 
 
 def _dropped(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
@@ -235,10 +235,10 @@ def _slices(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
         if isinstance(part, ast.Slice):
             for bound in (part.lower, part.upper):
                 if bound is not None:
-                    yield *source.span(bound), f"{source.said(bound)} + 1"
+                    yield *source.span(bound), f"{source.text_of(bound)} + 1"
                     yield *source.span(bound), ""
-        elif source.said(part) in ("0", "-1"):
-            yield *source.span(part), "-1" if source.said(part) == "0" else "0"
+        elif source.text_of(part) in ("0", "-1"):
+            yield *source.span(part), "-1" if source.text_of(part) == "0" else "0"
 
 
 def _and_or(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
@@ -265,7 +265,7 @@ def _methods(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
 
 
 def _keys(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
-    """Yield keys of dictionaries and fields of self in whose place another of the file stands."""
+    """Yield keys of dictionaries and fields of self that become another one of the file."""
     words = sorted(
         {
             node.slice.value
@@ -282,7 +282,7 @@ def _keys(source: Source, function: ast.FunctionDef) -> Iterator[Change]:
             for word in words if isinstance(node.slice.value, str) else ():
                 if word != node.slice.value:
                     yield *source.span(node.slice), f'"{word}"'
-        elif isinstance(node, ast.Attribute) and source.said(node) in read:
+        elif isinstance(node, ast.Attribute) and source.text_of(node) in read:
             end = source.span(node)[1]
             for name in fields:
                 if name != node.attr and isinstance(node.ctx, ast.Load):

@@ -130,20 +130,20 @@ class Running:
         """
         self._ticks = 0
         current: Any = None
-        said: list[dict[str, Any]] = []
+        outcome: list[dict[str, Any]] = []
         for step in case:
             try:
                 value = self._target(step, current)(*decode(step["args"]))
                 if "new" in step:
                     current, value = value, None
-                said.append({"value": encode(value)})
+                outcome.append({"value": encode(value)})
             except Unfit as error:
-                said.append({"unfit": str(error)})
+                outcome.append({"unfit": str(error)})
             except RecursionError as error:
                 raise Endless from error
             except Exception as error:
-                said.append({"raises": type(error).__name__})
-        return said
+                outcome.append({"raises": type(error).__name__})
+        return outcome
 
     def _target(self, step: Step, current: Any) -> Any:
         if "method" in step:
@@ -176,7 +176,7 @@ class Running:
 def differing(
     right: Mapping[str, str], wrong: Mapping[str, str], cases: Sequence[Case]
 ) -> set[int]:
-    """Return the indices of the cases that come out differently.
+    """Return the indices of the cases with different outcomes.
 
     Raises:
         Endless: a case does not end in one of the two.
@@ -186,14 +186,15 @@ def differing(
     return {
         index
         for index, case in enumerate(cases)
-        if [_plain(said) for said in one.outcomes(case)]
-        != [_plain(said) for said in other.outcomes(case)]
+        if [_plain(outcome) for outcome in one.outcomes(case)]
+        != [_plain(outcome) for outcome in other.outcomes(case)]
     }
 
 
-def _plain(said: dict[str, Any]) -> Any:
-    """Return an outcome as Python compares it: 1 is True, in a unit test too."""
-    return ("value", decode(said["value"])) if "value" in said else said
+def _plain(outcome: dict[str, Any]) -> Any:
+    """Return an outcome in the form in which Python compares it: 1 equals True, in a unit test,
+    too."""
+    return ("value", decode(outcome["value"])) if "value" in outcome else outcome
 
 
 def unit_tests(program: Program) -> str:
@@ -219,14 +220,14 @@ def unit_tests(program: Program) -> str:
 
 def _asserted(case: Case, outcomes: Sequence[Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
-    for step, said in zip(case, outcomes, strict=True):
+    for step, outcome in zip(case, outcomes, strict=True):
         args = ", ".join(map(repr, decode(step["args"])))
         target = f"it.{step['method']}" if "method" in step else (step.get("call") or step["new"])
         spoken = f"{target.rpartition(':')[2]}({args})"
-        if "raises" in said:
-            lines += [f"with self.assertRaises({said['raises']}):", f"    {spoken}"]
+        if "raises" in outcome:
+            lines += [f"with self.assertRaises({outcome['raises']}):", f"    {spoken}"]
         elif "new" in step:
             lines.append(f"it = {spoken}")
         else:
-            lines.append(f"self.assertEqual({spoken}, {decode(said['value'])!r})")
+            lines.append(f"self.assertEqual({spoken}, {decode(outcome['value'])!r})")
     return [" " * 8 + line for line in lines]

@@ -35,7 +35,7 @@ class BugTasks(OwnTasks):
             program = program_of(library, variant)
             bugs = drawn_bugs(rng, program, self._level)
             split = split_of(changed_text(program, bugs)) if bugs else None
-            if split == self._split and told(program, bugs, self._level):
+            if split == self._split and are_detected(program, bugs, self._level):
                 places = [[bug.kind, bug.path, bug.start, bug.end, bug.new] for bug in bugs]
                 return {"library": library, "variant": variant, "bugs": places}
         raise EnvError(f"no program with a bug was found for task {index} in {TRIES} tries")
@@ -120,18 +120,18 @@ def one_line(program: Program, bug: Mutation) -> bool:
     return text.count(line.strip()) == 1
 
 
-def told(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
+def are_detected(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
     """Return whether the hidden cases detect each bug alone and all together, and every case ends.
 
     The visible tests detect them too, except at level 4, which leaves out the tests that would.
     """
     try:
-        return _told(program, bugs, level)
+        return _are_detected(program, bugs, level)
     except (Endless, SyntaxError, NameError):
         return False
 
 
-def _told(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
+def _are_detected(program: Program, bugs: Sequence[Mutation], level: int) -> bool:
     right = program.modules
     for some in [[bug] for bug in bugs] + ([list(bugs)] if len(bugs) > 1 else []):
         wrong = {**right, **with_bugs(program, some)}

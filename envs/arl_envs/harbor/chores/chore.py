@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SIZES = {1: 4, 2: 10, 3: 24}
-"""About how many things a chore is about, by level."""
+"""The approximate number of items in a chore, by level."""
 FOLDERS = ("data", "store", "vault", "depot", "notes", "work")
 PARTS = ("alpha", "beta", "gamma", "north", "south", "east", "west", "main", "side", "core")
 WORDS = ("apple", "river", "stone", "cloud", "ember", "maple", "comet", "delta", "harbor", "lemon")
@@ -31,8 +31,8 @@ class Chore:
 
 
 def in_folder(chore: Chore, folder: str) -> Chore:
-    """Return the same chore, with everything in a folder: few kinds vary in their words, and tasks
-    of both splits must not begin alike."""
+    """Return the same chore, with everything in a folder: few kinds of chores have varied texts,
+    and tasks of different splits must not begin alike."""
     return Chore(
         f"Work in the folder {folder}/, to which paths are relative. {chore.instruction}",
         {f"{folder}/{path}": data for path, data in chore.files.items()},

@@ -1,4 +1,4 @@
-"""Chores with files: found, moved, renamed, compared, packed."""
+"""Chores with files: finding, moving, renaming, comparing, packing."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .chore import (
 
 def _listed(
     top: str,
-    asked: str,
+    which: str,
     name: str,
     files: Mapping[str, str],
     found: Sequence[str],
     find: str,
     commands: Sequence[str] = (),
 ) -> Chore:
-    """Return a chore: to list the paths of files below a folder. `asked` describes the files in
+    """Return a chore: to list the paths of files below a folder. `which` describes the files in
     words; the command `find` prints their paths in any order."""
     return Chore(
-        f"Write the paths of all files below {top}/ {asked} to {name}: one a line, beginning with "
+        f"Write the paths of all files below {top}/ {which} to {name}: one a line, beginning with "
         f"{top}/, in the order of their bytes.",
         encoded(files),
         [text_is(name, found)],
@@ -56,8 +56,8 @@ def find_text(rng: random.Random, level: int) -> Chore:
     for path in paths:
         files[path] += f"{word} here\n" if path in marked else f"{word}0 there\n" * (level > 1)
     top = top_of(paths)
-    asked = f"that contain the word {word} (the whole word)"
-    return _listed(top, asked, "found.txt", files, marked, f"grep -rlw {word} {top}")
+    which = f"that contain the word {word} (the whole word)"
+    return _listed(top, which, "found.txt", files, marked, f"grep -rlw {word} {top}")
 
 
 def find_large(rng: random.Random, level: int) -> Chore:
@@ -102,9 +102,9 @@ def find_writable(rng: random.Random, level: int) -> Chore:
     ]
     top = top_of(paths)
     files = {path: drawn_text(rng, 1) for path in paths}
-    asked = f"that others (neither owner nor group) may {what}"
+    which = f"that others (neither owner nor group) may {what}"
     find = f"find {top} -type f -perm -o+{letter}"
-    return _listed(top, asked, "loose.txt", files, loose, find, commands)
+    return _listed(top, which, "loose.txt", files, loose, find, commands)
 
 
 def broken_links(rng: random.Random, level: int) -> Chore:

@@ -1,4 +1,4 @@
-"""Chores with texts: settings mended, logs counted, tables joined."""
+"""Chores with texts: repairing settings, counting in logs, joining tables."""
 
 from __future__ import annotations
 

@@ -55,10 +55,12 @@ def _one(text: str, depth: int, read: Read) -> Answer:
     name = name_of(sides[0]) if found else ""
     if found and not name and any(symbols(parse(side)) for side in sides[:-1]):
         raise Unreadable("a congruence that is not solved")
-    said = read(sides[-1], depth + 1)
-    if isinstance(said, Named) and not name:
-        name, said = said.name, said.value
-    residues = said.items if isinstance(said, Items) and said.kind in ("list", "set") else (said,)
+    right = read(sides[-1], depth + 1)
+    if isinstance(right, Named) and not name:
+        name, right = right.name, right.value
+    residues = (
+        right.items if isinstance(right, Items) and right.kind in ("list", "set") else (right,)
+    )
     if not all(isinstance(residue, Scalar) for residue in residues):
         raise Unreadable("residues that are no numbers")
     answer = Congruence(residues, modulus)

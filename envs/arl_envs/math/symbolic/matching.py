@@ -239,17 +239,17 @@ class Matcher:
         if theirs and ours != theirs.upper():
             return False
         listed = options(self._question)
-        value, said = getattr(gold, "value", None), getattr(answer, "value", None)
+        value, given = getattr(gold, "value", None), getattr(answer, "value", None)
         if value is None:
             value = _listed_value(listed.get(ours, ""))
         if not theirs:
             return value is not None and self.match(value, answer)
-        if said is None:
+        if given is None:
             return True
         text = getattr(answer, "text", "")
         if value is None:  # some prose, which may continue after the choices
             return not any(same_text(other, text) for key, other in listed.items() if key != ours)
-        return same_text(listed.get(ours, ""), text) or self.match(value, said)
+        return same_text(listed.get(ours, ""), text) or self.match(value, given)
 
     def _letter(self, gold: Answer) -> str:
         """Return the letter of a right answer that is a choice; "" if it is not a choice."""

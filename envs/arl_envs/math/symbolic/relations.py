@@ -176,8 +176,8 @@ def _joined(answers: list[Answer], joints: list[str]) -> Answer:
         values = tuple(answer.value for answer in named)
         if not any(isinstance(value, Interval | Union) for value in values):
             return Named(names[0], Items("list", values))
-        said = " ".join(joints)
-        if "and" in said or ("or" not in said and any(map(_is_exception, values))):
+        joined = " ".join(joints)
+        if "and" in joined or ("or" not in joined and any(map(_is_exception, values))):
             return Named(names[0], reduce(common, values))
         return Named(names[0], Union(values))
     distinct = list(dict.fromkeys(names))

@@ -49,10 +49,10 @@ def read_named_set(text: str, read: Read, depth: int) -> Answer | None:
 
     Return None for other text. Examples: `\text{all real numbers except } 2`, "no solution", DNE.
     """
-    said = " ".join(_TEXT.sub(r" \1 ", text).split())
-    if match := _OTHERS.fullmatch(said):
+    words = " ".join(_TEXT.sub(r" \1 ", text).split())
+    if match := _OTHERS.fullmatch(words):
         return Words(f"all of {match[1]}")
-    lower = said.lower().rstrip(".! ")
+    lower = words.lower().rstrip(".! ")
     if _NONE.fullmatch(lower):
         return EMPTY
     if match := _REALS.fullmatch(lower):

@@ -197,15 +197,17 @@ def marked(text: str, question: str = "", gold: str = "") -> str:
     if not re.search(r"[A-Za-z]", text):
         return text
     text = re.sub(r"\\text\{\s*([ei])\s*\}", r" \1 ", text)
-    said, sure = mentioned_in(question), _units_in(gold)
+    mentioned, sure = mentioned_in(question), _units_in(gold)
     counts = bool(gold) and not re.search(r"[A-Za-z]", _TEXT_OR_COMMAND.sub("", gold))
-    variables = {letter for letter in said.variables if known(letter) not in said.units | sure}
+    variables = {
+        letter for letter in mentioned.variables if known(letter) not in mentioned.units | sure
+    }
     text = re.sub(
         r"(?<=[^\s,;(\[{&])\s*\\text\{\s*([mghlsLNJWV])\s*\}",
         lambda match: f" {match[1]} " if match[1] in variables else match[0],
         text,
     )
-    return _BARE.sub(lambda match: _mark(match, said, sure, counts), text).strip()
+    return _BARE.sub(lambda match: _mark(match, mentioned, sure, counts), text).strip()
 
 
 def _units_in(gold: str) -> frozenset[str]:
@@ -215,18 +217,18 @@ def _units_in(gold: str) -> frozenset[str]:
     ) - {""}
 
 
-def _mark(match: re.Match[str], said: Mentioned, sure: frozenset[str], counts: bool) -> str:
+def _mark(match: re.Match[str], mentioned: Mentioned, sure: frozenset[str], counts: bool) -> str:
     value = re.split(r"[,;=<>]|\b(?:and|or)\b", match.string[: match.start()])[-1]
     words = re.findall(_WORD, match["unit"])
     spaced = bool(match["gap"])
     plain = counts and bool(_PLAIN_NUMBER.fullmatch(value))
-    if all(_is_unit(word, value, spaced, said, sure, plain) for word in words):
+    if all(_is_unit(word, value, spaced, mentioned, sure, plain) for word in words):
         return rf"\text{{ {match['unit']}}}"
     return match[0]
 
 
 def _is_unit(
-    word: str, value: str, spaced: bool, said: Mentioned, sure: frozenset[str], counts: bool
+    word: str, value: str, spaced: bool, mentioned: Mentioned, sure: frozenset[str], counts: bool
 ) -> bool:
     """Return whether `word` after `value` is a unit, or part of one, and no product of variables.
 
@@ -237,13 +239,13 @@ def _is_unit(
     unit, lower = known(word), word.lower()
     of_variables = re.search(r"[A-Za-z]", re.sub(r"\\text\{[^{}]*\}|\\[A-Za-z]+", "", value))
     if not unit:
-        known_noun = counts or lower in said.words
+        known_noun = counts or lower in mentioned.words
         there = lower in _SMALL or (bool(_NOUN.fullmatch(word)) and known_noun)
         return there and spaced and not of_variables
     if len(word) > 3 or unit in sure:
         return True
-    if of_variables or set(word) <= said.variables | {"e", "i"}:
+    if of_variables or set(word) <= mentioned.variables | {"e", "i"}:
         return False
     if len(word) == 1:
-        return word in ONE_LETTER and bool(_NUMBER.fullmatch(value)) and unit in said.units
-    return spaced or unit in said.units
+        return word in ONE_LETTER and bool(_NUMBER.fullmatch(value)) and unit in mentioned.units
+    return spaced or unit in mentioned.units

@@ -54,8 +54,10 @@ class Customers(Rulebook):
         items: dict[tuple[int, str], list[str]] = {}
         for order, status, quantity, product in found:
             items.setdefault((order, status), []).append(f"{quantity} {product}")
-        told = [f"{order} {status} ({', '.join(what)})" for (order, status), what in items.items()]
-        return "; ".join(told) or "none"
+        orders = [
+            f"{order} {status} ({', '.join(what)})" for (order, status), what in items.items()
+        ]
+        return "; ".join(orders) or "none"
 
 
 class Tickets(Rulebook):

@@ -21,7 +21,7 @@ from .plays import Event, Play, Shared, UnplayableError, check, opening, paying,
 
 
 class Lost(Exception):
-    """An episode that this process does not know: the process that played it has ended."""
+    """The error of an unknown episode: the process that played it has ended."""
 
 
 class Played:
@@ -67,8 +67,10 @@ class Played:
 
 def _digest(asked: Any) -> str:
     """Return the hash of a prompt, or of a task: episodes of many turns may all begin alike."""
-    said = asked if isinstance(asked, list) else asked.data.model_dump(mode="json", exclude={"idx"})
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    content = (
+        asked if isinstance(asked, list) else asked.data.model_dump(mode="json", exclude={"idx"})
+    )
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 _PLAYED: dict[str, Played] = {}
@@ -126,8 +128,8 @@ async def ask(source: dict[str, Any], group: asyncio.TaskGroup, index: int, dige
         )
     if found.is_one_reply:
         (seat,) = found.seats
-        said = {seat: found.prompts[index]}
-        return {"seat": seat, "messages": said, "tools": [], "episode": None}
+        messages = {seat: found.prompts[index]}
+        return {"seat": seat, "messages": messages, "tools": [], "episode": None}
     play, event = await found.play(index, group)
     if event["seat"] is None:
         raise ValueError("the environment ended the episode before it asked its agent")

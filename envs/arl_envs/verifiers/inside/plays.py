@@ -49,7 +49,7 @@ class Play:
             for name in env._agent_specs
         }
         self._env._episode_agents = self._agents
-        self._asked = ""
+        self._next_seat = ""
         """The seat whose reply is next."""
         self._running: asyncio.Task[None] | None = None
 
@@ -66,14 +66,12 @@ class Play:
         """
         try:
             if reply is not None:
-                self._seats[self._asked].replies.put_nowait(reply)
+                self._seats[self._next_seat].replies.put_nowait(reply)
             found = await self._events.get()
             if (error := found.get("error")) is not None:
                 raise error
-            self._asked = found["seat"]
-            return found | {
-                "messages": {name: seat.unheard() for name, seat in self._seats.items()}
-            }
+            self._next_seat = found["seat"]
+            return found | {"messages": {name: seat.unsent() for name, seat in self._seats.items()}}
         except BaseException:  # a timeout, too: nobody would receive a later event
             self.leave()
             raise
@@ -119,7 +117,7 @@ class Seat:
         self.trace: Any = None
         self.failure: Exception | None = None
         self._name, self._events, self._own, self._shared = name, events, own, shared
-        self._heard = 0
+        self._num_sent = 0
 
     async def run(self, task: Any, **options: Any) -> Any:
         """Solve the task in one turn, from its prompt to the first reply without a call."""
@@ -160,7 +158,7 @@ class Seat:
             raise
         self.completed.append(self.trace)
 
-    async def asked(self, tools: list[Any]) -> Event:
+    async def reply(self, tools: list[Any]) -> Event:
         """Return the reply to the messages since the last one."""
         self._events.put_nowait({"seat": self._name, "tools": [_function(tool) for tool in tools]})
         return await self.replies.get()
@@ -178,10 +176,10 @@ class Seat:
             "truncated": trace.is_truncated,
         }
 
-    def unheard(self) -> list[Event]:
+    def unsent(self) -> list[Event]:
         """Return the messages since the last reply, which the agent has not received yet."""
-        nodes = [] if self.trace is None else self.trace.nodes[self._heard :]
-        self._heard += len(nodes)
+        nodes = [] if self.trace is None else self.trace.nodes[self._num_sent :]
+        self._num_sent += len(nodes)
         return [as_json(node.message) for node in nodes if not node.sampled]
 
     async def _tools(self, task: Any, trace: Any, stack: contextlib.AsyncExitStack) -> Tools:
@@ -212,17 +210,17 @@ class Exchange:
         """Send `message` and return the agent's answer, with its tool calls and their results."""
         if self._over:
             raise RuntimeError("the exchange is over: a segment said `terminated`")
-        speaks_first = not self._begun and self._task.data.prompt is not None
-        if (message is None) != speaks_first:
-            expected = "a bare turn(): the prompt opens it" if speaks_first else "a message"
+        prompt_is_first = not self._begun and self._task.data.prompt is not None
+        if (message is None) != prompt_is_first:
+            expected = "a bare turn(): the prompt opens it" if prompt_is_first else "a message"
             raise ValueError(f"turn({message!r:.40}): expected {expected}")
         self._begun = True
-        said = [vf.UserMessage(content=message)] if isinstance(message, str) else message or []
-        for each in said:
+        new = [vf.UserMessage(content=message)] if isinstance(message, str) else message or []
+        for each in new:
             _add(self.trace, parse_message(each) if isinstance(each, dict) else each)
         before = len(self.trace.nodes)
         while not await self._stopped(vf.Request, self._request()):
-            reply = await self._seat.asked(self._tools.forms)
+            reply = await self._seat.reply(self._tools.forms)
             calls = [vf.ToolCall(**call) for call in reply["calls"]] if self._tools.forms else []
             answer = vf.AssistantMessage(content=reply["content"], tool_calls=calls or None)
             _add(self.trace, answer, sampled=True)
@@ -252,9 +250,9 @@ class Exchange:
         condition = self.trace.stop_condition
         if kind is vf.Request and condition is None:
             condition = self._limits.reached(self.trace)
-        asked = (vf.Request, vf.Trace) if kind is vf.Request else (vf.Response,)
+        boundaries = (vf.Request, vf.Trace) if kind is vf.Request else (vf.Response,)
         for boundary, stop in self._stops:
-            if condition is None and boundary in asked:
+            if condition is None and boundary in boundaries:
                 given = {boundary: crossing, vf.Trace: self.trace}
                 condition = stop.__name__ if await call_hook(stop, given) else None
         if condition is not None:
@@ -357,7 +355,7 @@ def check(task: Any) -> None:
 
 
 def paying(task: Any) -> list[Any]:
-    """Return the functions that a task's reward is made of."""
+    """Return the functions whose results are added to a task's reward."""
     return [*task.hooks("reward"), *(judge.score for judge in task.plugged_judges())]
 
 
@@ -379,12 +377,12 @@ def _local(toolsets: list[Any]) -> list[Any]:
 # ---------------------------------------------------------------------- messages
 def opening(data: Any) -> list[dict[str, str]]:
     """Return the opening messages of a task; none if a user opens the episode."""
-    said = [] if data.system_prompt is None else [("system", data.system_prompt)]
+    found = [] if data.system_prompt is None else [("system", data.system_prompt)]
     if isinstance(data.prompt, str):
-        said.append(("user", data.prompt))
+        found.append(("user", data.prompt))
     else:
-        said += [(message.role, _text(message)) for message in data.prompt or []]
-    return [{"role": role, "content": text} for role, text in said]
+        found += [(message.role, _text(message)) for message in data.prompt or []]
+    return [{"role": role, "content": text} for role, text in found]
 
 
 def as_json(message: Any) -> Event:
