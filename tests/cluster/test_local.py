@@ -218,7 +218,7 @@ def test_children_die_with_a_killed_parent(tmp_path):
         import asyncio, os, signal, sys
         from pathlib import Path
         from agentgym_rl.cluster.local import LocalProcesses
-        from agentgym_rl.cluster.spec import ProcessSpec, free_port
+        from agentgym_rl.cluster.spec import ProcessSpec
         async def main():
             async with LocalProcesses(Path({str(tmp_path)!r}), stop_timeout_s=1) as processes:
                 argv = [sys.executable, "-S", "-c", {SLEEP!r}]
