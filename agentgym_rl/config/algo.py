@@ -310,7 +310,7 @@ class AlgoConfig(ObjectiveKeys):
         return [self.kl.reference] if self.kl.reference not in ("", "initial") else []
 
     def located(self, folder_of: Callable[[str], str], *, env_id: str) -> Self:
-        if not self.frozen_models:
+        if self.kl.reference in ("", "initial"):
             return self
         kl = self.kl.model_copy(update={"reference": folder_of(self.kl.reference)})
         return self.model_copy(update={"kl": kl})

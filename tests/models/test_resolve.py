@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import filter_repo_objects
 
-from agentgym_rl.config import Config, EnvConfig, ModelConfig
+from agentgym_rl.config import Config, EnvConfig, ModelConfig, load_config
 from agentgym_rl.core import ConfigError
 from agentgym_rl.models import (
     BUNDLED_MODELS,
@@ -234,3 +234,9 @@ def test_a_teacher_with_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "teacher" / "tokenizer_config.json").write_text("[" * 200_000)
     with pytest.raises(ConfigError, match=r"cannot read .*tokenizer_config\.json"):
         check_tokenizer(tmp_path / "teacher", BUNDLED, who="the teacher")
+
+
+def test_a_teacher_alone_leaves_the_reference_unset():
+    models = '[{ model = "http://127.0.0.1:1" }, { model = "bundled/math" }]'
+    config = load_config(overrides={"algo.teacher.models": models})
+    assert resolve_paths(config).algo.kl.reference == ""

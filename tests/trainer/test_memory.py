@@ -119,8 +119,9 @@ def test_arl_plan_counts_the_bytes_of_a_trainer(world, keys):
     states = [it.items() for it in stepper.optimizer.state.values()]
     state = sum(stored(t) for its in states for name, t in its if name != "step")
     policy = [*stepper.policy.model.parameters()]
-    others = {it for it in (stepper._reference, *stepper._teachers) if isinstance(it, Policy)}
-    moving = {stepper.moving} - {None}
+    held = [it for term in stepper.model_terms for it in term.models]
+    others = {it for it in held if isinstance(it, Policy)}
+    moving = {getattr(term, "_moving", None) for term in stepper.model_terms} - {None}
     assert plan is not None
     assert plan.optimizer == state
     assert plan.weights == sum(p.nbytes for p in policy)
