@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentgym_rl.config import AlgoConfig, load_config
-from agentgym_rl.controller import split_batch
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.controller import shards_of
 from agentgym_rl.core import ConfigError, parse_json
 from agentgym_rl.models import model_folder
 from agentgym_rl.storage import config_of, newest_checkpoint, read_manifest
@@ -50,10 +50,7 @@ def replay(
 
     replayed = replay_batches(
         config,
-        [
-            _whole(number, found, config.algo, num_minibatches=config.trainer.num_minibatches)
-            for number in range(first, step + 1)
-        ],
+        [_whole(number, found, config) for number in range(first, step + 1)],
         model_dir=model_folder(config.model, config.env.id),
         checkpoint=checkpoint,
     )
@@ -72,19 +69,12 @@ def replay(
     }
 
 
-def _whole(step: int, found: dict[int, Any], algo: AlgoConfig, *, num_minibatches: int) -> Any:
+def _whole(step: int, found: dict[int, Any], config: Config) -> Any:
     """Return batch `step` as the shard of a single rank."""
     if step not in found:
         raise ConfigError(f"the log has no batch {step}: is it the log of this run?")
-    (shard,) = split_batch(
-        found[step],
-        step=step,
-        num_ranks=1,
-        num_minibatches=num_minibatches,
-        turn_discount=algo.turn_discount,
-        leave_out=algo.leave_out,
-        reward_parts=algo.reward.parts,
-        of_task=algo.of_task,
+    (shard,) = shards_of(
+        found[step], step=step, algo=config.algo, trainer=config.trainer, num_ranks=1
     )
     return shard
 

@@ -413,12 +413,6 @@ class _NoLog(EpisodeLog):
     ) -> None:
         pass
 
-    async def drop(self, groups: Sequence[Group], cause: str) -> None:
-        pass
-
-    async def lease(self, groups: Sequence[Group], step: int) -> None:
-        pass
-
     async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
         pass
 
