@@ -336,7 +336,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_350,
+    "algo": 2_400,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,

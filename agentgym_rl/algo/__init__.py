@@ -2,8 +2,9 @@
 
     advantages.py   rewards, shaped -> one advantage per episode
     losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, CISPO, SAPO, ...
-    own_loss.py     the input and output of a loss; a user's own loss, as module:function
-    own_advantage.py  the batch that parts of the objective get; a user's own advantages
+    inputs.py       what parts of the objective get and return: of a batch, of its tokens
+    own_loss.py     a user's own loss, as module:function
+    own_advantage.py  a user's own advantages, as module:function
     terms.py        the contract of a term; built_in_terms.py has ours
     own_parts.py    the trial of users' functions and terms before they train
     aggregation.py  the exact weight of each token's loss
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     from .aggregation import tally_mismatch as tally_mismatch
     from .aggregation import tally_weights as tally_weights
     from .balance import fill_bins as fill_bins
+    from .inputs import BehaviorWeights as BehaviorWeights
+    from .inputs import LossTokens as LossTokens
+    from .inputs import Ranks as Ranks
+    from .inputs import TokenBatch as TokenBatch
+    from .inputs import TokenObjective as TokenObjective
     from .kl import largest_moment as largest_moment
-    from .losses import BehaviorWeights as BehaviorWeights
     from .losses import behavior_weights as behavior_weights
     from .losses import finite_logprobs as finite_logprobs
     from .losses import policy_loss as policy_loss
@@ -36,11 +41,8 @@ if TYPE_CHECKING:
     from .losses import row_sums as row_sums
     from .losses import row_sums_to_come as row_sums_to_come
     from .losses import unbounded as unbounded
-    from .own_advantage import Ranks as Ranks
-    from .own_advantage import TokenBatch as TokenBatch
     from .own_advantage import own_advantages as own_advantages
-    from .own_loss import LossTokens as LossTokens
-    from .own_loss import TokenObjective as TokenObjective
+    from .own_loss import needs as needs
     from .own_parts import check_own_parts as check_own_parts
     from .packing import PackedRows as PackedRows
     from .packing import micro_batches as micro_batches

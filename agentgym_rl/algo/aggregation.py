@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .losses import BehaviorWeights
+from .inputs import BehaviorWeights
 
 
 class Tally:

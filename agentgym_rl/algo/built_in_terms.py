@@ -10,9 +10,8 @@ from torch import Tensor
 from agentgym_rl.config import AlgoConfig, KlConfig
 
 from .aggregation import Tally
+from .inputs import LossTokens, TokenBatch
 from .kl import kl_estimates, kl_loss, kl_to_come
-from .own_advantage import TokenBatch
-from .own_loss import LossTokens
 from .terms import Term
 
 

@@ -24,16 +24,8 @@ from agentgym_rl.config import (
 )
 from agentgym_rl.runtime import import_object
 
-from .own_loss import LossTokens, TokenObjective, own_objective
-
-
-class BehaviorWeights(NamedTuple):
-    """The weights of the trained tokens; constants of the batch, without gradient."""
-
-    weight: Tensor
-    """The factor of each token's objective, [N]."""
-    masked: Tensor
-    """The tokens dropped (weight 0) by the correction or for a non-finite log-prob, [N] bool."""
+from .inputs import BehaviorWeights, LossTokens, TokenObjective
+from .own_loss import own_objective
 
 
 def behavior_weights(

@@ -11,9 +11,9 @@ to its result.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,79 +23,10 @@ from agentgym_rl.core import ConfigError, Credit
 from agentgym_rl.runtime import import_function
 
 from .advantages import Moments, moments_of
+from .inputs import TokenBatch
 from .own_loss import needs_of
 
 T = TypeVar("T")
-
-
-class Ranks(Protocol):
-    """The ranks that train together; each calls the same methods in the same order."""
-
-    def gather(self, value: T, /) -> list[T]:
-        """Return the values of all ranks, in their order."""
-        ...
-
-    def moments(self, values: Tensor, /) -> Moments:
-        """Return the moments of the values of all ranks together."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class TokenBatch:
-    """A training batch, before its first update: its E episodes, and the N trained tokens of this
-    rank. Tensors are on the CPU; tokens of a row follow one another."""
-
-    step: int
-    """The number of the batch, from 0; also the version of the weights at its start."""
-    seed: int
-    """The seed of the run."""
-    num_tokens: int
-    """The number of trained tokens, on all ranks together."""
-    num_minibatches: int
-    """The number of updates, each on a part of the batch whose loss is multiplied by it."""
-    raw_rewards: Tensor
-    """The rewards of episodes as the environment paid them, [E] float64."""
-    rewards: Tensor
-    """The rewards of episodes as `algo.reward` shapes them, [E] float64."""
-    groups: Tensor
-    """The number of each episode's group, [E] int64. The players of a game are groups of their
-    own."""
-    lengths: Tensor
-    """The number of trained tokens of each episode, [E] int64, on all ranks together."""
-    truncated: Tensor
-    """The episodes that were cut off, [E] bool."""
-    credits: Sequence[Credit]
-    """The rewards of each episode's turns and lineages, and the order of its turns (E items);
-    empty if the batch has no such reward."""
-    episodes: Tensor
-    """The index of each token's episode, [N] int64."""
-    rows: Tensor
-    """The index of each token's row on this rank, ascending, [N] int64."""
-    turns: Tensor
-    """The number of each token's turn in its episode, [N] int64."""
-    positions: Tensor
-    """The position of each token in its row, [N] int64: the tokens between are not trained."""
-    turn_rewards: Tensor
-    """The reward of each token's own turn, [N] float64."""
-    turn_returns: Tensor
-    """The rewards of each token's turn and of those after it, discounted by `algo.turn_discount`,
-    plus that of its lineage, [N] float64."""
-    behavior_logprobs: Tensor
-    """The log-probs with which the tokens were sampled, [N]."""
-    staleness: Tensor
-    """The age of the weights that sampled each token, in versions, [N] int64."""
-    ranks: Ranks
-    """The ranks, for statistics over the complete batch."""
-    proximal: Tensor | None = None
-    """The log-probs under the weights at the start of the batch, [N], if they are needed."""
-    reference: Tensor | None = None
-    """The log-probs under the reference model, [N], if they are needed."""
-    provided: dict[str, object] = field(default_factory=dict[str, object])
-    """The things that terms provide to others beside those above, by `Term.provides`."""
-    token_rewards: Tensor | None = None
-    """The rewards of single tokens, [N], for a term that sums rewards; None: there are none."""
-    advantages: Tensor | None = None
-    """The advantages of the tokens, [N] float64, once all parts have been added."""
 
 
 def own_advantages(batch: TokenBatch, algo: AlgoConfig) -> Tensor:

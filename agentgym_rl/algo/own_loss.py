@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core import ConfigError, is_function_path
 from agentgym_rl.runtime import import_function
 
+from .inputs import LossTokens, TokenObjective
 from .terms import provider
 
 Need = Literal["reference", "every_row", "proximal", "entropy", "first"]
@@ -59,65 +60,6 @@ def needs_of(part: object) -> frozenset[str]:
     have a gradient where the advantage is 0: it needs every row, too."""
     found: frozenset[str] = frozenset(getattr(part, _MARK, ()))
     return found | {"every_row"} if "reference" in found else found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LossTokens:
-    """The trained tokens of complete rows; every field is [N]."""
-
-    logprobs: Tensor
-    """The log-probs x of the optimized policy, which carry the gradient."""
-    anchor: Tensor
-    """The centre of the trust region: proximal log-probs (behavior if naive)."""
-    behavior_logprobs: Tensor
-    """The log-probs b of the policy that sampled the token."""
-    behavior_weight: Tensor
-    """The weights w' from `behavior_weights` (ones if naive); 0 for a dropped token."""
-    advantages: Tensor
-    weights: Tensor
-    """The weights from `aggregation_weights`."""
-    rows: Tensor
-    """The index of each token's row, int64."""
-    turns: Tensor
-    """The number of each token's turn in its episode, int64."""
-    reference: Tensor | None = None
-    """The log-probs under the reference model (`algo.kl.reference`), if a part of the objective
-    needs them."""
-    entropies: Tensor | None = None
-    """The entropies of the policy, with their gradient, if a part of the objective needs them."""
-    candidates: Tensor | None = None
-    """The log-probs of other tokens in the same places, [N, K], with their gradient, if a term
-    names such tokens."""
-    index: Tensor | None = None
-    """The index of each token among those of the batch, on the CPU."""
-    first: Tensor | None = None
-    """The index of the first token with the same prediction: tokens that share a beginning have
-    one. For numbers that two computations of one prediction would round in two ways."""
-
-    def of(self, values: Tensor) -> Tensor:
-        """Return the parts of `values`, of all tokens of the batch, that belong to these tokens, on
-        their device."""
-        assert self.index is not None
-        return values[self.index].to(self.logprobs.device)
-
-    @property
-    def live(self) -> Tensor:
-        """Return whether each token is kept, bool: False if it was dropped."""
-        return self.behavior_weight != 0
-
-    @property
-    def log_ratio(self) -> Tensor:
-        """Return log u = x − anchor; 0 for a dropped token, whatever its log-probs."""
-        return torch.where(self.live, self.logprobs - self.anchor, 0.0)
-
-
-class TokenObjective(NamedTuple):
-    """The objective of each token, [N]; dropped tokens may hold any finite number."""
-
-    value: Tensor
-    """The objective to maximize, which carries the gradient."""
-    clipped: Tensor
-    """The tokens whose ratio is bounded, bool, counted by `policy/clip_fraction`."""
 
 
 def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .aggregation import Tally
-    from .own_advantage import TokenBatch
-    from .own_loss import LossTokens
+    from .inputs import LossTokens, TokenBatch
 
 GROUP = "objectives"
 

@@ -76,7 +76,7 @@ class LossKind:
 
     function: str
     """The function, `module:function`, which ranks import: it gets the tokens, the logs of their
-    ratios and `algo`, and returns a `TokenObjective` (algo/own_loss.py)."""
+    ratios and `algo`, and returns a `TokenObjective` (algo/inputs.py)."""
     keys: Collection[str] = ()
     """The keys of `algo` that some losses alone have, and this one too."""
     ratio: str = "token"

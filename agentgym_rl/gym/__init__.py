@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .specs import Spec as Spec
     from .step_clock import OffTheClock as OffTheClock
     from .sync_env import SyncEnv as SyncEnv
+    from .sync_env import to_async as to_async
     from .tool_env import ToolEnv as ToolEnv
     from .tool_env import ToolError as ToolError
     from .tool_env import tool as tool

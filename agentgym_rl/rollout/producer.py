@@ -2,7 +2,7 @@
 tasks.
 
 The cursor returns tasks in their order, without those of weight 0 and those that the run's task
-selection (draws.py) skips.
+selection (task_choice.py) skips.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from agentgym_rl.algo import check_own_parts
+from agentgym_rl.algo import check_own_parts, needs
 from agentgym_rl.algo.own_advantage import check_advantage, made_up_batch
-from agentgym_rl.algo.own_loss import needs
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases

@@ -62,7 +62,7 @@ import json
 
 import torch
 
-from agentgym_rl.algo.own_loss import needs
+from agentgym_rl.algo import needs
 from agentgym_rl.gym.env import Env, Step
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from agentgym_rl import Step, SyncEnv, make
 from agentgym_rl.core import ConfigError, EnvError, InfraError
-from agentgym_rl.gym.sync_env import to_async
+from agentgym_rl.gym import to_async
 from tests.kit.cases import cases
 
 ENV = f"{__name__}:Odd"

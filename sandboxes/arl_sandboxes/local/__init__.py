@@ -9,8 +9,9 @@ check.py     a search for gaps in its own isolation
 inside/      the slot's side: the code that runs in the namespaces, standard library only
 
 With `isolation="landlock"` there are no namespaces: inside/landlock_server.py is the fork server
-instead of inside/namespace_server.py, and three files replace the namespaces: landlock_seccomp.py
-(system calls), landlock.py (files) and work_folders.py (the work folder), all in inside/.
+instead of inside/namespace_server.py, and three files replace the namespaces:
+inside/landlock_seccomp.py (system calls), inside/landlock.py (files), inside/work_folders.py (the
+work folder).
 """
 
 from .backend import LocalBackend

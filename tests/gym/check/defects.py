@@ -16,8 +16,7 @@ from toys import Sums, Toy
 
 from agentgym_rl import EnvSpec, Message, Step, SyncEnv, Task, TaskSource
 from agentgym_rl.core import EnvError, SandboxError
-from agentgym_rl.gym import Spec
-from agentgym_rl.gym.sync_env import to_async
+from agentgym_rl.gym import Spec, to_async
 
 
 # ---------------------------------------------------------------- protocol

@@ -7,8 +7,7 @@ from arl_verifier.pool import ProcessPool
 
 from agentgym_rl import Env, Step, SyncEnv, make
 from agentgym_rl.core import ConfigError
-from agentgym_rl.gym import Verifier
-from agentgym_rl.gym.sync_env import to_async
+from agentgym_rl.gym import Verifier, to_async
 
 
 def test_a_pool_that_is_given_stays_its_owner_s():
