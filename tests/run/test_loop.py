@@ -6,7 +6,9 @@ import difflib
 import importlib.util
 import json
 import re
+import signal
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -15,8 +17,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
 
 import agentgym_rl
+from agentgym_rl import Trainer, runs
+from agentgym_rl.core import ConfigError
 from agentgym_rl.storage import EpisodeLog
 from tests.docs.blocks import ROOT, blocks
 from tests.kit.cases import cases
@@ -128,3 +133,66 @@ def imported(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+EXACT = SMALL | {
+    "steps": 4,
+    "rollout.group_size": 2,
+    "rollout.max_tokens": 24,
+    "rollout.max_staleness": 0,
+    "engine.deterministic": True,
+    "trainer.checkpoint_every": 2,
+    "eval.num_tasks": 2,
+}
+TRAINED, RECORDED = "await trainer.train(", "await run.record("
+
+
+def script(folder: Path, *, dies: str = "", step: int = -1) -> Path:
+    """Return the script, which kills its process after the line with `dies` in batch `step`."""
+    lines = LOOP.read_text().splitlines()
+    if dies:
+        (at,) = [number for number, line in enumerate(lines) if dies in line]
+        space = lines[at][: -len(lines[at].lstrip())]
+        kill = "__import__('os').kill(__import__('os').getpid(), 9)"
+        lines.insert(at + 1, f"{space}if step == {step}: {kill}")
+    file = folder / "loop.py"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def run(file: Path, **keys: Any) -> int:
+    words = [f"{key}={value}" for key, value in keys.items()]
+    command = [sys.executable, str(file), *words]
+    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=240)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_killed_loop_continues_and_ends_with_the_same_weights(tmp_path):
+    killed, whole = (tmp_path / f"{name}-{tmp_path.name}" for name in ("killed", "whole"))
+    assert run(script(tmp_path), run=whole, **EXACT) == 0
+    ends = run(script(tmp_path, dies=TRAINED, step=1), run=killed, **EXACT)
+    ends += run(script(tmp_path, dies=RECORDED, step=2), resume=killed)
+    assert ends == -2 * signal.SIGKILL
+    assert run(script(tmp_path), resume=killed) == 0
+    with closing(sqlite3.connect(killed / "episodes.db")) as db:
+        begun = db.execute("SELECT step FROM incarnations ORDER BY incarnation").fetchall()
+        trained = db.execute("SELECT incarnation, step FROM steps ORDER BY 1, 2").fetchall()
+    assert begun == [(0,), (0,), (2,)]
+    assert trained == [(0, 0), *((1, step) for step in range(3)), (2, 2), (2, 3)]
+    report = audit_ledger(killed)
+    assert (report["faults"], report["finished"], report["batches"]) == ([], True, 4)
+    assert [row["step"] for row in metrics(killed)] == list(range(4))
+    other = runs.resumed(killed, overrides={"rollout.group_size": 3})
+    with pytest.raises(ConfigError, match=r"rollout.group_size is 3, not 2"), other:
+        pass
+    assert exported(killed) == exported(whole)
+
+
+def exported(folder: Path) -> bytes:
+    """Return the weights of the newest checkpoint."""
+    with runs.resumed(folder) as run, Trainer.started(run) as trainer:
+        assert run.step == 4
+        return (trainer.export(folder / "export") / "model.safetensors").read_bytes()
