@@ -40,7 +40,7 @@ ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* "
         "weights.adapter weights.broadcast weights.files weights.gloo weights.parts "
-        "weights.transport weights.publish weights.source "
+        "weights.transport weights.publish weights.source weights.version_folder "
         "arl_embedded* arl_objectives.covariance arl_objectives.critic arl_objectives.losses "
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
         "arl_plan.probe arl_sglang.version arl_sglang.weight_routes arl_warmup.trainer "

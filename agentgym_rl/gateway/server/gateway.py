@@ -56,12 +56,8 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.offered_tools import OmittedNames
 from agentgym_rl.gateway.retries_and_hangups import Exchange, RequestIdentity
 from agentgym_rl.gateway.session.prompts import count_prompt
-from agentgym_rl.gateway.session.session import (
-    Session,
-    SessionRecord,
-    SessionSampling,
-    SessionTable,
-)
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import Session, SessionRecord, SessionTable
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.turn import open_turns, sample
 from agentgym_rl.runtime import ENGINE_CLOCK, App, Receive, Scope, Send, serving, together
