@@ -349,6 +349,7 @@ MOST_LINES = {
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_700,
+    "arl_trackers": 250,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_550,
@@ -365,9 +366,9 @@ MOST_LINES = {
     "models": 650,
     "report": 750,
     "rollout": 2_500,
-    "run": 2_300,
+    "run": 2_350,
     "runtime": 2_700,
-    "storage": 3_000,
+    "storage": 2_800,
     "trainer": 5_750,
     "weights": 2_650,
 }
@@ -403,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 211
+MOST_KEYS = 209
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -73,6 +73,14 @@ async def prepare(opened, progress):
     (opened.run_dir / "prepared").write_text(opened.config.cluster.type)
     return opened.config
 
+class Copy:
+    def __init__(self, config, run_dir):
+        self._file = open(run_dir / "copy", "w")
+    def log(self, step, metrics):
+        print(step, *(["loss"] if "loss" in metrics else []), file=self._file, flush=True)
+    def close(self):
+        self._file.close()
+
 class Door(LivePart):
     @contextlib.contextmanager
     def reachable(self, url):
@@ -87,6 +95,7 @@ POINTS = {
     "players": {"marking": "lab:MARKING"},
     "preparations": {"lab": "lab:prepare"},
     "live_parts": {"door": "lab:Door"},
+    "receivers": {"copy": "lab:Copy"},
 }
 TINY = (
     *("--steps=2", "--rollout.groups_per_batch=2", "--rollout.group_size=2"),
@@ -120,6 +129,7 @@ def test_a_run_of_another_package(arl, tmp_path):
     assert {each.task_id for each in played} == set(theirs)
     assert all(each.metrics["marked"] == 1.0 for each in played)
     assert (folder / "prepared").read_text() == "lab"
+    assert (folder / "copy").read_text().splitlines() == ["0 loss", "1 loss"]
     assert (folder / "door").read_text().startswith("http://")
 
 
