@@ -355,7 +355,7 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_850,
+    "config": 2_800,
     "controller": 1_600,
     "core": 3_800,
     "engines": 3_700,
@@ -404,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 209
+MOST_KEYS = 206
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

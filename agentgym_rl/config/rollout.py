@@ -1,5 +1,5 @@
-"""The sections of the play of episodes: environment, agent, sandbox, verifier, `rollout`, and
-`eval`, held-out evaluation."""
+"""The sections of the play of episodes: environment, agent, sandbox, `rollout`, and `eval`, the
+held-out evaluation."""
 
 from __future__ import annotations
 
@@ -62,18 +62,6 @@ class SandboxConfig(Section):
     """The registered id (local, docker, e2b), or module:Class."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The keyword arguments of the backend (`--sandbox.options.slots=16`)."""
-
-
-class VerifierConfig(Section):
-    """The processes for verifiers that may hang, crash, or run the judged code; started if the
-    environment uses them."""
-
-    num_workers: int = Field(default=2, ge=1, le=128)
-    """The number of processes, each of which answers one call at a time."""
-    timeout_s: float = Field(default=5.0, gt=0)
-    """The time limit of a call, from the moment a free process takes it; a call is tried twice."""
-    memory_mb: int = Field(default=2048, ge=64)
-    """The memory (address space) that a process may take."""
 
 
 @with_added_keys("rollout")

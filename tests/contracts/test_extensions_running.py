@@ -255,7 +255,9 @@ def test_a_pool_of_another_package_comes_before_ours(tmp_path, monkeypatch):
         found = [(await own.call("os:getpid")).value]
         await own.close()
         config = Config()
-        async with running_services(Verified(), config.sandbox, config.verifier) as services:
+        async with running_services(
+            Verified(), config.sandbox, config.verifier_options
+        ) as services:
             assert services.verifier is not None
             found.append((await services.verifier.call("os:getpid")).value)
             return found, services.verifier.stats()

@@ -118,6 +118,7 @@ MISSING = {
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
     "logging.project": ("shop", "logging.project", "arl_trackers"),
+    "verifier.timeout_s": (2.0, "verifier", "arl_verifier"),
     "serve.max_sessions": (2, "serve", "arl_serve"),
 }
 """Keys of extensions: a value, the name of what an entry point adds, and the extension."""
