@@ -341,7 +341,7 @@ MOST_LINES = {
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
-    "arl_endpoints": 1_400,
+    "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
     "arl_objectives": 2_000,
     "arl_plan": 3_950,
@@ -357,7 +357,7 @@ MOST_LINES = {
     "cluster": 1_300,
     "config": 2_800,
     "controller": 1_600,
-    "core": 3_800,
+    "core": 3_850,
     "engines": 3_700,
     "evaluate": 1_750,
     "fleet": 1_150,
@@ -404,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 206
+MOST_KEYS = 203
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

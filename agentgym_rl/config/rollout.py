@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from agentgym_rl.core import (
     Anytime,
+    EvalKeys,
     Fitted,
     InEval,
     OnResume,
@@ -193,7 +194,8 @@ class RolloutConfig(PlayKeys):
             )
 
 
-class EvalConfig(Section):
+@with_added_keys("eval")
+class EvalConfig(EvalKeys):
     """The held-out evaluation of `arl eval` and of a run: before the first batch and after the last
     on the run's own engines, and on schedule on an additional one."""
 
@@ -217,13 +219,6 @@ class EvalConfig(Section):
     """The k of pass@k, each at most n (`--eval.pass_at=1,8`); empty: the powers of two up to n."""
     success_reward: InEval[float] = 1.0
     """The lowest reward of a success, for pass@k."""
-    price_prompt: InEval[float | None] = Field(default=None, ge=0)
-    """The USD per million prompt tokens; a cost needs `price_completion` too."""
-    price_completion: InEval[float | None] = Field(default=None, ge=0)
-    """The USD per million tokens of replies."""
-    price_cached: InEval[float | None] = Field(default=None, ge=0)
-    """The USD per million prompt tokens from a cache, if the endpoint counts them (default:
-    `price_prompt`)."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
         trainer, transport = config.of(TrainerConfig), config.of(WeightsConfig).transport
@@ -273,8 +268,4 @@ class EvalConfig(Section):
             )
         if len(set(self.pass_at)) < len(self.pass_at):
             raise ValueError(f"pass_at names a k twice: {list(self.pass_at)}")
-        if (self.price_prompt is None) != (self.price_completion is None):
-            raise ValueError("give price_prompt and price_completion together, or neither")
-        if self.price_cached is not None and self.price_prompt is None:
-            raise ValueError("price_cached needs price_prompt and price_completion")
         return self

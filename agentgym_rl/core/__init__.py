@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .added_keys import EvalKeys as EvalKeys
     from .added_keys import LossKind as LossKind
     from .added_keys import ObjectiveKeys as ObjectiveKeys
     from .added_keys import PlayKeys as PlayKeys
