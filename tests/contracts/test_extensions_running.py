@@ -198,7 +198,7 @@ def test_a_kind_of_players_takes_the_environments_it_knows(registered):
 class OneAtATime(Turns):
     shared = True
 
-    async def to_ranks(self, *, wanted):
+    async def to_ranks(self):
         return False
 
 
@@ -213,7 +213,7 @@ def test_turns_on_devices_come_from_whoever_shares_them(registered):
 
     router = Router(interrupt="keep", wait_s=1.0)
     turns = turns_of(*sections)(router, servers=list, give_up=give_up)
-    assert not asyncio.run(turns.to_ranks(wanted=lambda: True))
+    assert not asyncio.run(turns.to_ranks())
     config = load_config(overrides={"cluster.colocated": True})
     with pytest.raises(ConfigError, match="colocated and mine"):
         turns_of(config.cluster, config.trainer, config.own_engine)
