@@ -3,9 +3,8 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +21,7 @@ from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.rollout import LocalProducer, PlayerKind, check_single_agent, player_kind
 from agentgym_rl.run import ProducerKind, producer_kind
 from agentgym_rl.storage import EpisodeReader
+from tests.e2e import forked
 from tests.kit.extension import install
 
 LAB = '''
@@ -109,12 +109,7 @@ def arl(tmp_path):
     folder = install(tmp_path / "site", {"lab": LAB}, POINTS)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
-    def run(*words):
-        command = [sys.executable, "-m", "agentgym_rl", *words]
-        env = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
-
-    return run
+    return partial(forked.arl, env={**os.environ, "PYTHONPATH": path})
 
 
 @pytest.mark.slow
