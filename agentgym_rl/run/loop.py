@@ -238,6 +238,8 @@ class Loop:
             return error
         if folder is not None:
             await self._run.episodes.checkpointed(step, str(folder))
+        else:
+            log.warning("no checkpoint of step %d: the ranks gave it up (logs/trainer-0.log)", step)
         return None
 
     async def _saved(self) -> None:

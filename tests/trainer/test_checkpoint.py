@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import resource
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -214,6 +215,28 @@ def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_
     checkpoints.close()
     assert list_checkpoints(tmp_path) == []
     assert "step-1 is left unfinished: unknown token" in caplog.text
+
+
+def test_files_that_are_not_written_in_time_are_named_with_the_limit(
+    tiny_model, world, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Checkpoints, "_write", lambda self, part: Future())
+    stepper = make_stepper(tiny_model, world)
+    checkpoints = Checkpoints(
+        tmp_path,
+        stepper.policy,
+        stepper.optimizer,
+        config_hash="",
+        retention=Retention(keep=9),
+        timeout_s=0.05,
+    )
+    checkpoints.begin(1)
+    late = r"step-1 was not written in 0.05 s \(trainer.finish_timeout_s\)"
+    for end in (checkpoints.reported({}).result, lambda timeout: checkpoints.finish()):
+        with pytest.raises(TrainerError, match=late):
+            end(60)
+    checkpoints.close()
+    assert list_checkpoints(tmp_path) == []
 
 
 def test_a_checkpoint_cut_short_is_no_checkpoint(tiny_model, world, tmp_path):
