@@ -191,7 +191,7 @@ class Checkpoints:
             writing.abandoned = True
             raise self._failed(path, error) from error
 
-    def _failed(self, path: Path, error: Exception) -> TrainerError:
+    def _failed(self, path: Path, error: BaseException) -> TrainerError:
         if isinstance(error, NotDone):
             limit = f"{self.timeout_s:g} s (trainer.finish_timeout_s)"
             return TrainerError(f"checkpoint {path} was not written in {limit}")
