@@ -167,6 +167,8 @@ class Checkpoints:
             return error
         if folder is not None:
             await self._run.episodes.checkpointed(step, str(folder))
+        else:
+            log.warning("no checkpoint of step %d: the ranks gave it up (logs/trainer-0.log)", step)
         return None
 
     async def finish(self) -> None:

@@ -20,11 +20,12 @@ import pytest
 from arl_audit.exactly_once import audit_ledger
 
 import agentgym_rl
-from agentgym_rl import Trainer, runs
-from agentgym_rl.core import ConfigError
+from agentgym_rl import Buffer, Rollout, Trainer, runs
+from agentgym_rl.core import ConfigError, Group
 from agentgym_rl.storage import EpisodeLog
 from tests.docs.blocks import ROOT, blocks
 from tests.kit.cases import cases
+from tests.kit.groups import make_group
 
 LOOP = ROOT / "examples" / "loop.py"
 PAGE = "docs/loop.md"
@@ -94,7 +95,7 @@ def test_a_variation_is_small(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [None, *VARIATIONS])
-def test_the_loop_trains_within_the_staleness_bound(tmp_path, name):
+def test_the_loop_trains_within_the_staleness_bound(warm, tmp_path, name):
     script = tmp_path / "loop.py"
     script.write_text(variation(name) if name else LOOP.read_text())
     run = tmp_path / f"run-{tmp_path.name}"  # a name of its own, for its weights folder
@@ -144,19 +145,16 @@ EXACT = SMALL | {
     "trainer.checkpoint_every": 2,
     "eval.num_tasks": 2,
 }
-TRAINED, RECORDED = "await trainer.train(", "await run.record("
 
 
-def script(folder: Path, *, dies: str = "", step: int = -1) -> Path:
-    """Return the script, which kills its process after the line with `dies` in batch `step`."""
-    lines = LOOP.read_text().splitlines()
-    if dies:
-        (at,) = [number for number, line in enumerate(lines) if dies in line]
-        space = lines[at][: -len(lines[at].lstrip())]
-        kill = "__import__('os').kill(__import__('os').getpid(), 9)"
-        lines.insert(at + 1, f"{space}if step == {step}: {kill}")
+def script(folder: Path, *, dies: bool = False) -> Path:
+    """Return the script; one that `dies` kills its process when it has trained the last batch."""
+    text, trained = LOOP.read_text(), "report = await trainer.train(step, groups, dropped="
+    (line,) = [line for line in text.splitlines() if trained in line]
+    kill = "__import__('os').kill(__import__('os').getpid(), 9)"
+    space = line[: -len(line.lstrip())]
     file = folder / "loop.py"
-    file.write_text("\n".join(lines) + "\n")
+    file.write_text(text.replace(line, f"{line}\n{space}if step == 3: {kill}") if dies else text)
     return file
 
 
@@ -173,15 +171,13 @@ def run(file: Path, **keys: Any) -> int:
 def test_a_killed_loop_continues_and_ends_with_the_same_weights(tmp_path):
     killed, whole = (tmp_path / f"{name}-{tmp_path.name}" for name in ("killed", "whole"))
     assert run(script(tmp_path), run=whole, **EXACT) == 0
-    ends = run(script(tmp_path, dies=TRAINED, step=1), run=killed, **EXACT)
-    ends += run(script(tmp_path, dies=RECORDED, step=2), resume=killed)
-    assert ends == -2 * signal.SIGKILL
+    assert run(script(tmp_path, dies=True), run=killed, **EXACT) == -signal.SIGKILL
     assert run(script(tmp_path), resume=killed) == 0
     with closing(sqlite3.connect(killed / "episodes.db")) as db:
         begun = db.execute("SELECT step FROM incarnations ORDER BY incarnation").fetchall()
         trained = db.execute("SELECT incarnation, step FROM steps ORDER BY 1, 2").fetchall()
-    assert begun == [(0,), (0,), (2,)]
-    assert trained == [(0, 0), *((1, step) for step in range(3)), (2, 2), (2, 3)]
+    assert begun == [(0,), (2,)]
+    assert trained == [(0, 0), (0, 1), (0, 2), (1, 2), (1, 3)]
     report = audit_ledger(killed)
     assert (report["faults"], report["finished"], report["batches"]) == ([], True, 4)
     assert [row["step"] for row in metrics(killed)] == list(range(4))
@@ -196,3 +192,32 @@ def exported(folder: Path) -> bytes:
     with runs.resumed(folder) as run, Trainer.started(run) as trainer:
         assert run.step == 4
         return (trainer.export(folder / "export") / "model.safetensors").read_bytes()
+
+
+def test_a_resumed_run_has_the_batches_groups_and_tasks_that_its_log_has(tmp_path):
+    folder = tmp_path / f"run-{tmp_path.name}"
+
+    async def begun() -> None:
+        with runs.new(overrides=SMALL | {"run": str(folder)}) as run:
+            buffer = Buffer.of(run)
+            rollout = Rollout(run, None, buffer=buffer)  # pyright: ignore[reportArgumentType]
+            async for index, task in rollout.admitted():
+                members = make_group(f"g{index}", [0]).members
+                group = Group(f"g{index}", task.id, members, task.weight, index, task.data)
+                await rollout.finish(task, group)
+                if index == 2:
+                    break
+            assert [group.index for group in await buffer.batch()] == [0, 1]
+
+    async def resumed() -> None:
+        with runs.resumed(folder) as run:
+            buffer = Buffer.of(run)
+            assert (run.step, buffer.accepted, buffer.room) == (0, 3, 1)
+            assert [group.index for group in await buffer.batch()] == [0, 1]
+            rollout = Rollout(run, None, buffer=buffer)  # pyright: ignore[reportArgumentType]
+            async for index, _ in rollout.admitted():
+                assert index == 3
+                break
+
+    asyncio.run(begun())
+    asyncio.run(resumed())
