@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .request.unreadable import PartReader as PartReader
     from .request.unreadable import Unreadable as Unreadable
     from .server.gateway import Gateway as Gateway
-    from .server.gateway import SessionServer as SessionServer
+    from .server.session_server import SessionServer as SessionServer
     from .session.sampling import SessionSampling as SessionSampling
     from .session.session import Session as Session
     from .session.session import SessionRecord as SessionRecord

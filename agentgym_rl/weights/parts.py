@@ -21,13 +21,7 @@ from torch import Tensor
 
 from agentgym_rl.core.model_folder import digest, header_of
 
-from .files import (
-    DTYPES,
-    Kind,
-    bytes_of,
-    read_at,
-    stored,
-)
+from .files import DTYPES, Kind, bytes_of, read_at, stored
 
 _log = logging.getLogger(__name__)
 

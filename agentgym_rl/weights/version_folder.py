@@ -21,12 +21,7 @@ from agentgym_rl.runtime.atomic_file import remove
 from agentgym_rl.storage import seal, version_name
 from agentgym_rl.storage.weights_folder import INDEX
 
-from .files import (
-    StoredVersion,
-    kinds_of,
-    stored_versions,
-    take,
-)
+from .files import StoredVersion, kinds_of, stored_versions, take
 from .parts import PartsWriter, Plan, linked, part_of, plan_parts
 
 _log = logging.getLogger(__name__)

@@ -21,10 +21,7 @@ from agentgym_rl.core.engine import Memory, sleep_path, wake_path
 from agentgym_rl.engines import protocol
 
 from .client import EngineClient, TokenRequest, _encode
-from .deltas import (
-    decode,
-    read_choice,
-)
+from .deltas import decode, read_choice
 
 
 class HttpEngine(EngineClient):

@@ -12,9 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentgym_rl.core import (
-    Engine,
-)
+from agentgym_rl.core import Engine
 from agentgym_rl.runtime import ENGINE_CLOCK, Changes, LruDict
 
 SHUNNED_S = 0.5

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentgym_rl.core import Choices, Prompt, RoutedTokens
-from agentgym_rl.gateway.messages import (
-    MessageKey,
-)
+from agentgym_rl.gateway.messages import MessageKey
 
 Messages = Sequence[Mapping[str, Any]]
 SiblingOf = Literal["n", "retry"]

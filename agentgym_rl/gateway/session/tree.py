@@ -23,12 +23,7 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Literal
 
-from agentgym_rl.gateway.messages import (
-    MessageKey,
-    message_key,
-    num_leading,
-    root_key,
-)
+from agentgym_rl.gateway.messages import MessageKey, message_key, num_leading, root_key
 from agentgym_rl.gateway.template.template import NO_KWARGS
 
 from .client_defaults import echoed, edit_of, quoted, restored, rewritten, until_next_reply

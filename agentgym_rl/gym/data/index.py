@@ -12,14 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from agentgym_rl.core import (
-    ArlError,
-    ConfigError,
-    Split,
-    Task,
-    derived_number,
-    is_rendered,
-)
+from agentgym_rl.core import ArlError, ConfigError, Split, Task, derived_number, is_rendered
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.task import MAX_WEIGHT
 

@@ -6,13 +6,7 @@ from array import array
 from functools import lru_cache
 from typing import Any, get_args
 
-from agentgym_rl.core import (
-    ConfigError,
-    Split,
-    Task,
-    TaskSource,
-    derived_number,
-)
+from agentgym_rl.core import ConfigError, Split, Task, TaskSource, derived_number
 
 from .index import ChooseMaker, RowIndex, build_index
 from .rows import CONTENT, Rows, content_of
