@@ -362,7 +362,7 @@ MOST_LINES = {
     "evaluate": 1_750,
     "fleet": 1_150,
     "gateway": 11_400,
-    "gym": 5_800,
+    "gym": 5_750,
     "models": 650,
     "report": 750,
     "rollout": 2_500,
