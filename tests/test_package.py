@@ -336,14 +336,14 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_400,
+    "algo": 2_500,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_400,
     "arl_inspect": 1_900,
-    "arl_objectives": 2_000,
+    "arl_objectives": 2_150,
     "arl_plan": 3_950,
     "arl_scale": 3_500,
     "arl_selfplay": 800,
@@ -403,7 +403,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 211
+MOST_KEYS = 197
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -1,5 +1,4 @@
-"""The KL divergence of the policy from a reference model, estimated on the sampled tokens; and the
-limit of `moment_mask`, which depends on all tokens of the batch."""
+"""The KL divergence of the policy from a reference model, estimated on the sampled tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from agentgym_rl.config import KlConfig
 
-from .losses import row_sums_to_come
+from .behavior import row_sums_to_come
 
 
 def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, kl: KlConfig) -> Tensor:
@@ -85,16 +84,3 @@ def kl_to_come(
     """
     estimates = kl_estimates(logprobs, reference_logprobs, kl)
     return -kl.coef * (estimates if kl.placement == "token" else row_sums_to_come(estimates, rows))
-
-
-def largest_moment(moments: Tensor, limit: float) -> float:
-    """Return the largest of the numbers that are kept if the largest are dropped until the mean of
-    the others is below `limit`; at least one is kept. The order of the numbers does not matter.
-
-    M2PO, Zheng et al. 2025 (https://arxiv.org/abs/2510.01161).
-    """
-    if not len(moments):
-        return 0.0
-    ascending = moments.double().sort().values
-    means = ascending.cumsum(0) / torch.arange(1, len(ascending) + 1, dtype=torch.float64)
-    return float(ascending[max(0, int((means < limit).sum()) - 1)])

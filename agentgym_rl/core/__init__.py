@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from .extensions import is_ours as is_ours
     from .extensions import load_extension as load_extension
     from .extensions import load_extensions as load_extensions
+    from .extensions import missing_member as missing_member
     from .extensions import not_installed as not_installed
     from .extensions import only_one as only_one
     from .extensions import path_of as path_of

@@ -2,6 +2,7 @@
 
 keys.py             their keys
 losses.py           policy losses beside PPO's (`algo.loss`)
+clamp.py, sequence_mask.py, moment_mask.py  corrections of behavior weights, with their keys
 covariance.py       tokens that stand out by a covariance (`algo.covariance`)
 critic.py           the value model, and its training (`algo.baseline` "critic"); values.py: GAE
 curriculum.py       the selection of tasks by measured rewards (`rollout.curriculum`)

@@ -94,11 +94,15 @@ def test_a_run_trains_on_the_scripted_engine(kernel, tmp_path):
     "flags, refusal",
     [
         ([], "agentgym_rl.engines"),
-        (["--engine=vllm"], "engine.type"),
+        (["--engine=vllm"], "engine: 'vllm' is a type of the extension arl_vllm"),
         (["--rollout.workers=2"], "rollout.workers is a key of the extension arl_scale"),
         (["--cluster=ray"], "cluster.type"),
         (["--init=sft", "--init.data=rows.jsonl"], "init is a key of the extension arl_warmup"),
         (["--algo.baseline=critic"], "algo.baseline"),
+        (
+            ["--algo.behavior_correction={type = 'clamp', floor = 0.1}"],
+            "algo.behavior_correction: 'clamp' is a type of the extension arl_objectives",
+        ),
     ],
 )
 def test_what_is_missing_is_refused_by_name(kernel, tmp_path, flags, refusal):
