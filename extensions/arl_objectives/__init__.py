@@ -1,6 +1,6 @@
 """The extension of optional parts of the objective: one file for each algorithm.
 
-keys.py             their keys
+keys/               their keys, a file for each algorithm
 losses.py           policy losses beside PPO's (`algo.loss`)
 covariance.py       tokens that stand out by a covariance (`algo.covariance`)
 critic.py           the value model, and its training (`algo.baseline` "critic"); values.py: GAE

@@ -33,7 +33,7 @@ from agentgym_rl.models import CANARIES, check_tokenizer, resolve_model
 from agentgym_rl.rollout import Addition, AdditionKind
 from agentgym_rl.runtime import AnswerTooLarge, HttpClient, Repeated, read_json, together
 
-from .keys import TeacherConfig, TeacherKeys, TeacherModel
+from .keys.teacher import TeacherConfig, TeacherKeys, TeacherModel
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.taught import taught_by
 from arl_objectives.teachers import distillation_advantages, distillation_loss, top_loss
 

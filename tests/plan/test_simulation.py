@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_plan.command import Models
 from arl_plan.probe import _shard
 from arl_plan.rates import RolloutRates, SandboxRates

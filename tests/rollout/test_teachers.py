@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.served_teachers import _CONVERSATION, ServedTeachers, check_teachers
 from tokenizers import Tokenizer
 

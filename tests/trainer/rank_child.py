@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import torch
 from arl_objectives.critic import Critic, ValueModel
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.teachers import TeacherTerm
 from torch.distributed.device_mesh import init_device_mesh
 from trainer_samples import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from arl_objectives.critic import Critic
-from arl_objectives.keys import CriticConfig
+from arl_objectives.keys.critic import CriticConfig
 from test_step import SPLITS, make_stepper, weights_of
 from trainer_samples import make_items, make_shards, replaced, reproducible, save_checkpoint
 
