@@ -182,6 +182,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "envs/arl_envs/openenv/",
         "envs/arl_envs/verifiers/",
         "extensions/arl_endpoints/",
+        "extensions/arl_objectives/",
         "extensions/arl_selfplay/",
         "requirements/litellm.txt",
         "requirements/objectives.txt",

@@ -5,11 +5,9 @@
     inputs.py       what parts of the objective get and return: of a batch, of its tokens
     own_loss.py     a user's own loss, as module:function
     own_advantage.py  a user's own advantages, as module:function
-    terms.py        the contract of a term; built_in_terms.py has ours
+    terms.py        the contract of a term of the objective
     own_parts.py    the trial of users' functions and terms before they train
     aggregation.py  the exact weight of each token's loss
-    kl.py           divergence from a reference model, in the loss or as a reward; tokens that stand
-                    out in the batch
     balance.py      lengths -> even parts, or bins under a budget (no torch)
     packing.py      rows -> one padding-free sequence
 
@@ -33,9 +31,9 @@ if TYPE_CHECKING:
     from .inputs import Ranks as Ranks
     from .inputs import TokenBatch as TokenBatch
     from .inputs import TokenObjective as TokenObjective
-    from .kl import largest_moment as largest_moment
     from .losses import behavior_weights as behavior_weights
     from .losses import finite_logprobs as finite_logprobs
+    from .losses import largest_moment as largest_moment
     from .losses import policy_loss as policy_loss
     from .losses import row_means as row_means
     from .losses import row_sums as row_sums

@@ -41,7 +41,7 @@ def behavior_weights(
     `clamp`: w between floor and cap, truncated importance sampling (Ionides 2008). `mask`: a token
     outside [low, high] is dropped, AReaL (https://arxiv.org/abs/2505.24298). `sequence_mask`: a row
     outside is dropped. `moment_mask`: a token with (log w)² above `largest_moment`, a number of the
-    batch (see `largest_moment` in kl.py). `none`: no weight. The caller's denominators also count
+    batch (see `largest_moment`). `none`: no weight. The caller's denominators also count
     dropped tokens.
     """
     difference = (proximal_logprobs - behavior_logprobs).detach()
@@ -61,6 +61,19 @@ def behavior_weights(
         if correction.cap is not None:
             weight = weight.clamp(max=correction.cap)
     return BehaviorWeights(torch.where(kept, weight, 0.0), ~kept)
+
+
+def largest_moment(moments: Tensor, limit: float) -> float:
+    """Return the largest of the numbers that are kept if the largest are dropped until the mean of
+    the others is below `limit`; at least one is kept. The order of the numbers does not matter.
+
+    M2PO, Zheng et al. 2025 (https://arxiv.org/abs/2510.01161).
+    """
+    if not len(moments):
+        return 0.0
+    ascending = moments.double().sort().values
+    means = ascending.cumsum(0) / torch.arange(1, len(ascending) + 1, dtype=torch.float64)
+    return float(ascending[max(0, int((means < limit).sum()) - 1)])
 
 
 def _log_weight(difference: Tensor, rows: Tensor, finite: Tensor, weight: str) -> Tensor:

@@ -34,7 +34,6 @@ from .algo import BASELINES, LOSSES, AlgoConfig
 from .algo_terms import (
     ClampCorrection,
     Correction,
-    KlConfig,
     MaskCorrection,
     MomentMaskCorrection,
     NoCorrection,
@@ -84,7 +83,6 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "GatewayConfig",
-    "KlConfig",
     "LaterVersion",
     "LoggingConfig",
     "LoraConfig",

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from arl_objectives.covariance import covariances, held_objective
+from arl_objectives.kl import kl_loss
 from torch import Tensor
 
 from agentgym_rl.algo import (
@@ -26,7 +27,6 @@ from agentgym_rl.algo import (
     largest_moment,
     policy_loss,
 )
-from agentgym_rl.algo.kl import kl_loss
 from agentgym_rl.config import AlgoConfig
 
 

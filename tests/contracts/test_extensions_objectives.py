@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from agentgym_rl.algo import check_own_parts, needs
 from agentgym_rl.algo.terms import our_terms
 from agentgym_rl.config import AlgoConfig, RolloutConfig, load_config
 from agentgym_rl.core import ConfigError, Task, extensions
@@ -71,6 +72,11 @@ EVEN, NOTE = EvenKind(), NoteKind()
 """
 
 
+@needs("reference")
+def near(tokens, log_ratio):
+    return log_ratio - (tokens.logprobs - tokens.reference) ** 2
+
+
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
     points = {"draws": {"even": "theirs_even:EVEN"}, "additions": {"note": "theirs_even:NOTE"}}
@@ -116,3 +122,7 @@ def test_what_is_not_installed_is_refused(monkeypatch):
     ):
         with pytest.raises(ConfigError, match=said):
             our_terms(algo)
+    near = f"{__name__}:near"
+    said = f"algo.loss='{near}' with the need 'reference': no installed package provides it"
+    with pytest.raises(ConfigError, match=said):
+        check_own_parts(AlgoConfig(loss=near))

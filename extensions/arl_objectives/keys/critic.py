@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 
 from agentgym_rl.core import Needs, ObjectiveKeys, Section, none_of, one_of
 
+from .kl import KlKeys
+from .small_terms import ShuffleKeys
+
 if TYPE_CHECKING:  # the configuration is made of these keys
     from agentgym_rl.config import AlgoConfig, Config
 
@@ -66,7 +69,7 @@ class CriticKeys(ObjectiveKeys):
                 f"baseline 'critic' with scale {algo.scale!r} has no meaning: a critic judges "
                 "tokens, not episodes of a group; use batch_std or none"
             )
-        if algo.shuffle_advantages:
+        if algo.part(ShuffleKeys).shuffle_advantages:
             raise ValueError(
                 "shuffle_advantages permutes advantages of episodes; baseline 'critic' gives "
                 "every token its own: use another baseline for the negative control"
@@ -78,7 +81,7 @@ class CriticKeys(ObjectiveKeys):
             )
         if algo.reward.parts:
             raise ValueError("baseline 'critic' learns one return: leave reward.parts out")
-        if algo.kl.placement == "token":
+        if algo.part(KlKeys).kl.placement == "token":
             raise ValueError("baseline 'critic' sums rewards itself: use kl.placement reward")
         if not algo.reward_factor:
             raise ValueError(

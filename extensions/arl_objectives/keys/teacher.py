@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core import Needs, ObjectiveKeys, Section, is_list, is_mapping, is_tuple, is_url
+from agentgym_rl.core import (
+    Needs,
+    ObjectiveKeys,
+    OtherModel,
+    Section,
+    is_list,
+    is_mapping,
+    is_tuple,
+    is_url,
+)
 from agentgym_rl.core.added_keys import TaskWatch
 
 if TYPE_CHECKING:  # the configuration is made of these keys
@@ -147,9 +156,10 @@ class TeacherKeys(ObjectiveKeys):
         return self.teacher.reward_coef * super().reward_factor
 
     @property
-    def frozen_models(self) -> list[str]:
-        own = [one.model for one in self.teacher.models if not one.is_served]
-        return super().frozen_models + own
+    def other_models(self) -> list[OtherModel]:
+        loaded = [one.model for one in self.teacher.models if not one.is_served]
+        own = [OtherModel(model=it, role="teacher", title="the teacher") for it in loaded]
+        return super().other_models + own
 
     def of_task(self, env_id: str, data: Mapping[str, Any]) -> dict[str, list[float]]:
         found = super().of_task(env_id, data)
