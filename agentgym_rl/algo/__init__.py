@@ -6,10 +6,9 @@
     inputs.py       what parts of the objective get and return: of a batch, of its tokens
     own_loss.py     a user's own loss, as module:function
     own_advantage.py  a user's own advantages, as module:function
-    terms.py        the contract of a term; built_in_terms.py has ours
+    terms.py        the contract of a term of the objective
     own_parts.py    the trial of users' functions and terms before they train
     aggregation.py  the exact weight of each token's loss
-    kl.py           divergence from a reference model, in the loss or as a reward
     balance.py      lengths -> even parts, or bins under a budget (no torch)
     packing.py      rows -> one padding-free sequence
 

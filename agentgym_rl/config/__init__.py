@@ -23,6 +23,7 @@ from agentgym_rl.core import (
     OnResume,
     Section,
     Sections,
+    ServiceKeys,
     section_types,
     type_of,
     with_added_keys,
@@ -31,7 +32,7 @@ from agentgym_rl.core import (
 from agentgym_rl.core.section import NoKeys, fields_of, free_keys, secret_in, unset_keys
 
 from .algo import BASELINES, LOSSES, AlgoConfig
-from .algo_terms import KlConfig, RewardConfig, StdConfig, WhitenConfig
+from .algo_terms import RewardConfig, StdConfig, WhitenConfig
 from .allocation import may_use_gpu
 from .cluster import ClusterConfig, LoggingConfig
 from .corrections import (
@@ -61,7 +62,6 @@ from .rollout import (
     EvalConfig,
     RolloutConfig,
     SandboxConfig,
-    VerifierConfig,
 )
 from .trainer import TrainerConfig, WeightsConfig
 
@@ -84,7 +84,6 @@ __all__ = [
     "EvalConfig",
     "GatewayConfig",
     "IntervalCorrection",
-    "KlConfig",
     "LaterVersion",
     "LoggingConfig",
     "LoraConfig",
@@ -102,7 +101,6 @@ __all__ = [
     "ServerEngineConfig",
     "StdConfig",
     "TrainerConfig",
-    "VerifierConfig",
     "WeightedCorrection",
     "WeightsConfig",
     "WhitenConfig",
@@ -121,7 +119,7 @@ __all__ = [
 
 
 @with_added_keys()
-class Config(Sections):
+class Config(ServiceKeys, Sections):
     """The configuration of a run, with all of its keys (docs/configuration.md).
 
     >>> from agentgym_rl import Config
@@ -141,7 +139,6 @@ class Config(Sections):
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
     sandbox: Anytime[SandboxConfig] = SandboxConfig()
-    verifier: Anytime[VerifierConfig] = VerifierConfig()
     model: ModelConfig = ModelConfig()
     engine: Annotated[SerializeAsAny[EngineConfig], ENGINES] = Field(
         default_factory=ENGINES.default

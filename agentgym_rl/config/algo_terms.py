@@ -1,4 +1,4 @@
-"""The sections of `algo`: divergence, deviations, rewards."""
+"""The sections of `algo`: deviations, rewards."""
 
 from __future__ import annotations
 
@@ -7,59 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from agentgym_rl.core import Needs, Section, default, one_of
-
-
-class KlConfig(Section):
-    """The section `algo.kl`: a penalty on the divergence from a reference model."""
-
-    needs: ClassVar[Sequence[Needs]] = (
-        Needs("ema", "refresh_every", "1 or more (1: after each batch)"),
-        # A reward has no gradient.
-        Needs("on_policy", "placement", "'loss'", one_of("loss")),
-        Needs("gradient", "placement", "'loss'", one_of("loss")),
-    )
-
-    coef: float = Field(default=0.0, ge=0)
-    """The cost of one nat of divergence; 0: no reference model is loaded."""
-    estimator: Literal["k1", "k2", "k3", "abs"] = "k3"
-    """The estimator of the divergence from one sampled token: −log r, ½(log r)², r − log r − 1,
-    |log r|. With `placement` loss, k1 has a gradient of mean 0 unless `on_policy`, or `gradient`
-    is not that of the estimate."""
-    placement: Literal["loss", "reward", "token"] = "loss"
-    """The place of the penalty. loss: a term of the loss; reward: a reward of each token, to which
-    later tokens of its row contribute; token: a reward of each token alone."""
-    on_policy: bool = False
-    """The switch to weight the loss term by exp(current − behavior), a weight with a gradient."""
-    gradient: Literal["estimate", "score", "k2"] = "estimate"
-    """The gradient of the loss term. estimate: that of the estimate; score: the same plus the
-    score-function term, estimate · ∇ log π; k2: that of k2, whatever the estimate."""
-    clamp_ratio: float | None = Field(default=None, gt=0)
-    """The bound on |log r|; beyond it there is no gradient. None: no bound."""
-    clamp: float | None = Field(default=None, gt=0)
-    """The bound on the estimate's magnitude; beyond it there is no gradient. None: no bound."""
-    reference: str = ""
-    """The reference: "initial" (the model the run begins with), a folder or a Hugging Face id."""
-
-    refresh_every: int = Field(default=0, ge=0)
-    """The number of batches after which the reference moves to the policy; 0: it never moves."""
-    ema: float = Field(default=0.0, ge=0, lt=1)
-    """The share of itself that the reference keeps when it moves: an exponential moving average of
-    the policy; 0: it becomes the policy."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> KlConfig:
-        if self.coef and not self.reference:
-            raise ValueError(
-                f"coef {self.coef} needs a reference model; set "
-                'reference to "initial" (the model the run begins with) or to a model'
-            )
-        if self.on_policy and self.gradient != "estimate":
-            raise ValueError(
-                f"on_policy has a score-function term of its own, and gradient is "
-                f"{self.gradient!r}: leave one of them out"
-            )
-        return self
+from agentgym_rl.core import Needs, Section, default
 
 
 class StdConfig(Section):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from arl_objectives.covariance import covariances, held_objective
+from arl_objectives.kl import kl_loss
 from arl_objectives.moment_mask import largest_moment
 from torch import Tensor
 
@@ -26,7 +27,6 @@ from agentgym_rl.algo import (
     behavior_weights,
     policy_loss,
 )
-from agentgym_rl.algo.kl import kl_loss
 from agentgym_rl.config import AlgoConfig
 
 

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 import torch
 
-from agentgym_rl.algo import behavior_weights, check_own_parts, number_of_batch
+from agentgym_rl.algo import behavior_weights, check_own_parts, needs, number_of_batch
 from agentgym_rl.algo.own_advantage import made_up_batch
 from agentgym_rl.algo.terms import our_terms
 from agentgym_rl.cli.config_keys import key_help
@@ -119,6 +119,11 @@ MEAN, WRONG = Mean(), Wrong()
 '''
 
 
+@needs("reference")
+def near(tokens, log_ratio):
+    return log_ratio - (tokens.logprobs - tokens.reference) ** 2
+
+
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
     points = {
@@ -194,3 +199,7 @@ def test_what_is_not_installed_is_refused(monkeypatch):
     ):
         with pytest.raises(ConfigError, match=said):
             our_terms(algo)
+    near = f"{__name__}:near"
+    said = f"algo.loss='{near}' with the need 'reference': no installed package provides it"
+    with pytest.raises(ConfigError, match=said):
+        check_own_parts(AlgoConfig(loss=near))
