@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from .added_keys import EvalKeys as EvalKeys
     from .added_keys import LossKind as LossKind
     from .added_keys import ObjectiveKeys as ObjectiveKeys
+    from .added_keys import OtherModel as OtherModel
     from .added_keys import PlayKeys as PlayKeys
     from .added_keys import ServiceKeys as ServiceKeys
     from .added_keys import with_added_keys as with_added_keys
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from .extensions import is_ours as is_ours
     from .extensions import load_extension as load_extension
     from .extensions import load_extensions as load_extensions
+    from .extensions import missing_member as missing_member
     from .extensions import not_installed as not_installed
     from .extensions import only_one as only_one
     from .extensions import path_of as path_of
