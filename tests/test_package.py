@@ -343,8 +343,9 @@ MOST_LINES = {
     "arl_embedded": 4_500,
     "arl_endpoints": 1_400,
     "arl_inspect": 1_900,
+    "arl_lora": 300,
     "arl_objectives": 2_000,
-    "arl_plan": 3_950,
+    "arl_plan": 3_900,
     "arl_scale": 3_500,
     "arl_selfplay": 800,
     "arl_serve": 850,
@@ -354,9 +355,9 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_850,
+    "config": 2_750,
     "controller": 1_600,
-    "core": 3_800,
+    "core": 3_900,
     "engines": 3_700,
     "evaluate": 1_750,
     "fleet": 1_150,
@@ -368,7 +369,7 @@ MOST_LINES = {
     "run": 2_300,
     "runtime": 2_700,
     "storage": 3_000,
-    "trainer": 5_750,
+    "trainer": 5_700,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
@@ -403,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 211
+MOST_KEYS = 205
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -55,7 +55,7 @@ from .engine import (
 )
 from .file import load, preset_names
 from .gateway import GatewayConfig
-from .model import LoraConfig, ModelConfig
+from .model import ModelConfig
 from .records import FORMAT, LaterVersion, check_format, head_of
 from .rollout import (
     AgentConfig,
@@ -87,7 +87,6 @@ __all__ = [
     "KlConfig",
     "LaterVersion",
     "LoggingConfig",
-    "LoraConfig",
     "MaskCorrection",
     "ModelConfig",
     "MomentMaskCorrection",
@@ -151,7 +150,6 @@ class Config(Sections):
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
     trainer: InEval[TrainerConfig] = TrainerConfig()
-    lora: LoraConfig = LoraConfig()
     weights: Anytime[WeightsConfig] = WeightsConfig()
     eval: OnResume[EvalConfig] = EvalConfig()
     cluster: Anytime[ClusterConfig] = ClusterConfig()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -17,6 +17,8 @@ from agentgym_rl.core import (
     Needs,
     ObjectiveKeys,
     Section,
+    Sections,
+    adapter_of,
     default,
     extension_names,
     field_of,
@@ -319,6 +321,14 @@ class AlgoConfig(ObjectiveKeys):
     def kl_in_reward(self) -> bool:
         """Return whether the divergence from a reference is a part of the advantages."""
         return bool(self.kl.coef) and self.kl.placement != "loss"
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        moves, adapter = self.kl.refresh_every, adapter_of(config)
+        if moves and adapter is not None:
+            yield (
+                f"algo.kl.refresh_every {moves} with {adapter.title}: the reference has no "
+                "adapter, so it cannot move to the policy; leave one of them out"
+            )
 
     def _consistent_loss(self) -> None:
         if self.loss == "gspo" and self.ratio == "token":

@@ -21,7 +21,6 @@ from agentgym_rl.config import (
     AlgoConfig,
     ClusterConfig,
     Config,
-    LoraConfig,
     ModelConfig,
     OwnEngineConfig,
     SandboxConfig,
@@ -31,7 +30,14 @@ from agentgym_rl.config import (
     dump_toml,
     may_use_gpu,
 )
-from agentgym_rl.core import ConfigError, EpisodeError, Task, num_parameters
+from agentgym_rl.core import (
+    AdapterKeys,
+    ConfigError,
+    EpisodeError,
+    Task,
+    adapter_of,
+    num_parameters,
+)
 from agentgym_rl.gym import EnvSpec, Services, running_services
 from agentgym_rl.models import local_folder, model_folder, with_model_defaults
 from agentgym_rl.rollout import env_spec, specimen, turns_of
@@ -43,7 +49,7 @@ from .rates import GPUS, Gpu, HardwareRates, LengthRates, Rates, SandboxRates, l
 from .report import memory_text, plot_plan, prediction_text, search_text
 from .search import ShapesOf, Tried, search, settled
 from .simulation import Prediction
-from .trainer import ModelSize, TrainerMemory, adapter_shapes, shapes_in, trainer_memory
+from .trainer import ModelSize, TrainerMemory, shapes_in, trainer_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +170,7 @@ def plan(
     memory = models.memory(
         config.algo,
         config.trainer,
-        config.lora,
+        adapter_of(config),
         dtype=config.compute_dtype,
         parameters=rates.hardware.parameters,
     )
@@ -208,7 +214,7 @@ class Models:
         self,
         algo: AlgoConfig,
         trainer: TrainerConfig,
-        lora: LoraConfig,
+        adapter: AdapterKeys | None,
         *,
         dtype: str,
         parameters: float = 0.0,
@@ -220,18 +226,20 @@ class Models:
         own = ModelSize.of(shapes, vocabulary=vocabulary)
         if parameters and abs(own.total - parameters) > _SAME_SIZE * parameters:
             shapes, own = {}, ModelSize(*(3 * [int(parameters)]))
-        if not own.total or (lora.rank and not shapes):
+        if not own.total or (adapter is not None and not shapes):
             return None
-        adapter = adapter_shapes(shapes, lora, vocabulary=vocabulary) if lora.rank else {}
+        matrices = (
+            ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary)) if adapter else None
+        )
         sizes = {it: _size(it) for it in (self.reference, *self.teachers) if it}
         sizes |= {it: own for it in (self.policy, None)}
-        moves, of_base = algo.kl.refresh_every, lora.rank and algo.kl.reference == "initial"
+        moves, of_base = algo.kl.refresh_every, adapter and algo.kl.reference == "initial"
         stays = algo.kl.reference and not moves and not of_base
         loaded = [*self.teachers, *([self.reference] if stays else [])]
         frozen = [*{it for it in loaded if it}, *(it for it in loaded if not it)]  # a folder once
         return trainer_memory(
             own,
-            ModelSize.of(adapter) if lora.rank else None,
+            matrices,
             moving=sizes[self.reference] if moves else None,
             frozen=[sizes[it] for it in frozen],
             trainer=trainer,

@@ -118,6 +118,7 @@ MISSING = {
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
     "serve.max_sessions": (2, "serve", "arl_serve"),
+    "lora.rank": (8, "lora", "arl_lora"),
 }
 """Keys of extensions: a value, the name of what an entry point adds, and the extension."""
 
