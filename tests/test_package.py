@@ -345,7 +345,7 @@ MOST_LINES = {
     "arl_inspect": 1_900,
     "arl_objectives": 2_000,
     "arl_plan": 3_950,
-    "arl_scale": 3_500,
+    "arl_scale": 3_850,
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_700,
@@ -355,7 +355,7 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_800,
+    "config": 2_500,
     "controller": 1_600,
     "core": 3_850,
     "engines": 3_700,
@@ -404,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 203
+MOST_KEYS = 200
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

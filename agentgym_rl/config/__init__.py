@@ -44,7 +44,6 @@ from .algo_terms import (
     StdConfig,
     WhitenConfig,
 )
-from .allocation import may_use_gpu
 from .cluster import ClusterConfig, LoggingConfig
 from .engine import (
     ENGINES,
@@ -53,6 +52,7 @@ from .engine import (
     EngineKind,
     OwnEngineConfig,
     ServerEngineConfig,
+    may_use_gpu,
 )
 from .file import load, preset_names
 from .gateway import GatewayConfig

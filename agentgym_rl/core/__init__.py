@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from .added_keys import EvalKeys as EvalKeys
     from .added_keys import LossKind as LossKind
     from .added_keys import ObjectiveKeys as ObjectiveKeys
+    from .added_keys import PlaceKeys as PlaceKeys
     from .added_keys import PlayKeys as PlayKeys
     from .added_keys import ServiceKeys as ServiceKeys
     from .added_keys import with_added_keys as with_added_keys

@@ -131,6 +131,20 @@ class PlayKeys(Section):
         return iter(())
 
 
+class PlaceKeys(Section):
+    """Keys of the section `cluster`. A package's class derives from this one; its methods return
+    what those of `super()` do, and what its own keys add."""
+
+    @property
+    def shares_devices(self) -> bool:
+        """Return whether engines and trainer ranks use the same devices in turns."""
+        return False
+
+    def notes(self) -> Iterator[str]:
+        """Yield lines on the places of processes for `arl train --dry-run`."""
+        return iter(())
+
+
 class EvalKeys(Section):
     """Keys of the section `eval`. A package's class derives from this one; its methods return what
     those of `super()` do, and what its own keys add."""
@@ -166,6 +180,9 @@ def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:
             "added": tuple(parts),
             "needs": tuple(rule for each in (kind, *parts) for rule in each.needs),
             "absent": {name: why for each in (kind, *parts) for name, why in each.absent.items()},
+            "stands_for": {
+                key: of for each in (kind, *parts) for key, of in each.stands_for.items()
+            },
             "conflicts": _conflicts_of(kind, parts),
         }
         made = type(kind)(kind.__name__, (*parts, kind), space, use_attribute_docstrings=False)

@@ -16,7 +16,6 @@ from agentgym_rl.core import ConfigError, extensions
 from agentgym_rl.core.extensions import register_extension
 from agentgym_rl.engines import Router
 from agentgym_rl.fleet import Turns, turns_of
-from agentgym_rl.fleet import parts as fleet_parts
 from agentgym_rl.gym import Verifier, running_services, spec
 from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.rollout import LocalProducer, PlayerKind, check_single_agent, player_kind
@@ -283,10 +282,3 @@ def test_pools_that_cannot_be_chosen_are_refused(registered, monkeypatch):
     monkeypatch.setattr(verifiers, "VERIFIERS", "verifiers_of_nobody")
     with pytest.raises(ConfigError, match="no installed package has a pool"):
         verifiers.make_pool(1)
-
-
-def test_keys_that_no_installed_package_serves_are_refused(monkeypatch):
-    monkeypatch.setattr(fleet_parts, "GROUP", "turns_of_nobody")
-    config = load_config(overrides={"cluster.colocated": True})
-    with pytest.raises(ConfigError, match=r"cluster\.colocated: no installed package"):
-        turns_of(config.cluster, config.trainer, config.own_engine)

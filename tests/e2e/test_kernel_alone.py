@@ -117,6 +117,7 @@ MISSING = {
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
+    "cluster.allocation": ("scripted:d1+fsdp:d1", "cluster.allocation", "arl_scale"),
     "eval.price_prompt": (2.0, "eval.price_prompt", "arl_endpoints"),
     "logging.project": ("shop", "logging.project", "arl_trackers"),
     "verifier.timeout_s": (2.0, "verifier", "arl_verifier"),
