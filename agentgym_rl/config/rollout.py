@@ -221,16 +221,16 @@ class EvalConfig(EvalKeys):
     """The lowest reward of a success, for pass@k."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        trainer, transport = config.of(TrainerConfig), config.of(WeightsConfig).transport
+        trainer, weights = config.of(TrainerConfig), config.of(WeightsConfig)
         if trainer.keeps_best_evaluated and not self.num_tasks:
             yield (
                 f"trainer.best_metric {trainer.best_metric!r} needs evaluations, and "
                 "eval.num_tasks is 0"
             )
-        if self.scheduled and transport != "shm":
+        if self.scheduled and not weights.leaves_files:
             yield (
                 "eval.every and eval.every_minutes need weights.transport 'shm', which keeps the "
-                f"version to evaluate as a file; got {transport!r}. Evaluate "
+                f"version to evaluate as a file; got {weights.transport!r}. Evaluate "
                 "checkpoints instead: trainer.checkpoint_every, and arl eval --checkpoint"
             )
 

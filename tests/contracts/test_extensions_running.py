@@ -3,9 +3,8 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +20,7 @@ from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.rollout import LocalProducer, PlayerKind, check_single_agent, player_kind
 from agentgym_rl.run import ProducerKind, producer_kind
 from agentgym_rl.storage import EpisodeReader
+from tests.e2e import forked
 from tests.kit.extension import install
 
 LAB = '''
@@ -108,12 +108,7 @@ def arl(tmp_path):
     folder = install(tmp_path / "site", {"lab": LAB}, POINTS)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
-    def run(*words):
-        command = [sys.executable, "-m", "agentgym_rl", *words]
-        env = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
-
-    return run
+    return partial(forked.arl, env={**os.environ, "PYTHONPATH": path})
 
 
 @pytest.mark.slow
@@ -197,7 +192,7 @@ def test_a_kind_of_players_takes_the_environments_it_knows(registered):
 class OneAtATime(Turns):
     shared = True
 
-    async def to_ranks(self, *, wanted):
+    async def to_ranks(self):
         return False
 
 
@@ -212,7 +207,7 @@ def test_turns_on_devices_come_from_whoever_shares_them(registered):
 
     router = Router(interrupt="keep", wait_s=1.0)
     turns = turns_of(*sections)(router, servers=list, give_up=give_up)
-    assert not asyncio.run(turns.to_ranks(wanted=lambda: True))
+    assert not asyncio.run(turns.to_ranks())
     config = load_config(overrides={"cluster.colocated": True})
     with pytest.raises(ConfigError, match="colocated and mine"):
         turns_of(config.cluster, config.trainer, config.own_engine)
