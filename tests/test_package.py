@@ -345,7 +345,7 @@ MOST_LINES = {
     "arl_inspect": 1_900,
     "arl_objectives": 2_000,
     "arl_plan": 3_950,
-    "arl_scale": 3_850,
+    "arl_scale": 4_250,
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_700,
@@ -356,7 +356,7 @@ MOST_LINES = {
     "cli": 2_250,
     "cluster": 1_300,
     "config": 2_500,
-    "controller": 1_600,
+    "controller": 1_300,
     "core": 3_850,
     "engines": 3_700,
     "evaluate": 1_750,
@@ -369,7 +369,7 @@ MOST_LINES = {
     "run": 2_350,
     "runtime": 2_700,
     "storage": 2_800,
-    "trainer": 5_750,
+    "trainer": 5_800,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
@@ -404,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 200
+MOST_KEYS = 197
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

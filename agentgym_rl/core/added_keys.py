@@ -113,6 +113,16 @@ class PlayKeys(Section):
     what those of `super()` do, and what its own keys add."""
 
     @property
+    def admitted_groups(self) -> int:
+        """Return the number of concurrent groups at the start of a run."""
+        raise NotImplementedError
+
+    @property
+    def most_groups(self) -> int:
+        """Return the maximum number of concurrent groups."""
+        raise NotImplementedError
+
+    @property
     def other_engines(self) -> list[str]:
         """Return the models beside the policy that the run serves by engines of their own."""
         return []

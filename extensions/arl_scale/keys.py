@@ -1,17 +1,17 @@
-"""The keys of rollout workers, of clusters of several machines and of shared devices, which this
-extension adds to `rollout` and `cluster`."""
+"""The keys of rollout workers, of an adapted number of groups, of clusters of several machines and
+of shared devices, which this extension adds to `rollout` and `cluster`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from agentgym_rl.core import Anytime, PlaceKeys, PlayKeys, Section, SleepLevel
+from agentgym_rl.core import Anytime, OnResume, PlaceKeys, PlayKeys, Section, SleepLevel
 
 if TYPE_CHECKING:  # the configuration is made of these keys
-    from agentgym_rl.config import Config
+    from agentgym_rl.config import Config, RolloutConfig
 
 
 class WorkerKeys(PlayKeys):
@@ -38,6 +38,63 @@ class WorkerKeys(PlayKeys):
                 "leave the key out (several programs may open sessions at its one gateway)"
             )
         yield from super().refused_for_clients()
+
+
+class ConcurrencyKeys(PlayKeys):
+    """The number of concurrent groups, if it is adapted to engines and trainer."""
+
+    after = "max_concurrent"
+
+    concurrency: OnResume[Literal["fixed", "adaptive"]] = "fixed"
+    """The number of concurrent groups: `max_concurrent`, or adapted to engines and trainer."""
+    start_concurrent: OnResume[int | None] = Field(default=None, ge=1)
+    """The initial number of concurrent groups with `adaptive` (default 2·B, or the maximum)."""
+    min_concurrent: OnResume[int | None] = Field(default=None, ge=1)
+    """The minimum number of concurrent groups with `adaptive` (default 1)."""
+
+    @property
+    def adapts(self) -> bool:
+        """Return whether the number is adapted."""
+        return self.concurrency == "adaptive"
+
+    @property
+    def admitted_groups(self) -> int:
+        if not self.adapts:
+            return super().admitted_groups
+        batch = cast("RolloutConfig", self).groups_per_batch
+        usual = max(min(2 * batch, self.most_groups), self.min_concurrent or 1)
+        return self.start_concurrent or usual
+
+    @property
+    def most_groups(self) -> int:
+        if not self.adapts:
+            return super().most_groups
+        return min(cast("RolloutConfig", self).max_concurrent or self._bound, self._bound)
+
+    @property
+    def _bound(self) -> int:
+        """Return the number that the bound on staleness admits."""
+        rollout = cast("RolloutConfig", self)
+        return (rollout.target_staleness + 1) * rollout.groups_per_batch
+
+    @model_validator(mode="after")
+    def _check_concurrency(self) -> Self:
+        if not self.adapts:
+            for key in ("start_concurrent", "min_concurrent"):
+                if (value := getattr(self, key)) is not None:
+                    raise ValueError(
+                        f"{key} {value} is only for concurrency 'adaptive'; with 'fixed', "
+                        "max_concurrent groups are played at once"
+                    )
+            return self
+        least, first, most = self.min_concurrent or 1, self.admitted_groups, self.most_groups
+        if not least <= first <= most:
+            raise ValueError(
+                f"concurrency 'adaptive' begins with {first} groups at once (start_concurrent), "
+                f"and may have {least} (min_concurrent) to {most}, the smaller of "
+                f"max_concurrent and (lookahead + 1)·groups_per_batch = {self._bound}"
+            )
+        return self
 
 
 class NodeKeys(Section):

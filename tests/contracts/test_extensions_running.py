@@ -86,6 +86,9 @@ class Door(LivePart):
         (self.run.run_dir / "door").write_text(url)
         yield
 
+    async def adapt(self, services):
+        (self.run.run_dir / "adapts").write_text("")
+
 CLUSTER, CURRICULUM, MARKING = LabCluster(), Curriculum(), Marking()
 '''
 POINTS = {
@@ -124,6 +127,7 @@ def test_a_run_of_another_package(arl, tmp_path):
     assert all(each.metrics["marked"] == 1.0 for each in played)
     assert (folder / "prepared").read_text() == "lab"
     assert (folder / "copy").read_text().splitlines() == ["0 loss", "1 loss"]
+    assert (folder / "adapts").exists()
     assert (folder / "door").read_text().startswith("http://")
 
 

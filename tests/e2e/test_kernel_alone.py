@@ -153,6 +153,7 @@ def test_what_is_missing_is_refused_by_name(kernel, tmp_path):
 
 MISSING = {
     "rollout.seats.x": ("policy", "rollout.seats", "arl_selfplay"),
+    "rollout.concurrency": ("adaptive", "rollout.concurrency", "arl_scale"),
     "rollout.curriculum": ("task", "rollout.curriculum", "arl_objectives"),
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
