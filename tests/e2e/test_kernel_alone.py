@@ -156,12 +156,14 @@ def test_what_is_missing_is_refused_by_name(kernel, tmp_path):
 
 MISSING = {
     "rollout.seats.x": ("policy", "rollout.seats", "arl_selfplay"),
+    "rollout.concurrency": ("adaptive", "rollout.concurrency", "arl_scale"),
     "rollout.curriculum": ("task", "rollout.curriculum", "arl_objectives"),
     "algo.entropy_coef": (0.1, "algo.entropy_coef", "arl_objectives"),
     "algo.kl.coef": (0.1, "algo.kl", "arl_objectives"),
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
+    "cluster.allocation": ("scripted:d1+fsdp:d1", "cluster.allocation", "arl_scale"),
     "eval.price_prompt": (2.0, "eval.price_prompt", "arl_endpoints"),
     "logging.project": ("shop", "logging.project", "arl_trackers"),
     "verifier.timeout_s": (2.0, "verifier", "arl_verifier"),
