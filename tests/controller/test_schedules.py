@@ -318,7 +318,7 @@ PLANTED = [
 ]
 
 FOUND_SOON = {_too_old_meanwhile: 3, _a_member_is_lost: 2}
-"""The seeds of schedules that find a bug much sooner than those of the seed 1, which find it too."""
+"""The seeds of schedules that find a bug much sooner than those of the seed 1, which do so too."""
 
 
 @pytest.mark.slow
