@@ -85,7 +85,6 @@ class _Server:
             self.said.setdefault(reply["id"], {}).update(reply)
 
     def shared(self) -> ForkServer:
-        """The server itself, for a run in this process, which hears nothing of earlier forks."""
         while select([self._server.socket], [], [], 0)[0]:
             self.listen(0)
         return self._server
@@ -96,9 +95,15 @@ def _server() -> _Server:
     return _Server()
 
 
+def shared_fork_server() -> ForkServer:
+    """The fork server of the tests of this process, for a run in it, which hears nothing of earlier
+    forks."""
+    return _server().shared()
+
+
 @contextmanager
 def _shared(modules: Sequence[str], *, environment: Mapping[str, str]) -> Iterator[ForkServer]:
-    yield _server().shared()
+    yield shared_fork_server()
 
 
 class _SharedProcesses(LocalProcesses):
@@ -107,7 +112,7 @@ class _SharedProcesses(LocalProcesses):
     async def __aenter__(self) -> LocalProcesses:
         self._stack = AsyncExitStack()
         if self.forks is None:
-            self.forks = await self._stack.enter_async_context(Forks(_server().shared()))
+            self.forks = await self._stack.enter_async_context(Forks(shared_fork_server()))
         return await super().__aenter__()
 
     async def __aexit__(self, *error: Any) -> None:

@@ -116,7 +116,7 @@ def test_an_engine_that_dies_at_any_step_is_left_out(tmp_path, step):
 @pytest.mark.slow
 def test_an_engine_that_hangs_at_any_step_leaves_time_to_the_others(tmp_path):
     def published(step: str) -> Published:
-        folder = tmp_path / str(STEPS.index(step))
+        (folder := tmp_path / str(STEPS.index(step))).mkdir()
         with engine(hang=step, hang_s=10) as hanging, engine() as living:
             return publish(folder, hanging, living, timeout_s=8)
 
