@@ -109,7 +109,7 @@ def test_a_member_that_never_comes_costs_the_deadline():
 
 
 def test_a_silent_sender_costs_the_deadline():
-    with members(fingerprint(TENSORS), timeout_s=10) as (_, children):
+    with members(fingerprint(TENSORS), timeout_s=5) as (_, children):
         assert "Timed out" in line(children[0])
 
 

@@ -117,8 +117,8 @@ def test_an_engine_that_dies_at_any_step_is_left_out(tmp_path, step):
 def test_an_engine_that_hangs_at_any_step_leaves_time_to_the_others(tmp_path):
     def published(step: str) -> Published:
         (folder := tmp_path / str(STEPS.index(step))).mkdir()
-        with engine(hang=step, hang_s=10) as hanging, engine() as living:
-            return publish(folder, hanging, living, timeout_s=8)
+        with engine(hang=step, hang_s=6) as hanging, engine() as living:
+            return publish(folder, hanging, living, timeout_s=5)
 
     with ThreadPoolExecutor(len(STEPS)) as threads:  # the time passes for all at once
         for step, done in zip(STEPS, threads.map(published, STEPS), strict=True):
@@ -144,8 +144,8 @@ def test_an_engine_that_cannot_stage_says_why_and_is_never_paused(tmp_path):
 
 
 def test_staging_that_never_ends_costs_its_share_of_the_time(tmp_path):
-    with engine(staging_s=5) as server, engine() as other:
-        done = publish(tmp_path, server, other, timeout_s=4)
+    with engine(staging_s=3) as server, engine() as other:
+        done = publish(tmp_path, server, other, timeout_s=2)
     assert done.served == ("engine-1",)
     assert "staging: not done in time: ['staging']" in done.failed["engine-0"]
 
@@ -159,7 +159,7 @@ def test_staging_is_to_blame_where_the_last_look_at_it_gets_no_answer(tmp_path):
     over = threading.Event()
     with engine() as server, engine() as other:
         server._collective_rpc = look
-        done = publish(tmp_path, server, other, timeout_s=4)
+        done = publish(tmp_path, server, other, timeout_s=2)
         over.set()
     reason = done.failed["engine-0"]
     assert re.search(r"staging: not done in time: \['staging'\]; .*no answer in", reason)
