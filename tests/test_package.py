@@ -343,8 +343,9 @@ MOST_LINES = {
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
+    "arl_lora": 300,
     "arl_objectives": 2_700,
-    "arl_plan": 3_950,
+    "arl_plan": 3_900,
     "arl_scale": 3_500,
     "arl_selfplay": 800,
     "arl_serve": 850,
@@ -355,14 +356,14 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_700,
-    "controller": 1_600,
-    "core": 3_850,
+    "config": 2_600,
+    "controller": 1_650,
+    "core": 3_950,
     "engines": 3_750,
     "evaluate": 1_750,
     "fleet": 1_150,
     "gateway": 11_400,
-    "gym": 5_800,
+    "gym": 5_750,
     "models": 650,
     "report": 750,
     "rollout": 2_500,
@@ -404,7 +405,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 176
+MOST_KEYS = 170
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -54,7 +54,7 @@ from .engine import (
 )
 from .file import load, preset_names
 from .gateway import GatewayConfig
-from .model import LoraConfig, ModelConfig
+from .model import ModelConfig
 from .records import FORMAT, LaterVersion, check_format, head_of
 from .rollout import (
     AgentConfig,
@@ -86,7 +86,6 @@ __all__ = [
     "IntervalCorrection",
     "LaterVersion",
     "LoggingConfig",
-    "LoraConfig",
     "MaskCorrection",
     "ModelConfig",
     "NoCorrection",
@@ -147,7 +146,6 @@ class Config(ServiceKeys, Sections):
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
     trainer: InEval[TrainerConfig] = TrainerConfig()
-    lora: LoraConfig = LoraConfig()
     weights: Anytime[WeightsConfig] = WeightsConfig()
     eval: OnResume[EvalConfig] = EvalConfig()
     cluster: Anytime[ClusterConfig] = ClusterConfig()

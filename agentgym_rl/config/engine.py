@@ -14,7 +14,6 @@ from agentgym_rl.core import SECRET, Anytime, Fitted, OnResume, Section, Section
 from agentgym_rl.core.registered import Registered, WithKeys
 
 from .cluster import ClusterConfig
-from .model import LoraConfig
 from .rollout import EvalConfig
 from .trainer import TrainerConfig, WeightsConfig
 
@@ -30,21 +29,15 @@ class EngineConfig(Section):
     transports: ClassVar[Sequence[str]] = ("shm",)
     """The values of weights.transport that bring versions to it."""
     serves_adapters: ClassVar[bool] = False
-    """Whether it computes an adapter in addition to its base model (lora.serve "adapter")."""
+    """Whether it computes an adapter in addition to its base model (`AdapterKeys.is_served`)."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        way, lora = config.of(WeightsConfig).transport, config.of(LoraConfig)
+        way = config.of(WeightsConfig).transport
         if way not in self.transports:
             others = _types_with(lambda kind: way in kind.transports)
             yield (
                 f"weights.transport {way!r} needs engine.type {others}; the {self.type} engine "
                 f"takes {' or '.join(map(repr, self.transports))}"
-            )
-        if lora.serve == "adapter" and not self.serves_adapters:
-            others = _types_with(lambda kind: kind.serves_adapters)
-            yield (
-                f"lora.serve 'adapter' needs engine.type {others}; the {self.type} engine merges "
-                "each version into its weights: set lora.serve to merged"
             )
         if config.of(TrainerConfig).attention == "varlen" and not self._trains_in_bfloat16(config):
             yield (

@@ -16,11 +16,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from .errors import ConfigError
-from .extensions import entry_points_of, extension_names, is_ours, load_extension
+from .extensions import entry_points_of, extension_names, is_ours, load_extension, not_installed
 from .section import KEYS, Section, Sections
+
+if TYPE_CHECKING:
+    from .model_folder import Shapes
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +168,71 @@ class ServiceKeys(Section):
     def verifier_options(self) -> Mapping[str, Any]:
         """Return the options of the pool that verifiers run in (`gym/verifier.py`)."""
         return {}
+
+
+ADAPTERS = "adapters"
+"""The group of entry points of the classes of adapters."""
+
+
+class AdapterKeys(Section):
+    """A section of keys of an adapter: a run trains two small matrices for each of some layers in
+    place of all weights (trainer/adapter.py). A package's class derives from this one; its adapters
+    are registered in the group `agentgym_rl.adapters`, under the name of the section."""
+
+    place: ClassVar[str]
+    """The name of the section."""
+
+    @property
+    def adapter_rank(self) -> int:
+        """Return the rank of the matrices; 0: there is no adapter, all weights train."""
+        return 0
+
+    @property
+    def title(self) -> str:
+        """Return the keys that turn the adapter on, for errors."""
+        return self.place
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether engines compute the adapter in addition to their base, instead of merging
+        each version into their weights."""
+        return False
+
+    def served_layers(self, model_dir: Path) -> list[str]:
+        """Return the names of the layers with an adapter that engines compute.
+
+        Raises:
+            ConfigError: the model in the folder has none.
+        """
+        raise NotImplementedError
+
+    def matrix_shapes(self, shapes: Shapes, *, vocabulary: int) -> Shapes:
+        """Return the shapes of all matrices, by any names, for a model with tensors of these
+        shapes."""
+        raise NotImplementedError
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        first = adapter_of(config)
+        if not self.adapter_rank or first is None:
+            return
+        if first is not self:
+            yield f"{first.title} with {self.title}: a run trains one adapter; leave one out"
+        if self.place not in extension_names(ADAPTERS):
+            yield str(not_installed(ADAPTERS, self.title, "has its adapters"))
+        for other in config.of(ObjectiveKeys).other_models:
+            if other.moved_by:
+                yield (
+                    f"{other.moved_by} with {self.title}: the {other.role} has no adapter, so it "
+                    "cannot move to the policy; leave one of them out"
+                )
+
+
+def adapter_of(config: Sections, *, served: bool = False) -> AdapterKeys | None:
+    """Return the keys of the adapter that a run trains; None: all weights train, or (`served`) no
+    engine computes an adapter."""
+    found = (it for it in config.sections if isinstance(it, AdapterKeys) and it.adapter_rank)
+    keys = next(found, None)
+    return keys if keys is not None and (keys.is_served or not served) else None
 
 
 def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:

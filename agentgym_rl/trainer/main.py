@@ -26,7 +26,7 @@ from agentgym_rl.weights import StoredVersion
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
-from .export import adapter_files, export_model
+from .export import export_policy
 from .publication import VersionPublisher, VersionWriter, make_publisher, num_stored_versions
 from .server import Controller, Final, RankServer
 from .shard_tensors import ShardTokens
@@ -309,18 +309,8 @@ class _Rank:
     def _export(self, body: bytes) -> None:
         """Write the trained model (collective), once the last checkpoint is complete."""
         self.checkpoints.finish()
-        policy = self._policy
-        adapter = policy.adapter
-        trained = policy.trained_state() if adapter is not None else {}
-        state = policy.exported()
-        if self._world.rank == 0:
-            export_model(
-                self._files.run_dir / "export",
-                state,
-                model_dir=self._files.model_dir,
-                adapter=adapter_files(adapter, trained),
-                names=policy.names,
-            )
+        folder = self._files.run_dir / "export"
+        export_policy(folder, self._policy, model_dir=self._files.model_dir)
 
 
 class _Publish(msgspec.Struct):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import field_validator
 
 from agentgym_rl.config import (
-    LoraConfig,
     RolloutConfig,
     Sections,
     ServerEngineConfig,
     WeightsConfig,
 )
+from agentgym_rl.core import adapter_of
 from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
 from agentgym_rl.engines.kind import Checked, Query
 from agentgym_rl.weights import RemoteEngine
@@ -54,7 +54,7 @@ class SglangEngineConfig(ServerEngineConfig):
                 f"which has no pause that waits; {weights.transport!r} takes 'recompute', 'abort' "
                 "or 'keep'"
             )
-        if config.of(LoraConfig).serve != "adapter":
+        if adapter_of(config, served=True) is None:
             return
         if interrupt not in ADAPTER_INTERRUPTS:
             yield (

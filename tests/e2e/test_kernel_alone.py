@@ -166,6 +166,7 @@ MISSING = {
     "logging.project": ("shop", "logging.project", "arl_trackers"),
     "verifier.timeout_s": (2.0, "verifier", "arl_verifier"),
     "serve.max_sessions": (2, "serve", "arl_serve"),
+    "lora.rank": (8, "lora", "arl_lora"),
 }
 """Keys of extensions: a value, the name of what an entry point adds, and the extension."""
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from arl_lora.keys import LoraConfig
 from arl_objectives.clamp import ClampCorrection
 from arl_objectives.critic import Critic, ValueModel
 from arl_objectives.keys.teacher import TeacherConfig
@@ -32,7 +33,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from agentgym_rl.algo import all_terms
 from agentgym_rl.config import (
     AlgoConfig,
-    LoraConfig,
     TrainerConfig,
     load_config,
     preset_names,
@@ -76,7 +76,7 @@ def make_stepper(
     how: dict[str, Any] = {"master_dtype": torch.float64, "trainer": trainer}
     if bfloat16:
         how |= {"master_dtype": torch.float32, "compute_dtype": "bfloat16"}
-    policy = Policy.load(model_dir, world, lora=lora, **how)
+    policy = Policy.load(model_dir, world, adapter=lora, **how)
     terms = all_terms(algo)
     for term in terms:
         if isinstance(term, Reference) and lora is not None:
