@@ -30,7 +30,7 @@ from agentgym_rl.core import (
     one_of,
     with_added_keys,
 )
-from agentgym_rl.core.section import missing_member
+from agentgym_rl.core.extensions import missing_member
 
 from .algo_terms import (
     Correction,

@@ -121,10 +121,11 @@ def _found(group: str, name: str) -> Any:
         hint = (
             f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
         )
-        raise ConfigError(
+        why = missing_member(group, name, f"{name!r} is a member of {PREFIX}{group}") or (
             f"{group} has no {name!r}: no installed package adds it (the group of entry points "
-            f"{PREFIX}{group}); {hint}"
+            f"{PREFIX}{group})"
         )
+        raise ConfigError(f"{why}; {hint}")
     try:
         return found.load()
     except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything
@@ -148,6 +149,19 @@ def shadowed(group: str) -> list[tuple[EntryPoint, EntryPoint]]:
 def absent(group: str) -> list[EntryPoint]:
     """Return the first-party entry points of a group whose packages are not installed."""
     return _entry_points(group, tuple(sys.path))[2]
+
+
+def missing_member(group: str, name: str, said: str) -> str:
+    """Return why a registry lacks a member of ours, if its package was left out of the
+    installation, or ""; `said` names what is missing."""
+    point = next((it for it in absent(group) if it.name == name), None)
+    if point is None:
+        return ""
+    package = point.module.partition(".")[0]
+    return (
+        f"{said} of the extension {package}, which is not installed: install agentgym-rl with its "
+        f"extensions (the folder extensions/{package})"
+    )
 
 
 def is_function_path(path: str) -> bool:
