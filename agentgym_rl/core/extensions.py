@@ -152,15 +152,15 @@ def absent(group: str) -> list[EntryPoint]:
 
 
 def missing_member(group: str, name: str, said: str) -> str:
-    """Return why a registry lacks a member of ours, if its package was left out of the
-    installation, or ""; `said` names what is missing."""
+    """Return why a registry lacks a member of ours, if its package was left out; `said` names what
+    is missing."""
     point = next((it for it in absent(group) if it.name == name), None)
     if point is None:
         return ""
     package = point.module.partition(".")[0]
     return (
         f"{said} of the extension {package}, which is not installed: install agentgym-rl with its "
-        f"extensions (the folder extensions/{package})"
+        f"extensions (the folder extensions/{package}), or leave it out"
     )
 
 

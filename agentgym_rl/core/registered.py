@@ -48,7 +48,7 @@ class OneOf:
 
     def _known(self, value: Any) -> Any:
         if value != self.usual and value not in (names := self.names()):
-            if why := missing_member(self.group, str(value), f"{value!r} is"):
+            if why := missing_member(self.group, str(value), f"{value!r} is a type"):
                 raise ValueError(why)
             *others, last = map(repr, names)
             expected = f"{', '.join(others)} or {last}" if others else last
@@ -106,14 +106,17 @@ class Registered(Kinds, Generic[M]):
 
     def _typed(self, value: Any) -> Any:
         """Return the section of a table; a table without a type is for the usual member."""
-        if not is_mapping(value):
+        if isinstance(value, BaseModel):
             return value
+        if not is_mapping(value):
+            raise PydanticKnownError("model_attributes_type")
         values = {"type": self.usual, **value}
         name = values["type"]
         if not isinstance(name, str) or name not in extension_names(self.group):
-            if why := missing_member(self.group, str(name), f"type {name!r} is"):
+            if why := missing_member(self.group, str(name), f"{name!r} is a type"):
                 raise ValueError(why)
-            known = ", ".join(map(repr, self.members))
+            members = self.members
+            known = ", ".join(map(repr, sorted(members, key=lambda it: (members[it].order, it))))
             raise PydanticKnownError(
                 "union_tag_invalid",
                 {"discriminator": "'type'", "tag": str(name), "expected_tags": known},

@@ -238,8 +238,7 @@ def named_or_function(name: str, known: Sequence[str]) -> str:
 
 def missing_key(name: str) -> str:
     """Return why a dotted key is not there, if its package was left out of the installation."""
-    why = missing_member(KEYS, name, f"{name} is a key")
-    return f"{why}, or leave it out" if why else ""
+    return missing_member(KEYS, name, f"{name} is a key")
 
 
 class NoKeys(Section):
