@@ -44,7 +44,7 @@ class ClusterKind(Protocol):
 class ClusterConfig(PlaceKeys):
     """The places of the processes."""
 
-    type: Annotated[str, OneOf(lambda: _types(), usual="local")] = "local"
+    type: Annotated[str, OneOf(lambda: _types(), usual="local", group=PROCESSES)] = "local"
     """The type. `local`: on this machine, as children of `arl train`. `ray`: engines and trainer
     ranks on the nodes of a Ray cluster. `slurm`: a job that starts Ray on its nodes and runs the
     same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
