@@ -52,6 +52,10 @@ def test_short_beginnings_are_not_shared():
     short[1][LEAST_SHARED - 1] = 31  # not by chance like the other one's
     assert chained([*long, *short]).shared == [0, LEAST_SHARED, 0, 0]
     assert chained([]).order == []
+    few = [np.array(row) for row in ([4], [1, 2], [1, 3], [1], [1])]
+    for least in (0, 1):
+        assert chained(few, least=least) == ([0, 2, 1, 3, 4], [0, 0, 1, 1, 1])
+    assert chained(few, least=2).shared == [0] * 5
 
 
 def test_rows_that_share_nothing_are_packed_as_ever():
