@@ -135,7 +135,10 @@ def test_the_sets_of_allowed_tokens_count_for_the_rows_that_have_them():
     barred = packed.allowed.barred(slice(0, 4), 10)
     assert barred[:2].sum() == 0
     assert [torch.nonzero(~one).flatten().tolist() for one in barred[2:]] == [[1, 9], [2]]
-    assert packed.allowed.barred(slice(2, 4), 3).tolist() == [[True, False, True], [True, True, False]]
+    assert packed.allowed.barred(slice(2, 4), 3).tolist() == [
+        [True, False, True],
+        [True, True, False],
+    ]
     assert pack_rows([row([0, 1], [0, 1])]).allowed is None
 
 

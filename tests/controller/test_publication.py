@@ -78,7 +78,7 @@ def test_it_tries_again_in_the_time_that_is_left(monkeypatch, caplog):
 
 def test_it_gives_up_when_its_time_is_over(monkeypatch):
     scene = Scene(monkeypatch, FAILED, FAILED, SERVED)
-    with pytest.raises(WeightsError, match="version 7: e is gone; f is full$"):
+    with pytest.raises(WeightsError, match=r"version 7: e is gone; f is full$"):
         scene.publish(wait_s=0.0, timeout_s=8.0)
     assert len(scene.given) == 2
     assert len(scene.ended) == 2
@@ -96,16 +96,17 @@ def test_the_waits_for_engines_are_counted_together(monkeypatch):
         return FAILED
 
     scene.give = give
-    with pytest.raises(WeightsError, match="no engine was there .* within 1 s"):
+    with pytest.raises(WeightsError, match=r"no engine was there .* within 1 s"):
         scene.publish(wait_s=2.0, timeout_s=1000.0)
 
 
 def test_failed_engines_are_ended_even_if_the_publication_is_cancelled(monkeypatch):
     scene = Scene(monkeypatch, FAILED)
-    go_on = asyncio.Event()
+    ending, go_on = asyncio.Event(), asyncio.Event()
     end = scene.end_publication
 
     async def slow(version, **results) -> None:
+        ending.set()
         await go_on.wait()
         await end(version, **results)
 
@@ -114,8 +115,7 @@ def test_failed_engines_are_ended_even_if_the_publication_is_cancelled(monkeypat
     async def play() -> None:
         its = {"wait_s": 0.0, "timeout_s": 9.0}
         task = asyncio.create_task(publication.publish(scene, 7, scene.give, **its))
-        while not scene.given:
-            await asyncio.sleep(0)
+        await ending.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -75,7 +75,9 @@ def test_names_of_other_modules_and_of_extensions_are_listed_too(tmp_path, monke
     assert dir(lazy_near) == lazy_near.__all__ == ["anvil", "dud", "nail"]
     assert "lazy_far" not in sys.modules
     assert (lazy_near.nail, lazy_near.anvil) == (5, 5)
-    with pytest.raises(AttributeError, match=r"'lazy_near' has no attribute 'dud': .*lazy_far.gone"):
+    with pytest.raises(
+        AttributeError, match=r"'lazy_near' has no attribute 'dud': .*lazy_far.gone"
+    ):
         _ = lazy_near.dud
     for name in ("lazy_near", "lazy_far", "lazy_far.inner"):
         sys.modules.pop(name, None)

@@ -54,7 +54,7 @@ def test_an_interrupt_needs_the_version_of_each_token():
     for interrupt in ("keep", "abort"):
         TOOL.check_interrupt(interrupt, has_spans=True, where="u")
     TOOL.check_interrupt("abort", has_spans=False, where="u")
-    with pytest.raises(ConfigError, match="Tool at u .*interrupt 'abort' or 'wait', got 'keep'"):
+    with pytest.raises(ConfigError, match=r"Tool at u .*interrupt 'abort' or 'wait', got 'keep'"):
         TOOL.check_interrupt("keep", has_spans=False, where="u")
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_interpreter_is_named_with_the_reason(tmp_path, body, said):
 
 
 def test_only_the_last_line_of_an_interpreter_counts(tmp_path):
-    python = program(tmp_path / "python", "echo loading; echo '[{\"a\": \"1\"}, []]'")
+    python = program(tmp_path / "python", 'echo loading; echo \'[{"a": "1"}, []]\'')
     assert ask_packages(python, "a") == ({"a": "1"}, [])
 
 
