@@ -116,7 +116,7 @@ async def graded(config: Config, tasks: Sequence[Task], texts: Sequence[str]) ->
     """Return the reward of each text as the reply to its task."""
     spec = env_spec(config.env, config.rollout)
     rewards: list[float] = []
-    async with services(spec, config.sandbox, config.verifier) as given:
+    async with services(spec, config.sandbox, config.verifier_options) as given:
         env = spec.make()
         try:
             for task, text in zip(tasks, texts, strict=True):

@@ -341,7 +341,7 @@ MOST_LINES = {
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
-    "arl_endpoints": 1_400,
+    "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
     "arl_objectives": 2_000,
     "arl_plan": 3_950,
@@ -349,14 +349,15 @@ MOST_LINES = {
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_700,
+    "arl_trackers": 250,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_850,
+    "config": 2_800,
     "controller": 1_600,
-    "core": 3_800,
+    "core": 3_850,
     "engines": 3_700,
     "evaluate": 1_750,
     "fleet": 1_150,
@@ -365,9 +366,9 @@ MOST_LINES = {
     "models": 650,
     "report": 750,
     "rollout": 2_500,
-    "run": 2_300,
+    "run": 2_350,
     "runtime": 2_700,
-    "storage": 3_000,
+    "storage": 2_800,
     "trainer": 5_750,
     "weights": 2_650,
 }
@@ -403,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 211
+MOST_KEYS = 203
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

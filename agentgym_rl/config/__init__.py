@@ -23,6 +23,7 @@ from agentgym_rl.core import (
     OnResume,
     Section,
     Sections,
+    ServiceKeys,
     section_types,
     type_of,
     with_added_keys,
@@ -63,7 +64,6 @@ from .rollout import (
     EvalConfig,
     RolloutConfig,
     SandboxConfig,
-    VerifierConfig,
 )
 from .trainer import TrainerConfig, WeightsConfig
 
@@ -104,7 +104,6 @@ __all__ = [
     "ServerEngineConfig",
     "StdConfig",
     "TrainerConfig",
-    "VerifierConfig",
     "WeightsConfig",
     "WhitenConfig",
     "check_format",
@@ -122,7 +121,7 @@ __all__ = [
 
 
 @with_added_keys()
-class Config(Sections):
+class Config(ServiceKeys, Sections):
     """The configuration of a run, with all of its keys (docs/configuration.md).
 
     >>> from agentgym_rl import Config
@@ -142,7 +141,6 @@ class Config(Sections):
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
     sandbox: Anytime[SandboxConfig] = SandboxConfig()
-    verifier: Anytime[VerifierConfig] = VerifierConfig()
     model: ModelConfig = ModelConfig()
     engine: Annotated[SerializeAsAny[EngineConfig], ENGINES] = Field(
         default_factory=ENGINES.default

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal, Protocol
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from agentgym_rl.core import (
     OneOf,
@@ -13,7 +13,6 @@ from agentgym_rl.core import (
     Sections,
     extension_names,
     load_extension,
-    named_or_function,
     with_added_keys,
 )
 
@@ -75,6 +74,7 @@ def _types() -> list[str]:
     return sorted({"local", *extension_names(PROCESSES)})
 
 
+@with_added_keys("logging")
 class LoggingConfig(Section):
     """The output for the user."""
 
@@ -87,13 +87,3 @@ class LoggingConfig(Section):
     tokens: bool = True
     """The switch to keep proximal log-probs and advantages of trained tokens, for `arl inspect`:
     8 bytes each."""
-    trackers: tuple[Literal["tensorboard", "wandb", "trackio"] | str, ...] = ()
-    """The experiment trackers that also get the metrics; each is an extra of the package. Other
-    packages register more, and `module:function` names one (storage/trackers.py)."""
-    project: str = Field(default="agentgym-rl", min_length=1)
-    """The project of the trackers that have projects; the run is named after its folder."""
-
-    @field_validator("trackers")
-    @classmethod
-    def _known_trackers(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(named_or_function(name, extension_names("trackers")) for name in trackers)

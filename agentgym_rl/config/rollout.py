@@ -1,5 +1,5 @@
-"""The sections of the play of episodes: environment, agent, sandbox, verifier, `rollout`, and
-`eval`, held-out evaluation."""
+"""The sections of the play of episodes: environment, agent, sandbox, `rollout`, and `eval`, the
+held-out evaluation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from agentgym_rl.core import (
     Anytime,
+    EvalKeys,
     Fitted,
     InEval,
     OnResume,
@@ -62,18 +63,6 @@ class SandboxConfig(Section):
     """The registered id (local, docker, e2b), or module:Class."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The keyword arguments of the backend (`--sandbox.options.slots=16`)."""
-
-
-class VerifierConfig(Section):
-    """The processes for verifiers that may hang, crash, or run the judged code; started if the
-    environment uses them."""
-
-    num_workers: int = Field(default=2, ge=1, le=128)
-    """The number of processes, each of which answers one call at a time."""
-    timeout_s: float = Field(default=5.0, gt=0)
-    """The time limit of a call, from the moment a free process takes it; a call is tried twice."""
-    memory_mb: int = Field(default=2048, ge=64)
-    """The memory (address space) that a process may take."""
 
 
 @with_added_keys("rollout")
@@ -205,7 +194,8 @@ class RolloutConfig(PlayKeys):
             )
 
 
-class EvalConfig(Section):
+@with_added_keys("eval")
+class EvalConfig(EvalKeys):
     """The held-out evaluation of `arl eval` and of a run: before the first batch and after the last
     on the run's own engines, and on schedule on an additional one."""
 
@@ -229,25 +219,18 @@ class EvalConfig(Section):
     """The k of pass@k, each at most n (`--eval.pass_at=1,8`); empty: the powers of two up to n."""
     success_reward: InEval[float] = 1.0
     """The lowest reward of a success, for pass@k."""
-    price_prompt: InEval[float | None] = Field(default=None, ge=0)
-    """The USD per million prompt tokens; a cost needs `price_completion` too."""
-    price_completion: InEval[float | None] = Field(default=None, ge=0)
-    """The USD per million tokens of replies."""
-    price_cached: InEval[float | None] = Field(default=None, ge=0)
-    """The USD per million prompt tokens from a cache, if the endpoint counts them (default:
-    `price_prompt`)."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        trainer, transport = config.of(TrainerConfig), config.of(WeightsConfig).transport
+        trainer, weights = config.of(TrainerConfig), config.of(WeightsConfig)
         if trainer.keeps_best_evaluated and not self.num_tasks:
             yield (
                 f"trainer.best_metric {trainer.best_metric!r} needs evaluations, and "
                 "eval.num_tasks is 0"
             )
-        if self.scheduled and transport != "shm":
+        if self.scheduled and not weights.leaves_files:
             yield (
                 "eval.every and eval.every_minutes need weights.transport 'shm', which keeps the "
-                f"version to evaluate as a file; got {transport!r}. Evaluate "
+                f"version to evaluate as a file; got {weights.transport!r}. Evaluate "
                 "checkpoints instead: trainer.checkpoint_every, and arl eval --checkpoint"
             )
 
@@ -285,8 +268,4 @@ class EvalConfig(Section):
             )
         if len(set(self.pass_at)) < len(self.pass_at):
             raise ValueError(f"pass_at names a k twice: {list(self.pass_at)}")
-        if (self.price_prompt is None) != (self.price_completion is None):
-            raise ValueError("give price_prompt and price_completion together, or neither")
-        if self.price_cached is not None and self.price_prompt is None:
-            raise ValueError("price_cached needs price_prompt and price_completion")
         return self

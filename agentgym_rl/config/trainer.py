@@ -188,6 +188,11 @@ class WeightsConfig(Section):
     """The longest time for every engine to load a new version."""
 
     @property
+    def leaves_files(self) -> bool:
+        """Return whether versions are files, which can be read later, too."""
+        return self.transport == "shm"
+
+    @property
     def num_published(self) -> int:
         """Return the number of versions kept where engines read them; a run that keeps all of them
         has the others in its own folder."""

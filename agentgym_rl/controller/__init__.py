@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .ranks import Ranks as Ranks
     from .ranks import RanksFailed as RanksFailed
     from .ranks import answer as answer
+    from .ranks import refusal as refusal
     from .schedule import Plan as Plan
     from .teaching import TeachingWatch as TeachingWatch
 else:

@@ -14,11 +14,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 import msgspec
 
-from agentgym_rl.core import BatchShard, Intervals, Published, StepReport, TrainerError
+from agentgym_rl.core import ArlError, BatchShard, Intervals, Published, StepReport, TrainerError
 from agentgym_rl.runtime import HttpClient, together
 
 MOVED, STILL = b"\xc3", b"\xc2"
@@ -32,7 +33,12 @@ _REACH_S, _REACH_TIMES = 10.0, 2
 """The time limit of the first request to a rank, which does nothing, and how often it is tried:
 this process may have been suspended meanwhile."""
 
+BESIDE = frozenset({"complete"})
+"""The commands that a rank does beside others: while one lasts, the rank may have nothing to do."""
+
 Metrics = Mapping[str, float | None]
+T = TypeVar("T")
+_Intervals = list[tuple[str, float, float]]
 
 
 class RanksFailed(TrainerError):
@@ -186,49 +192,49 @@ class HttpRanks(Ranks):
 
     # ------------------------------------------------------------------ commands
     async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
-        found = await self._each("train", [shard.pack() for shard in shards])
+        found = await self._each("train", [shard.pack() for shard in shards], of=bytes)
         try:
             return StepReport.unpack(found[0])
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise RanksFailed(f"batch {step}: {error}") from error
 
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
     ) -> Published:
         what = {"version": version, "engines": dict(engines), "timeout_s": timeout_s}
-        found = await self._call(0, "publish", msgspec.msgpack.encode(what))
-        return msgspec.convert(found, Published)
+        return await self._call(0, "publish", msgspec.msgpack.encode(what), of=Published)
 
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
         body = msgspec.msgpack.encode({"step": step})
-        found = await self._each("checkpoint", [body] * self.num_ranks)
-        return {
-            f"trainer-{rank}": [tuple(item) for item in intervals]
-            for rank, intervals in enumerate(found)
-        }
+        found = await self._each("checkpoint", [body] * self.num_ranks, of=_Intervals)
+        return {f"trainer-{rank}": intervals for rank, intervals in enumerate(found)}
 
     async def complete(self, metrics: Metrics) -> Path | None:
-        folder = await self._call(0, "complete", msgspec.msgpack.encode({"metrics": metrics}))
+        body = msgspec.msgpack.encode({"metrics": metrics})
+        folder = await self._call(0, "complete", body, of=str)
         return Path(folder) if folder else None
 
     async def export(self) -> None:
-        await self._each("export", [b""] * self.num_ranks)
+        await self._each("export", [b""] * self.num_ranks, of=NoneType)
 
     async def stop(self) -> None:
-        await self._each("stop", [b""] * self.num_ranks)
+        await self._each("stop", [b""] * self.num_ranks, of=NoneType)
 
-    async def _each(self, name: str, bodies: Sequence[bytes]) -> list[Any]:
+    async def _each(self, name: str, bodies: Sequence[bytes], *, of: type[T]) -> list[T]:
         """Send a command to all ranks, each with its body; return the results in rank order."""
         async with together() as tasks:
             calls = [
-                tasks.create_task(self._call(rank, name, body), name=f"trainer-{rank}: {name}")
+                tasks.create_task(
+                    self._call(rank, name, body, of=of), name=f"trainer-{rank}: {name}"
+                )
                 for rank, body in enumerate(bodies)
             ]
         return [call.result() for call in calls]
 
-    async def _call(self, rank: int, name: str, body: bytes) -> Any:
+    async def _call(self, rank: int, name: str, body: bytes, *, of: type[T]) -> T:
+        """Send a command to a rank; return its result, of type `of`."""
         what, self.progress_s = f"trainer-{rank}: {name}", time.monotonic()
-        self._in_flight += 1
+        self._in_flight += name not in BESIDE
         try:
             status, reply = await self._http.call(
                 *(self._urls[rank], "POST", f"/{name}"),
@@ -241,16 +247,16 @@ class HttpRanks(Ranks):
         except OSError as error:
             raise RanksFailed(f"{what}: {type(error).__name__}: {error}") from error
         finally:
-            self._in_flight -= 1
+            self._in_flight -= name not in BESIDE
         if status != 200:
             raise RanksFailed(f"{what}: HTTP {status}: {reply[:500].decode(errors='replace')}")
         try:
             answer = msgspec.msgpack.decode(reply.lstrip(MOVED + STILL), type=_Answer)
+            if answer.error is None:
+                return msgspec.convert(answer.result, of)
         except ValueError as error:
             raise RanksFailed(f"{what}: no answer: {error}") from error
-        if answer.error:
-            raise (TrainerError if answer.is_final else RanksFailed)(answer.error)
-        return answer.result
+        raise (TrainerError if answer.is_final else RanksFailed)(answer.error)
 
     def _note_progress(self, piece: bytes) -> None:
         if piece.strip(STILL):
@@ -262,10 +268,17 @@ class _Answer(msgspec.Struct):
     ranks, too."""
 
     result: Any = None
-    error: str = ""
+    error: str | None = None
     is_final: bool = False
 
 
-def answer(result: object = None, *, error: str = "", is_final: bool = False) -> bytes:
-    """Return the bytes of a rank's answer to a command."""
-    return msgspec.msgpack.encode(_Answer(result, error, is_final))
+def answer(result: object = None) -> bytes:
+    """Return the bytes of a rank's answer to a command: its result."""
+    return msgspec.msgpack.encode(_Answer(result))
+
+
+def refusal(error: BaseException, *, is_final: bool = False) -> bytes:
+    """Return the bytes of a rank's answer to a command that has failed. An error without a text,
+    such as the end of a time limit, has at least the name of its class."""
+    text = str(error) if isinstance(error, ArlError | OSError) else ""
+    return msgspec.msgpack.encode(_Answer(None, text or repr(error), is_final))

@@ -27,11 +27,14 @@ class Schedule:
         """Return whether the schedule is due with `done` batches trained; if so, restart the
         minutes."""
         now = self._clock()
-        by_steps = self._every > 0 and done % self._every == 0
         by_time = self._every_s > 0 and now - self._last_s >= self._every_s
-        if by_steps or by_time:
+        if is_due := by_time or self.counts(done):
             self._last_s = now
-        return by_steps or by_time
+        return is_due
+
+    def counts(self, done: int) -> bool:
+        """Return whether the schedule is due with `done` batches trained, whatever the time."""
+        return self._every > 0 and done % self._every == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,21 @@ class Plan:
         self._evaluations = Schedule(evaluation.every, evaluation.every_minutes, clock=clock)
         self.steps = steps
         self._saves_evaluated = trainer.keeps_best_evaluated
+        self._newest = (0, Due(checkpoint=False, evaluation=False))
+        """The actions after the newest batch, by the number of batches."""
 
-    def after(self, done: int, *, owed: bool = False) -> Due:
-        """Return the actions due with `done` batches trained. Call it once for each, in order.
+    def after(self, done: int, *, owed: bool = False, again: bool = False) -> Due:
+        """Return the actions due with `done` batches trained, the same at each call. Call it for
+        new batches in order.
 
-        `owed`: an evaluation of that version is still missing because of a crash.
+        `owed`: an evaluation of that version is still missing because of a crash. `again`: the last
+        of these batches was recorded, and trains again, without what was done by time.
         """
-        saved, evaluated = self._checkpoints.due(done), self._evaluations.due(done) or owed
-        if done >= self.steps:
-            return Due(checkpoint=True, evaluation=False)
-        return Due(checkpoint=saved or (evaluated and self._saves_evaluated), evaluation=evaluated)
+        is_last = done >= self.steps
+        if again:
+            return Due(checkpoint=is_last or self._checkpoints.counts(done), evaluation=False)
+        if done != self._newest[0]:
+            saved, evaluated = self._checkpoints.due(done), self._evaluations.due(done) or owed
+            saved = is_last or saved or (evaluated and self._saves_evaluated)
+            self._newest = done, Due(checkpoint=saved, evaluation=evaluated and not is_last)
+        return self._newest[1]

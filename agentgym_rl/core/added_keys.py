@@ -131,6 +131,26 @@ class PlayKeys(Section):
         return iter(())
 
 
+class EvalKeys(Section):
+    """Keys of the section `eval`. A package's class derives from this one; its methods return what
+    those of `super()` do, and what its own keys add."""
+
+    def cost_usd(self, *, prompt: int, cached: int, completion: int) -> float | None:
+        """Return the cost of numbers of tokens; None: no prices are configured. `cached` are those
+        of the `prompt` tokens that came from a cache."""
+        return None
+
+
+class ServiceKeys(Section):
+    """Keys of the configuration itself. A package's class derives from this one; its methods return
+    what those of `super()` do, and what its own keys add."""
+
+    @property
+    def verifier_options(self) -> Mapping[str, Any]:
+        """Return the options of the pool that verifiers run in (`gym/verifier.py`)."""
+        return {}
+
+
 def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:
     """Return a decorator that adds to a section the keys that packages register for it; `place` is
     its dotted name, "" for the configuration itself."""

@@ -162,17 +162,14 @@ def _pass_at(rewards: Mapping[str, Sequence[float]], config: EvalConfig) -> dict
 def _cost(finished: Sequence[Trajectory], config: EvalConfig) -> float | None:
     """Return the cost by the configured prices, or else as reported per episode; None if it is
     not known completely."""
-    if config.price_prompt is None or config.price_completion is None:
-        return _sum_if_complete(finished, "cost_usd")
-    if _total(finished, "uncounted_turns"):
-        return None
-    cached = _count_if_complete(finished, "cached_tokens") or 0
-    price_cached = config.price_prompt if config.price_cached is None else config.price_cached
-    full = _total(finished, "prompt_tokens") - cached
-    replies = _total(finished, "sampled_tokens")
-    return 1e-6 * (
-        config.price_prompt * full + price_cached * cached + config.price_completion * replies
+    configured = config.cost_usd(
+        prompt=_total(finished, "prompt_tokens"),
+        cached=_count_if_complete(finished, "cached_tokens") or 0,
+        completion=_total(finished, "sampled_tokens"),
     )
+    if configured is None:
+        return _sum_if_complete(finished, "cost_usd")
+    return None if _total(finished, "uncounted_turns") else configured
 
 
 def _sum_if_complete(finished: Sequence[Trajectory], metric: str) -> float | None:

@@ -298,7 +298,7 @@ class Fleet(Supervisor[Server], Publications):
             return True
         path = self._weights_file
         if path is None:
-            if self._weights_dir is None or self.setup.weights.transport != "shm":
+            if self._weights_dir is None or not self.setup.weights.leaves_files:
                 return False
             path = self._weights_dir / version_name(self.version, incarnation=self.incarnation)
         if not path.exists():

@@ -51,9 +51,8 @@ class Turns:
     async def ranks_started(self) -> None:
         """Return the devices to the engines: all ranks have loaded their model."""
 
-    async def to_ranks(self, *, wanted: Callable[[], bool]) -> bool:
-        """Return whether a batch may be handed to the ranks. False: call again, or the batch is not
-        `wanted` any more."""
+    async def to_ranks(self) -> bool:
+        """Return whether a batch may be handed to the ranks. False: call again."""
         return True
 
     # ------------------------------------------------------------------ the engines' turn

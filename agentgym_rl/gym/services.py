@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from .step_clock import OffTheClock
 from .verifier import Called, VerifierPool, make_pool
 
 if TYPE_CHECKING:  # a verifier's handle needs no configuration
-    from agentgym_rl.config import SandboxConfig, VerifierConfig
+    from agentgym_rl.config import SandboxConfig
 
 
 class Verifier:
@@ -91,9 +91,9 @@ NO_SERVICES = Services()
 
 @contextlib.asynccontextmanager
 async def running_services(
-    env: Env, sandbox: SandboxConfig, verifier: VerifierConfig
+    env: Env, sandbox: SandboxConfig, verifier: Mapping[str, Any]
 ) -> AsyncGenerator[Services]:
-    """Start the services that `env` needs, and yield them.
+    """Start the services that `env` needs, and yield them. `verifier`: the options of the pool.
 
     Raises:
         ConfigError: there is no such sandbox backend.
@@ -105,8 +105,6 @@ async def running_services(
             backend = make_sandbox(sandbox.id, **sandbox.options)
             await stack.enter_async_context(backend)
         if env.uses_verifier:
-            pool = make_pool(
-                verifier.num_workers, timeout_s=verifier.timeout_s, memory_mb=verifier.memory_mb
-            )
+            pool = make_pool(**verifier)
             await stack.enter_async_context(pool)
         yield Services(backend, pool)

@@ -140,9 +140,9 @@ class VerifierPool(ABC):
         """Return the counters so far."""
 
 
-def make_pool(num_workers: int, **options: Any) -> VerifierPool:
+def make_pool(num_workers: int = 2, **options: Any) -> VerifierPool:
     """Make a pool of the installed class, not started; another package's class takes precedence
-    over the first-party one.
+    over the first-party one. `options` are those of the class.
 
     Raises:
         ConfigError: no installed package has a pool, or several other packages do.

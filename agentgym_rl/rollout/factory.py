@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentgym_rl.config import (
     AgentConfig,
@@ -18,7 +18,6 @@ from agentgym_rl.config import (
     GatewayConfig,
     RolloutConfig,
     SandboxConfig,
-    VerifierConfig,
 )
 from agentgym_rl.core import ConfigError, EngineInfo, Message, ToolSpec
 from agentgym_rl.engines import Router
@@ -76,7 +75,7 @@ async def specimen(spec: EnvSpec) -> Env:
 
 @contextlib.asynccontextmanager
 async def services(
-    spec: EnvSpec, sandbox: SandboxConfig, verifier: VerifierConfig
+    spec: EnvSpec, sandbox: SandboxConfig, verifier: Mapping[str, Any]
 ) -> AsyncGenerator[Services]:
     """Run the services of an environment while the context is open."""
     env = await specimen(spec)
@@ -125,7 +124,7 @@ async def serving_policy(
     model_dir = model_folder(config.model, config.env.id)
     max_model_len = config.own_engine.max_model_len
     spec = env_spec(config.env, config.rollout)
-    running = services(spec, config.sandbox, config.verifier)
+    running = services(spec, config.sandbox, config.verifier_options)
     patience = {"patience_s": ASLEEP_S} if config.cluster.colocated else {}
     async with (
         policy_gateway(fleet, model_dir, config.gateway, max_model_len=max_model_len) as gateway,

@@ -19,20 +19,19 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.config import WeightsConfig
 from agentgym_rl.controller import LOOK_EVERY_S, Controller, Ranks, RanksFailed, publish, shards_of
-from agentgym_rl.controller.schedule import Due
 from agentgym_rl.core import Published, StepReport, TrainerError, WeightsError
 from agentgym_rl.runtime import together
 from agentgym_rl.storage.metrics import finite
 from agentgym_rl.storage.recovery import batches
 
-from .record import Batch, Record, with_intervals
+from .record import Batch, Checkpoints, Record, with_intervals
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +54,12 @@ class Loop:
         self._run, self._ranks = controller, ranks
         self._weights, self._restart_s = weights, restart_s
         self._record = Record(controller)
-        self._due: dict[int, Due] = {}
-        """The actions after each batch that ranks have: the schedules count a batch once."""
+        self._checkpoints = Checkpoints(controller, ranks)
         self._turn = asyncio.Lock()
         """The lock held while a batch is leased or recorded, which an interruption waits for."""
         self._life: asyncio.Task[None] | None = None
         self._others = asyncio.Event()
         """The event that other ranks are ready for a new life."""
-        self._saving: asyncio.Task[RanksFailed | None] | None = None
-        """The completion of the last checkpoint."""
 
     async def run(self) -> None:
         """Train every batch, with the ranks of one life after another, until cancelled."""
@@ -84,13 +80,10 @@ class Loop:
                     batch = await self._batch(step)  # leased in the log
                     report = await self._train(batch)
                     report = await self._publish(report)  # while the engines sample
-                    report = await self._save(batch, report)
+                    report = await self._checkpoints.begin(batch, report)
                     async with self._turn:
                         metrics = await self._record.write(batch, report)  # never trained again
-                        self._due.pop(step)
-                    if batch.due.checkpoint:
-                        completing = self._complete(step + 1, metrics)
-                        self._saving = beside.create_task(completing, name=f"save {step + 1}")
+                    self._checkpoints.complete(batch, metrics, beside)
                 await self._finish()
         except (RanksFailed, WeightsError) as error:
             self._ranks.lost(error)
@@ -120,12 +113,13 @@ class Loop:
         members = [member for group in groups for member in group.members]
         overlap = run.overlap.add_episodes(members) if step and is_new else math.nan
         await self._take_devices(step)
-        self._due[step] = self._due.get(step) or self._due_after(step)
+        owed = run.evaluations is not None and run.evaluations.owed(step + 1)
+        due = run.plan.after(step + 1, owed=owed, again=step < run.version)
         shards = shards_of(groups, step=step, algo=run.algo, trainer=run.trainer)
-        return Batch(step, groups, shards, overlap, self._due[step])
+        return Batch(step, groups, shards, overlap, due)
 
     async def _until_complete(self, step: int) -> None:
-        """Wait for batch `step`; meanwhile, publish the version again to engines that need it.
+        """Wait for batch `step`.
 
         Raises:
             TrainerError: it is not complete, and no engine sampled anything, for too long.
@@ -135,15 +129,7 @@ class Loop:
         run.trainer_waits = True
         try:
             while not run.ready_for(step):
-                await self._publish_again()
-                with contextlib.suppress(TimeoutError):
-                    await run.buffer.changes.wait_for(
-                        lambda: run.ready_for(step),
-                        who="trainer",
-                        what=f"batch {step}",
-                        timeout_s=LOOK_EVERY_S,
-                        on="turns",
-                    )
+                await self._look(lambda: run.ready_for(step), f"batch {step}")
                 if run.samples():
                     deadline = time.monotonic() + limit_s
                 if time.monotonic() > deadline:
@@ -155,26 +141,26 @@ class Loop:
         finally:
             run.trainer_waits = False
 
+    async def _look(self, condition: Callable[[], bool], what: str) -> None:
+        """Publish the version again to engines that need it; then wait for a condition until it is
+        time for another look."""
+        await self._publish_again()
+        with contextlib.suppress(TimeoutError):
+            await self._run.buffer.changes.wait_for(
+                condition, who="trainer", what=what, timeout_s=LOOK_EVERY_S, on="turns"
+            )
+
     async def _take_devices(self, step: int) -> None:
         """Wait until engines have left the devices that they share with the ranks, if they do."""
         run, limit_s = self._run, self._run.trainer.batch_timeout_s
         deadline = time.monotonic() + limit_s
-        while run.devices and not await run.devices.to_ranks(wanted=lambda: True):
+        while run.devices and not await run.devices.to_ranks():
             await self._publish_again()
             if time.monotonic() > deadline:
                 raise TrainerError(
                     f"batch {step} waited {limit_s:.0f} s (trainer.batch_timeout_s) for engines to "
                     "leave the devices that they share with the trainer (cluster.colocated)"
                 )
-
-    def _due_after(self, step: int) -> Due:
-        run, done = self._run, step + 1
-        if step < run.version:  # the others were done when the batch was first trained
-            every = run.trainer.checkpoint_every
-            saved = done == run.plan.steps or (every > 0 and done % every == 0)
-            return Due(checkpoint=saved, evaluation=False)
-        owed = run.evaluations is not None and run.evaluations.owed(done)
-        return run.plan.after(done, owed=owed)
 
     # ------------------------------------------------------------------ training
     async def _train(self, batch: Batch) -> StepReport:
@@ -216,65 +202,14 @@ class Loop:
             timeout_s=timeout_s,
         )
 
-    # ------------------------------------------------------------------ the record
-    async def _save(self, batch: Batch, report: StepReport) -> StepReport:
-        """Begin a checkpoint if one is due; return the report with its times."""
-        if not batch.due.checkpoint:
-            return report
-        await self._saved()
-        others = dict(await self._ranks.checkpoint(batch.step + 1))
-        return with_intervals(report, others.pop("trainer-0", ()), others)
-
-    async def _complete(self, step: int, metrics: Mapping[str, float | None]) -> RanksFailed | None:
-        """Complete the checkpoint of the first `step` batches, all of which the log has.
-
-        A loss of the ranks is reported at once, and returned: raised here, it would also end a
-        lease or a record that is under way.
-        """
-        try:
-            folder = await self._ranks.complete(metrics)
-        except RanksFailed as error:
-            self._ranks.lost(error)
-            return error
-        if folder is not None:
-            await self._run.episodes.checkpointed(step, str(folder))
-        return None
-
-    async def _saved(self) -> None:
-        """Wait until the last checkpoint is complete, and in the log.
-
-        Raises:
-            RanksFailed: the ranks were lost before, or that takes too long.
-        """
-        if self._saving is None:
-            return
-        limit_s = self._run.trainer.finish_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                failure = await self._saving
-        except TimeoutError as error:
-            raise RanksFailed(
-                f"the last checkpoint was not complete within {limit_s:g} s "
-                "(trainer.finish_timeout_s)"
-            ) from error
-        if failure is not None:
-            raise failure
-
     async def _finish(self) -> None:
         """Let the ranks write the last checkpoint and the export, and end. Unless engines read
         versions from files, the ranks end with the run: an engine that dies in the last evaluation
         can get its weights only from them."""
-        await self._saved()
+        await self._checkpoints.finish()
         await self._ranks.export()
-        while self._weights.transport != "shm" and not self._run.is_closing:
-            await self._publish_again()
-            with contextlib.suppress(TimeoutError):
-                await self._run.buffer.changes.wait_for(
-                    lambda: self._run.is_closing,
-                    who="trainer",
-                    what="the end of the run",
-                    timeout_s=LOOK_EVERY_S,
-                )
+        while not (self._weights.leaves_files or self._run.is_closing):
+            await self._look(lambda: self._run.is_closing, "the end of the run")
         await self._ranks.stop()
 
     # ------------------------------------------------------------------ other ranks
@@ -300,7 +235,7 @@ class Loop:
         del run.history[step:]
         run.metrics.rewind([finite(metrics) for metrics in run.history])
         run.buffer.lease_again(again)
-        self._saving = None
+        self._checkpoints.forget()
         self._others.set()
         log.info("continuing from step %d: %d batches are trained again", step, len(again))
         return incarnation

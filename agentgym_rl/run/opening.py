@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -44,10 +44,9 @@ from agentgym_rl.storage import (
 )
 from agentgym_rl.storage.metric_warnings import MetricWarnings
 from agentgym_rl.storage.run_folder import MARK, create_run_dir, held, release_if_unused
-from agentgym_rl.storage.trackers import Trackers, open_trackers
 
 from .loop import Loop
-from .parts import PREPARATIONS, Opened, Preparation
+from .parts import PREPARATIONS, RECEIVERS, Opened, OpenReceiver, Preparation, Receiver
 from .resume import begin, check_kept, record_model
 from .trainer_ranks import TrainerGroup, try_model
 from .training import TrainingRun
@@ -95,8 +94,11 @@ async def training(
             checkpoint = await asyncio.to_thread(lambda: check_kept(run_dir, config, tasks()))
             replace_text(config_file, dump_record(config, run_dir))
         forks = await stack.enter_async_context(Forks(server)) if server else None
-        trackers = open_trackers(config.logging, run_dir, settings=config.model_dump(mode="json"))
-        stack.callback(trackers.close)
+        receivers: list[Receiver] = []
+        for name in extension_names(RECEIVERS):
+            open_receiver: OpenReceiver = load_extension(RECEIVERS, name)
+            receivers.append(open_receiver(config, run_dir))
+            stack.callback(receivers[-1].close)
         opened = Opened(config, model_dir, run_dir, config_file, kind.evaluates, forks)
         await _check_models(opened, progress, is_new=resume is None)
         opened = await _prepared(opened, progress)
@@ -107,7 +109,7 @@ async def training(
         processes = await stack.enter_async_context(
             places.processes(run_dir, weights_dir, forks=forks)
         )
-        shown = _Shown(progress, trackers)
+        shown = _Shown(progress, receivers)
         yield _connected(
             kind, opened, log, shown, weights_dir, processes, tasks=tasks, begun_s=begun_s
         )
@@ -173,17 +175,17 @@ class _Log:
 
 
 class _Shown:
-    """The receiver of a run's events: its progress, its trackers, and the warnings."""
+    """The view of a run's events: its progress, the receivers of its metrics, and the warnings."""
 
-    def __init__(self, progress: Progress, trackers: Trackers) -> None:
-        self.progress, self._trackers, self._trouble = progress, trackers, MetricWarnings()
+    def __init__(self, progress: Progress, receivers: Sequence[Receiver]) -> None:
+        self.progress, self._receivers, self._trouble = progress, receivers, MetricWarnings()
         self.version: Callable[[], int] = lambda: 0
         """The present policy version."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a trained batch."""
         self._trouble.step(step, metrics)
-        self._trackers.log(step, metrics)
+        self._log(step, metrics)
         self.progress.step(step, metrics)
 
     def evaluated(self, record: EvalRecord) -> None:
@@ -192,7 +194,11 @@ class _Shown:
         numbers = {k: v for k, v in record.metrics.items() if v is not None}
         if numbers:
             numbers["eval/version"] = float(record.version)
-            self._trackers.log(self.version(), numbers)
+            self._log(self.version(), numbers)
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for receiver in self._receivers:
+            receiver.log(step, metrics)
 
 
 def _connected(

@@ -1,19 +1,20 @@
-"""The contracts of the parts that extensions add to a run: producers of its groups, and
-preparations.
+"""The contracts of the parts that extensions add to a run: producers of its groups, preparations,
+and receivers of its metrics.
 
 A producer plays the groups that train: this process does, unless a registered kind
 (`agentgym_rl.producers`) takes the configuration. A preparation (`agentgym_rl.preparations`) works
-on the model before training begins. Modules of both are imported in each run, so they import slow
-modules only when they are used.
+on the model before training begins. A receiver (`agentgym_rl.receivers`) gets a copy of the
+metrics. Modules of all of them are imported in each run, so they import slow modules only when they
+are used.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agentgym_rl.cluster import Forks, ProcessSpec
 from agentgym_rl.config import Config
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # slow imports, during which the fork server does its own
 
 PRODUCERS = "producers"
 PREPARATIONS = "preparations"
+RECEIVERS = "receivers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,20 @@ class Opened:
 Preparation = Callable[[Opened, "Progress"], Awaitable[Config]]
 """A member of the group of preparations: works on the model, and returns the configuration of a
 run that begins with what it has made; the same one if it has nothing to do."""
+
+
+class Receiver(Protocol):
+    """A receiver of a run's metrics beside `metrics.jsonl`, such as experiment trackers. Its
+    methods raise no errors: a copy of the metrics ends no run."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the numbers of a step, which may come in several parts; step numbers never
+        decrease."""
+
+    def close(self) -> None:
+        """Write what is pending; idempotent."""
+
+
+OpenReceiver = Callable[[Config, Path], Receiver]
+"""A member of the group of receivers: opens the receiver of a run in this folder, or raises a
+`ConfigError`, which ends the command before anything starts."""

@@ -1,14 +1,22 @@
-"""The record of trained batches: their metrics, and the order in which they are recorded in log,
-files and buffer."""
+"""The record of trained batches: their metrics, the order in which they are recorded in log, files
+and buffer, and their checkpoints."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agentgym_rl.controller import Controller, TeachingWatch, batch_metrics
+from agentgym_rl.controller import (
+    Controller,
+    Metrics,
+    Ranks,
+    RanksFailed,
+    TeachingWatch,
+    batch_metrics,
+)
 from agentgym_rl.controller.batches import left_out
 from agentgym_rl.controller.schedule import Due
 from agentgym_rl.core import BatchShard, Group, Intervals, StepReport
@@ -55,7 +63,7 @@ class Record:
             found["episode/left_out"] = sum(absent) / len(absent)
         return found | {"overlap": batch.overlap}
 
-    async def write(self, batch: Batch, report: StepReport) -> Mapping[str, float | None]:
+    async def write(self, batch: Batch, report: StepReport) -> Metrics:
         """Record a trained batch: first in the log, which makes it final; return its metrics. Its
         version becomes the current one, unless a later one already is."""
         run = self._run
@@ -120,6 +128,73 @@ class Record:
             "throughput/generated_tokens_per_s": (sampled - generated) / elapsed,
             "time/step": elapsed,
         }
+
+
+class Checkpoints:
+    """The checkpoints of a run, whose state is in `controller`. Each is begun by its ranks between
+    two batches, and completed beside the next one, once its own is recorded."""
+
+    def __init__(self, controller: Controller, ranks: Ranks) -> None:
+        self._run, self._ranks = controller, ranks
+        self._completing: asyncio.Task[RanksFailed | None] | None = None
+        """The completion of the last one."""
+
+    async def begin(self, batch: Batch, report: StepReport) -> StepReport:
+        """Begin the checkpoint after a batch, if one is due; return the report with its times.
+
+        Raises:
+            RanksFailed: see `finish`, and `Ranks.checkpoint`.
+        """
+        if not batch.due.checkpoint:
+            return report
+        await self.finish()
+        others = dict(await self._ranks.checkpoint(batch.step + 1))
+        return with_intervals(report, others.pop("trainer-0", ()), others)
+
+    def complete(self, batch: Batch, metrics: Metrics, beside: asyncio.TaskGroup) -> None:
+        """Complete the checkpoint after a batch that is recorded, if one is due, in a task."""
+        if batch.due.checkpoint:
+            step = batch.step + 1
+            completing = self._complete(step, metrics)
+            self._completing = beside.create_task(completing, name=f"save {step}")
+
+    async def _complete(self, step: int, metrics: Metrics) -> RanksFailed | None:
+        """Complete the checkpoint of the first `step` batches. A loss of the ranks is reported at
+        once, and returned: raised here, it would also end a lease or a record that is under way."""
+        try:
+            folder = await self._ranks.complete(metrics)
+        except RanksFailed as error:
+            self._ranks.lost(error)
+            return error
+        if folder is not None:
+            await self._run.episodes.checkpointed(step, str(folder))
+        else:
+            log.warning("no checkpoint of step %d: the ranks gave it up (logs/trainer-0.log)", step)
+        return None
+
+    async def finish(self) -> None:
+        """Wait until the last checkpoint is complete, and in the log.
+
+        Raises:
+            RanksFailed: the ranks were lost before, or that takes too long.
+        """
+        if self._completing is None:
+            return
+        limit_s = self._run.trainer.finish_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                failure = await self._completing
+        except TimeoutError as error:
+            raise RanksFailed(
+                f"the last checkpoint was not complete within {limit_s:g} s "
+                "(trainer.finish_timeout_s)"
+            ) from error
+        if failure is not None:
+            raise failure
+
+    def forget(self) -> None:
+        """Forget the last checkpoint, whose ranks are gone."""
+        self._completing = None
 
 
 def with_intervals(

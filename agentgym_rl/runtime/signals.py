@@ -105,6 +105,7 @@ def keep(work: object) -> None:
 class _Interrupts:
     def __init__(self, guard: Guard) -> None:
         self.count = 0
+        self._is_closing = False
         self._guard = guard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -148,9 +149,12 @@ class _Interrupts:
             self._loop.call_soon_threadsafe(self._act)  # logging is not safe in a handler
 
     def _act(self) -> None:
-        if self.count > 1:
+        # `count` does not say which signal this is: a second one may have come before the first
+        # call, while something blocked the loop.
+        if self._is_closing:
             log.warning("closing; a second signal ends the process at once")
         elif self._task is not None:
+            self._is_closing = True
             self._task.cancel()
 
 

@@ -146,7 +146,7 @@ class Checkpoints:
             world.barrier()
             written = self._write(part)
         except _WRITE_ERRORS as error:
-            raise TrainerError(f"cannot write checkpoint {path}: {_cause(error)}") from error
+            raise self._failed(path, error) from error
         self._writing = _Writing(manifest, written)
         if world.rank == 0:
             self._writing.done = self._thread.submit(self._complete, self._writing, part, path)
@@ -187,14 +187,15 @@ class Checkpoints:
         path = self.folder / f"step-{writing.manifest.step}"
         try:
             (writing.done or writing.written).result(timeout=self.timeout_s)
-        except NotDone as error:
-            writing.abandoned = True
-            raise TrainerError(
-                f"checkpoint {path} was not written in {self.timeout_s:g} s "
-                "(trainer.finish_timeout_s)"
-            ) from error
         except _WRITE_ERRORS as error:
-            raise TrainerError(f"cannot write checkpoint {path}: {_cause(error)}") from error
+            writing.abandoned = True
+            raise self._failed(path, error) from error
+
+    def _failed(self, path: Path, error: BaseException) -> TrainerError:
+        if isinstance(error, NotDone):
+            limit = f"{self.timeout_s:g} s (trainer.finish_timeout_s)"
+            return TrainerError(f"checkpoint {path} was not written in {limit}")
+        return TrainerError(f"cannot write checkpoint {path}: {_cause(error)}")
 
     def close(self) -> None:
         """Abandon the checkpoint that is not complete; idempotent."""
@@ -204,10 +205,17 @@ class Checkpoints:
         self._thread.shutdown(wait=False)
 
     def _complete(self, writing: _Writing, part: Path, path: Path) -> Path | None:
-        writing.written.result(timeout=self.timeout_s)
-        writing.reported.wait(self.timeout_s)
-        if writing.abandoned or not writing.reported.is_set():
-            return None
+        try:
+            writing.written.result(timeout=self.timeout_s)
+            writing.reported.wait(self.timeout_s)
+            if writing.abandoned or not writing.reported.is_set():
+                return None
+            return self._put(writing, part, path)
+        except _WRITE_ERRORS as error:
+            raise self._failed(path, error) from error
+
+    def _put(self, writing: _Writing, part: Path, path: Path) -> Path | None:
+        """Make the written files a checkpoint, unless other ranks have replaced these."""
         items = sorted(part.iterdir())
         manifest = replace(
             writing.manifest,

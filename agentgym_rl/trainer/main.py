@@ -192,6 +192,8 @@ class _Rank:
         if files.resume is not None:
             manifest = self._stepper.restore(files.resume)
             self._first, self._lineage = manifest.step, manifest.lineage
+        self._done = self._first
+        """The number of batches that the weights have been trained on."""
         self._tokens = TokensOut(
             files.run_dir, rank=world.rank, from_step=self._first, keeps=config.logging.tokens
         )
@@ -237,6 +239,7 @@ class _Rank:
     def _train(self, body: bytes) -> bytes:
         """Train a batch, and write the new version (collective); return the packed report."""
         shard, phases, warnings = BatchShard.unpack(body), Phases(), list[str]()
+        self._check_done(shard.step)
         step, waited = shard.step, ("rollout_wait", self._server.idle_since_s, time.monotonic())
         phases.intervals.append(waited)
         if self._config.cluster.colocated:
@@ -252,6 +255,7 @@ class _Rank:
             metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
         except ArlError as error:
             raise Final(f"batch {step} cannot be trained: {error}") from error
+        self._done += 1
         with phases.phase("weight_sync"):
             is_new = step + 1 >= (self._served or 0)
             written = self._writer.write(step + 1, store=is_new)
@@ -272,6 +276,14 @@ class _Rank:
             warnings=warnings,
         ).pack()
 
+    def _check_done(self, step: int) -> None:
+        """Refuse a command that is meant for the weights of `step` batches, if these are others."""
+        if step != self._done:
+            raise TrainerError(
+                f"a command for the weights after {step} batches came to a rank whose weights have "
+                f"had {self._done}: nothing was trained or written with it"
+            )
+
     def _publish(self, body: bytes) -> Published:
         """Give the version that was written last to engines."""
         what = msgspec.msgpack.decode(body, type=_Publish)
@@ -281,10 +293,11 @@ class _Rank:
 
     def _checkpoint(self, body: bytes) -> Sequence[tuple[str, float, float]]:
         """Begin to write a checkpoint (collective); return its intervals."""
-        phases = Phases()
+        step, phases = msgspec.msgpack.decode(body)["step"], Phases()
+        self._check_done(step)
         with phases.phase("checkpoint"):
             self.checkpoints.begin(
-                msgspec.msgpack.decode(body)["step"],
+                step,
                 parameters=self._parameters,
                 lineage=self._lineage,
             )

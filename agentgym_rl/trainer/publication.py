@@ -310,7 +310,7 @@ class VersionPublisher:
 def num_stored_versions(weights: WeightsConfig) -> int:
     """Return the number of versions in the weights folder: those that engines may read, or, for a
     transport that sends them, the present one."""
-    return weights.num_published if weights.transport == "shm" else 1
+    return weights.num_published if weights.leaves_files else 1
 
 
 def make_publisher(

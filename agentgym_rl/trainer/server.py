@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from agentgym_rl.controller import MOVED, STILL, Metrics, answer
+from agentgym_rl.controller import MOVED, STILL, Metrics, answer, refusal
 from agentgym_rl.core import TrainerError
 from agentgym_rl.runtime import MSGPACK, Api, in_thread, is_secret, read_body, serving
 from agentgym_rl.runtime.http_client import call
@@ -161,8 +161,7 @@ class RankServer(Api):
             try:
                 found = commands[command.name](command.body)
             except BaseException as error:
-                why = str(error) if isinstance(error, TrainerError) else repr(error)
-                command.done.set_result(answer(error=why, is_final=isinstance(error, Final)))
+                command.done.set_result(refusal(error, is_final=isinstance(error, Final)))
                 raise
             self.idle_since_s = time.monotonic()
             command.done.set_result(answer(found))
@@ -198,5 +197,5 @@ class RankServer(Api):
             folder = await asyncio.wrap_future(self._complete(metrics))
             found = answer(str(folder or ""))
         except Exception as error:
-            found = answer(error=str(error))
+            found = refusal(error)
         return Response(found, media_type=MSGPACK)

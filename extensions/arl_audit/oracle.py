@@ -25,7 +25,6 @@ from agentgym_rl.config import (
     GatewayConfig,
     RolloutConfig,
     SandboxConfig,
-    VerifierConfig,
 )
 from agentgym_rl.core import (
     ConfigError,
@@ -58,7 +57,7 @@ async def play_solutions(
     rollout: RolloutConfig,
     *,
     sandbox: SandboxConfig,
-    verifier: VerifierConfig,
+    verifier: Mapping[str, Any],
     split: Split,
     seed: int,
     num: int,

@@ -281,7 +281,7 @@ async def reverify(
         if not ids:
             raise ConfigError(f"{run} holds no finished episode yet: nothing to verify")
         file = stack.enter_context(new_file(write, argument=f"--write {write}")) if write else None
-        async with services(spec, config.sandbox, config.verifier) as given:
+        async with services(spec, config.sandbox, config.verifier_options) as given:
             replayer = Replayer(
                 make_env,
                 given,

@@ -85,7 +85,7 @@ def check(args: Namespace) -> int:
             tasks=args.tasks,
             only=[each for each in (args.only or "").split(",") if each],
             sandbox=config.sandbox,
-            verifier=config.verifier,
+            verifier=config.verifier_options,
             on_result=(lambda result: None) if args.json else _show,
             on_progress=lambda done, of: log_progress(f"played {done:,} of {of:,} tasks"),
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.config import SandboxConfig, VerifierConfig
+from agentgym_rl.config import SandboxConfig
 from agentgym_rl.core import ConfigError, InfraError, Task
 from agentgym_rl.gym import Env, EnvSpec, SyncEnv, registry
 
@@ -141,7 +141,7 @@ async def check_env(
     tasks: int = 0,
     only: Collection[str] = (),
     sandbox: SandboxConfig | None = None,
-    verifier: VerifierConfig | None = None,
+    verifier: Mapping[str, Any] | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
     on_progress: OnProgress = lambda done, of: None,
     **options: Any,
@@ -151,8 +151,9 @@ async def check_env(
     `env` is an id, a spec or a class; `options` are the environment's own. `episodes` is the number
     of tasks that are played. `only` has the ids of the criteria to judge, besides those they need.
     If `tasks` is not 0, scripted agents then play that many tasks. `sandbox` and
-    `verifier` configure the services, which are started if the environment needs them. `on_result`
-    is called after each criterion, `on_progress` after each of those `tasks`.
+    `verifier` (options of the pool) configure the services, which are started if the environment
+    needs them. `on_result` is called after each criterion, `on_progress` after each of those
+    `tasks`.
 
     Raises:
         ConfigError: there is no such environment or criterion, or it cannot be made.
@@ -160,7 +161,7 @@ async def check_env(
     """
     chosen = _chosen(only)
     spec = _spec(env).with_options(**options)
-    wanted = Wanted(sandbox or SandboxConfig(), verifier or VerifierConfig())
+    wanted = Wanted(sandbox or SandboxConfig(), verifier or {})
     begun, results, closing = time.monotonic(), dict[str, Result](), Closing()
     async with started(spec.make(), wanted, closing) as given:
         subject = Subject(spec, episodes=episodes, given=given, wanted=wanted, closing=closing)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import SandboxConfig, VerifierConfig
+from agentgym_rl.config import SandboxConfig
 from agentgym_rl.core import InfraError, Message, Task, TaskSource, is_mapping, is_tuple
 from agentgym_rl.gym import Env, Step, running_services
 from agentgym_rl.gym.wrappers import Wrapper, within
@@ -136,15 +136,16 @@ class Wanted:
     """The configuration of the services to start if the environment needs them."""
 
     sandbox: SandboxConfig
-    verifier: VerifierConfig
+    verifier: Mapping[str, Any]
+    """The options of the pool that verifiers run in."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as JSON, for `from_json` in another process."""
-        return {"sandbox": self.sandbox.model_dump(), "verifier": self.verifier.model_dump()}
+        return {"sandbox": self.sandbox.model_dump(), "verifier": dict(self.verifier)}
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Wanted:
-        return cls(SandboxConfig(**found["sandbox"]), VerifierConfig(**found["verifier"]))
+        return cls(SandboxConfig(**found["sandbox"]), found["verifier"])
 
 
 @contextlib.asynccontextmanager

@@ -124,7 +124,7 @@ class OpenAIEndpoint(EndpointKind):
             watch = tasks.create_task(upstream.watch(), name="watch endpoint")
             async with (
                 upstream,
-                services(spec, config.sandbox, config.verifier) as given,
+                services(spec, config.sandbox, config.verifier_options) as given,
                 relay.serve() as base_url,
                 AgentClients(base_url) as clients,
             ):

@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -27,7 +27,6 @@ from agentgym_rl.config import (
     SandboxConfig,
     ServerEngineConfig,
     TrainerConfig,
-    VerifierConfig,
     dump_toml,
     may_use_gpu,
 )
@@ -139,7 +138,7 @@ def plan(
             turns = asyncio.run(turns_of(config.env, config.agent, config.rollout))
             if rates.lengths_of == "drawn" and "sandboxes" not in given:
                 spec = env_spec(config.env, config.rollout)
-                services = config.sandbox, config.verifier
+                services = config.sandbox, config.verifier_options
                 measured = asyncio.run(_sandboxes(spec, *services, seed=config.seed, warn=warn))
     if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
         _measurable(config.own_engine)
@@ -272,7 +271,7 @@ _NUM_SOLUTIONS = 3
 async def _sandboxes(
     spec: EnvSpec,
     sandbox: SandboxConfig,
-    verifier: VerifierConfig,
+    verifier: Mapping[str, Any],
     *,
     seed: int,
     warn: Callable[[str], None],

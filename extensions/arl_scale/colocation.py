@@ -107,7 +107,7 @@ class Colocation(Turns):
             TimeoutError: engines took too long to start or to fall asleep.
         """
         deadline = time.monotonic() + self._timeout_s
-        while not await self._taken(_Turn.STARTING, lambda: True):
+        while not await self._taken(_Turn.STARTING):
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"trainer ranks waited {self._timeout_s:.0f} s for engines to leave the "
@@ -119,19 +119,19 @@ class Colocation(Turns):
         if self._turn is _Turn.STARTING:
             await self._wake_all()
 
-    async def to_ranks(self, *, wanted: Callable[[], bool]) -> bool:
+    async def to_ranks(self) -> bool:
         """Return whether a batch may be handed to the ranks, because all engines sleep now. False:
-        call again, or the batch is not `wanted` any more."""
-        return await self._taken(_Turn.TRAINING, wanted)
+        call again."""
+        return await self._taken(_Turn.TRAINING)
 
-    async def _taken(self, turn: _Turn, wanted: Callable[[], bool]) -> bool:
+    async def _taken(self, turn: _Turn) -> bool:
         """Take the turn for the ranks; return whether they have it now."""
         if not await self._waited(
             lambda: not (self._starts or self._publishing), "engines that are being started"
         ):
             return False
         async with self._lock:
-            if self._starts or self._publishing or not wanted():
+            if self._starts or self._publishing:
                 return False
             if self._turn is _Turn.ENGINES:
                 # A server start from here on waits until the ranks release the devices.

@@ -69,7 +69,7 @@ class SeatKeys(PlayKeys):
             return
         seats, weights = f"the seats of {', '.join(self.other_engines)}", config.weights
         if "league" in self.other_engines and (
-            weights.keep_versions != "all" or weights.transport != "shm"
+            weights.keep_versions != "all" or not weights.leaves_files
         ):
             yield (
                 "the seats of the league (rollout.seats) need weights.keep_versions 'all' and "

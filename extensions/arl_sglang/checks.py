@@ -73,9 +73,9 @@ def _lacks_lora(server: ServerInfo, setup: EngineSetup) -> Iterator[str]:
             f"--enable-lora --max-lora-rank {setup.lora.rank} --lora-target-modules and the names "
             "of the layers (lora.serve is 'adapter')"
         )
-    transport = setup.weights.transport
-    if setup.interrupt not in ADAPTER_INTERRUPTS or transport != "shm":
+    weights = setup.weights
+    if setup.interrupt not in ADAPTER_INTERRUPTS or not weights.leaves_files:
         yield (
             "no --enable-lora, and lora.serve merged; or set rollout.interrupt to abort or wait, "
-            f"got {setup.interrupt!r}, and weights.transport to shm, got {transport!r}"
+            f"got {setup.interrupt!r}, and weights.transport to shm, got {weights.transport!r}"
         )

@@ -47,11 +47,12 @@ class SglangEngineConfig(ServerEngineConfig):
 
     def conflicts(self, config: Sections) -> Iterator[str]:
         yield from super().conflicts(config)
-        interrupt, way = config.of(RolloutConfig).interrupt, config.of(WeightsConfig).transport
-        if way != "shm" and interrupt == "wait":
+        interrupt, weights = config.of(RolloutConfig).interrupt, config.of(WeightsConfig)
+        if not weights.leaves_files and interrupt == "wait":
             yield (
                 "rollout.interrupt 'wait' needs weights.transport 'shm' with engine.type 'sglang', "
-                f"which has no pause that waits; {way!r} takes 'recompute', 'abort' or 'keep'"
+                f"which has no pause that waits; {weights.transport!r} takes 'recompute', 'abort' "
+                "or 'keep'"
             )
         if config.of(LoraConfig).serve != "adapter":
             return
@@ -61,9 +62,9 @@ class SglangEngineConfig(ServerEngineConfig):
                 "SGLang, which samples a request to its end with the adapter that it began with: "
                 "set rollout.interrupt to abort or wait, or lora.serve to merged"
             )
-        if way != "shm":
+        if not weights.leaves_files:
             yield (
-                f"weights.transport {way!r} with lora.serve 'adapter' on "
+                f"weights.transport {weights.transport!r} with lora.serve 'adapter' on "
                 "SGLang, which gets adapters as files: set weights.transport to shm, or "
                 "lora.serve to merged"
             )

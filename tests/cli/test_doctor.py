@@ -12,6 +12,7 @@ from agentgym_rl.cli import doctor as module
 from agentgym_rl.cli.doctor import machine_text, probe_text
 from agentgym_rl.core import ConfigError
 from agentgym_rl.gym import Capabilities, Probe, ProbeReport
+from tests.e2e.forked import arl
 
 WORKS = Probe("kernel", True, "6.1")
 FAILS = Probe("user namespace", False, "EPERM: " + "not " * 40 + "permitted", "change it")
@@ -19,8 +20,7 @@ OPTIONAL = Probe("cgroup", False, "none", "run as root", required=False)
 
 
 def doctor(*argv: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentgym_rl", "doctor", "sandbox", *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return arl("doctor", "sandbox", *argv)
 
 
 def test_what_fails_is_said_with_its_fix():

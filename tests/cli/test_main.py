@@ -422,6 +422,15 @@ def test_a_second_interrupt_waits_for_the_end():
     assert len(said) == 5
 
 
+def test_two_interrupts_while_the_loop_is_blocked_close_everything(monkeypatch):
+    twice = "import os, signal; [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]; "
+    script = SLEEPER.replace('print("ready", flush=True)', twice + 'print("ready", flush=True)')
+    monkeypatch.setattr(sys.modules[__name__], "SLEEPER", script)
+    code, said = interrupted()
+    assert (code, said[0], said[-1]) == (130, "ready", "arl: interrupted")
+    assert "closed" in said
+
+
 def test_a_third_interrupt_leaves_at_once():
     code, said = interrupted(*[signal.SIGINT] * 3, closing_s=60)
     assert (code, said[:2], said[-1]) == (130, ["ready", "closing"], "arl: interrupted")

@@ -13,6 +13,7 @@ import pytest
 from agentgym_rl.config import ENGINES, load_config
 from agentgym_rl.core import ConfigError
 from agentgym_rl.core.extensions import forget_entry_points
+from tests.e2e import forked
 from tests.kit import extension
 from tests.kit.cases import cases
 
@@ -130,14 +131,8 @@ def parrots(tmp_path, monkeypatch) -> Path:
 
 
 def arl(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "agentgym_rl", *argv],
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        cwd=folder.parent,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    return forked.arl(*argv, env=env, folder=folder.parent)
 
 
 def test_an_engine_of_a_package_has_its_keys(parrots, caplog):

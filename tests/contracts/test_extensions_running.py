@@ -3,9 +3,8 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +21,7 @@ from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.rollout import LocalProducer, PlayerKind, check_single_agent, player_kind
 from agentgym_rl.run import ProducerKind, producer_kind
 from agentgym_rl.storage import EpisodeReader
+from tests.e2e import forked
 from tests.kit.extension import install
 
 LAB = '''
@@ -73,6 +73,14 @@ async def prepare(opened, progress):
     (opened.run_dir / "prepared").write_text(opened.config.cluster.type)
     return opened.config
 
+class Copy:
+    def __init__(self, config, run_dir):
+        self._file = open(run_dir / "copy", "w")
+    def log(self, step, metrics):
+        print(step, *(["loss"] if "loss" in metrics else []), file=self._file, flush=True)
+    def close(self):
+        self._file.close()
+
 class Door(LivePart):
     @contextlib.contextmanager
     def reachable(self, url):
@@ -87,6 +95,7 @@ POINTS = {
     "players": {"marking": "lab:MARKING"},
     "preparations": {"lab": "lab:prepare"},
     "live_parts": {"door": "lab:Door"},
+    "receivers": {"copy": "lab:Copy"},
 }
 TINY = (
     *("--steps=2", "--rollout.groups_per_batch=2", "--rollout.group_size=2"),
@@ -100,12 +109,7 @@ def arl(tmp_path):
     folder = install(tmp_path / "site", {"lab": LAB}, POINTS)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
-    def run(*words):
-        command = [sys.executable, "-m", "agentgym_rl", *words]
-        env = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
-
-    return run
+    return partial(forked.arl, env={**os.environ, "PYTHONPATH": path})
 
 
 @pytest.mark.slow
@@ -120,6 +124,7 @@ def test_a_run_of_another_package(arl, tmp_path):
     assert {each.task_id for each in played} == set(theirs)
     assert all(each.metrics["marked"] == 1.0 for each in played)
     assert (folder / "prepared").read_text() == "lab"
+    assert (folder / "copy").read_text().splitlines() == ["0 loss", "1 loss"]
     assert (folder / "door").read_text().startswith("http://")
 
 
@@ -188,7 +193,7 @@ def test_a_kind_of_players_takes_the_environments_it_knows(registered):
 class OneAtATime(Turns):
     shared = True
 
-    async def to_ranks(self, *, wanted):
+    async def to_ranks(self):
         return False
 
 
@@ -203,7 +208,7 @@ def test_turns_on_devices_come_from_whoever_shares_them(registered):
 
     router = Router(interrupt="keep", wait_s=1.0)
     turns = turns_of(*sections)(router, servers=list, give_up=give_up)
-    assert not asyncio.run(turns.to_ranks(wanted=lambda: True))
+    assert not asyncio.run(turns.to_ranks())
     config = load_config(overrides={"cluster.colocated": True})
     with pytest.raises(ConfigError, match="colocated and mine"):
         turns_of(config.cluster, config.trainer, config.own_engine)
@@ -245,7 +250,9 @@ def test_a_pool_of_another_package_comes_before_ours(tmp_path, monkeypatch):
         found = [(await own.call("os:getpid")).value]
         await own.close()
         config = Config()
-        async with running_services(Verified(), config.sandbox, config.verifier) as services:
+        async with running_services(
+            Verified(), config.sandbox, config.verifier_options
+        ) as services:
             assert services.verifier is not None
             found.append((await services.verifier.call("os:getpid")).value)
             return found, services.verifier.stats()

@@ -65,7 +65,7 @@ class Shared:
 
     async def ranks_started(self) -> None: ...
 
-    async def to_ranks(self, *, wanted) -> bool:
+    async def to_ranks(self) -> bool:
         self.looks += 1
         return self.looks > 1
 

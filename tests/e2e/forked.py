@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from itertools import count
 from pathlib import Path
 from select import select
 from typing import IO
@@ -43,7 +43,7 @@ class _Server:
         self._server = ForkServer(modules, environment=rank_environment(config.trainer))
         self._server.__enter__()
         atexit.register(self._server.__exit__)
-        self._ids = count()
+        self._ids = self._server.ids
         self.said: dict[int, dict] = {}
         """What is known of each request."""
 
@@ -80,12 +80,27 @@ class _Server:
             message = self._server.socket.recv(MESSAGE_BYTES)
             assert message, f"the fork server has ended: {self._server.output}"
             reply = json.loads(message)
-            self.said[reply["id"]] |= reply
+            self.said.setdefault(reply["id"], {}).update(reply)
+
+    def shared(self) -> ForkServer:
+        """The server itself, for a run in this process, which hears nothing of earlier forks."""
+        while select([self._server.socket], [], [], 0)[0]:
+            self.listen(0)
+        return self._server
 
 
 @cache
 def _server() -> _Server:
     return _Server()
+
+
+@contextmanager
+def shared_fork_server(
+    modules: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
+) -> Iterator[ForkServer]:
+    """The fork server of the tests of this process, in the place of one that a run in it starts for
+    itself (`agentgym_rl.run.launch.ForkServer`)."""
+    yield _server().shared()
 
 
 class Forked:

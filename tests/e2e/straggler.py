@@ -45,25 +45,32 @@ class Straggler(MathEnv):
         return await super().step(action)
 
 
-class Paced(MathEnv):
-    """Each episode begins `WAIT_S` seconds later while the file `slow_while` exists: a run is not
-    over before a test has done what it does meanwhile, however busy the machine is."""
+class Held(MathEnv):
+    """Only the first groups of its run are played until more are admitted: a run is not over before
+    a test has done what it does meanwhile, however busy the machine is.
 
-    WAIT_S = 6.0
+    The file `admitted` has their number; without the file all are played.
+    """
 
-    def __init__(self, *, slow_while: str) -> None:
+    TIMEOUT_S = 240.0
+    step_timeout_s = 2 * TIMEOUT_S
+
+    def __init__(self, *, admitted: str) -> None:
         super().__init__()
-        self.slow_while = Path(slow_while)
+        self.admitted = Path(admitted)
 
     @classmethod
     def task_source(cls, split, *, seed, **options):
         return super().task_source(split, seed=seed)
 
+    def _may_begin(self, index: int) -> bool:
+        return not self.admitted.exists() or index < int(self.admitted.read_text())
+
     async def reset(self, *, seed=None, options=None):
-        for _ in range(int(self.WAIT_S / 0.1)):
-            if not self.slow_while.exists():
-                break
-            await asyncio.sleep(0.1)
+        index = int(options["task"].id.rpartition("-")[2])
+        async with asyncio.timeout(self.TIMEOUT_S):
+            while not self._may_begin(index):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         return await super().reset(seed=seed, options=options)
 
 

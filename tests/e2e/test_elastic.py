@@ -2,20 +2,20 @@
 
 import json
 import sqlite3
-import subprocess
-import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from . import forked
 from .conftest import Run
 
 pytestmark = pytest.mark.slow
 
 
 def arl(*words: object) -> tuple[int, str]:
-    command = [sys.executable, "-m", "agentgym_rl", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = forked.arl(*map(str, words))
     return done.returncode, done.stdout or done.stderr
 
 
@@ -25,24 +25,42 @@ def engines(run: Run, *flags: str, what: str = "engines") -> dict:
     return json.loads(out)
 
 
+class Admitted:
+    """The number of groups that a run of HELD may play."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def groups(self, number: int) -> None:
+        made = self.file.with_suffix(".new")
+        made.write_text(str(number))
+        made.replace(self.file)
+
+    def all(self) -> None:
+        self.file.unlink()
+
+
 @pytest.fixture
-def slow(tmp_path) -> Path:
-    """The file while which a run of PACED is slow."""
-    (tmp_path / "slow").touch()
-    return tmp_path / "slow"
+def admitted(tmp_path) -> Admitted:
+    found = Admitted(tmp_path / "admitted")
+    found.groups(8)
+    return found
 
 
-PACED = ("--steps=16", "--eval.num_tasks=0", "--env=straggler:Paced")
+HELD = ("--steps=16", "--eval.num_tasks=0", "--env=straggler:Held")
+"""A run of 64 groups, of which 8 are played at once."""
 
 
-def test_one_joins_and_the_first_one_leaves(start, slow):
-    run = start(*PACED, f"--env.options.slow_while={slow}", "--weights.keep_versions=all")
+def test_one_joins_and_the_first_one_leaves(start, admitted):
+    run = start(*HELD, f"--env.options.admitted={admitted.file}", "--weights.keep_versions=all")
     run.wait_for_step(1)
+    admitted.groups(32)  # versions are published while it joins
     (control,) = run.folder.glob("control.json")
     assert control.stat().st_mode & 0o777 == 0o600
     found = engines(run, "--add")
     assert [joined["error"] for joined in found["joined"]] == [""]
     assert [engine["state"] for engine in found["engines"]] == ["serving", "serving"]
+    admitted.groups(48)
     found = engines(run, "--remove", "engine-0")
     assert [engine["name"] for engine in found["engines"]] == ["engine-1"]
     code, out = arl("engines", run.folder)
@@ -51,7 +69,7 @@ def test_one_joins_and_the_first_one_leaves(start, slow):
     code, out = arl("engines", run.folder, "--remove", "engine-1")
     assert code == 1
     assert "no other engine serves" in out
-    slow.unlink()
+    admitted.all()
     result = run.result()
     assert set(result["outcomes"]) <= {"completed", "truncated"}
     assert result["engines"]["unknown_version_tokens"] == 0
@@ -67,19 +85,26 @@ def test_one_joins_and_the_first_one_leaves(start, slow):
     assert causes <= {"", "stale"}
 
 
-def test_workers_join_and_leave(start, slow):
-    run = start(*PACED, f"--env.options.slow_while={slow}", "--rollout.workers=1")
+def test_workers_join_and_leave(start, admitted):
+    run = start(*HELD, f"--env.options.admitted={admitted.file}", "--rollout.workers=1")
     run.wait_for_step(1)
     code, out = arl("workers", run.folder, "--remove", "rollout-0")
     assert code == 1
     assert "no other rollout worker plays" in out
+    admitted.groups(16)
     found = engines(run, "--add", what="workers")
     assert [joined["error"] for joined in found["joined"]] == [""]
     assert [worker["state"] for worker in found["workers"]] == ["playing", "playing"]
-    found = engines(run, "--remove", "rollout-0", what="workers")
+    with ThreadPoolExecutor() as threads:
+        removed = threads.submit(engines, run, "--remove", "rollout-0", what="workers")
+        while "rollout-0 is leaving" not in run.process.errors():
+            assert not removed.done(), removed.result()
+            time.sleep(0.02)
+        admitted.groups(32)  # its groups are among them
+        found = removed.result()
     assert [worker["name"] for worker in found["workers"]] == ["rollout-1"]
     assert arl("workers", run.folder)[1].split()[:3] == ["WORKER", "STATE", "GROUPS"]
-    slow.unlink()
+    admitted.all()
     result = run.result()
     assert (result["steps"], result["worker_restarts"]) == (16, 0)
     assert set(result["outcomes"]) <= {"completed", "truncated"}

@@ -9,12 +9,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pydantic
 import pytest
-
-from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agentgym_rl", "arl_isolation", "envs", "agents", "sandboxes")
@@ -41,7 +40,7 @@ def kernel(tmp_path_factory) -> Path:
     return root
 
 
-def python(kernel: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+def python(kernel: Path, *argv: str, input: str = "") -> subprocess.CompletedProcess[str]:
     """Run Python with the copy and the dependencies alone; -S leaves the real checkout out."""
     packages = Path(pydantic.__file__).parents[1]
     paths = [kernel, *(kernel / name for name in ("envs", "agents", "sandboxes")), packages]
@@ -49,10 +48,51 @@ def python(kernel: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-S", *argv],
         env={**os.environ, "PYTHONPATH": ":".join(map(str, paths))},
         cwd=kernel,
+        input=input,
         capture_output=True,
         text=True,
         timeout=240,
     )
+
+
+EACH = """
+import json, os, sys, tempfile
+from agentgym_rl import Config, load_config
+from agentgym_rl.cli.main import main
+from agentgym_rl.run.resume import resumed_config
+
+def run(words):
+    sys.argv = ["arl", *words]
+    try:
+        code = main()
+    except SystemExit as error:
+        code = error.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code or 0
+
+def forked(words):
+    files = [tempfile.TemporaryFile() for _ in range(2)]
+    child = os.fork()
+    if not child:
+        for number, file in enumerate(files, start=1):
+            os.dup2(file.fileno(), number)
+        os._exit(run(words))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for file in files:
+        file.seek(0)
+    return code, *(file.read().decode() for file in files)
+
+print(json.dumps([forked(words) for words in json.load(sys.stdin)]))
+"""
+
+
+def arl(kernel: Path, *argvs: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Run `arl` with each of `argvs`; return the exit codes, outputs and errors. Each is a process,
+    forked from one that has made the imports."""
+    done = python(kernel, "-c", EACH, input=json.dumps(argvs))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_it_is_imported_and_has_no_extension(kernel):
@@ -69,9 +109,8 @@ def test_no_command_is_listed_that_cannot_run(kernel):
     assert sorted(listed) == sorted(KERNEL_COMMANDS)
     assert set(re.findall(r"^  arl (\w+)", shown, re.MULTILINE)) <= set(listed)
     assert "BROKEN" not in shown
-    for command in listed:
-        done = python(kernel, "-m", "agentgym_rl", command, "--help")
-        assert done.returncode == 0, done.stderr
+    for code, _, err in arl(kernel, *([command, "--help"] for command in listed)):
+        assert code == 0, err
 
 
 def test_arl_list_lists_environments_agents_and_sandboxes(kernel):
@@ -90,25 +129,26 @@ def test_a_run_trains_on_the_scripted_engine(kernel, tmp_path):
     assert (run / "export" / "config.json").exists()
 
 
-@cases(
-    "flags, refusal",
-    [
-        ([], "agentgym_rl.engines"),
-        (["--engine=vllm"], "engine.type"),
-        (["--rollout.workers=2"], "rollout.workers is a key of the extension arl_scale"),
-        (["--cluster=ray"], "cluster.type"),
-        (["--init=sft", "--init.data=rows.jsonl"], "init is a key of the extension arl_warmup"),
-        (["--algo.baseline=critic"], "algo.baseline"),
-    ],
-)
-def test_what_is_missing_is_refused_by_name(kernel, tmp_path, flags, refusal):
+REFUSALS: dict[str, list[str]] = {
+    "agentgym_rl.engines": [],
+    "engine.type": ["--engine=vllm"],
+    "rollout.workers is a key of the extension arl_scale": ["--rollout.workers=2"],
+    "cluster.type": ["--cluster=ray"],
+    "init is a key of the extension arl_warmup": ["--init=sft", "--init.data=rows.jsonl"],
+    "algo.baseline": ["--algo.baseline=critic"],
+}
+
+
+def test_what_is_missing_is_refused_by_name(kernel, tmp_path):
     argv = ["train", "--env=math", "--agent=react", f"--run={tmp_path / 'run'}"]
-    engine = [] if "engine" in refusal else ["--engine=scripted"]
-    (tmp_path / "rows.jsonl").write_text('{"messages": []}\n')
-    done = python(kernel, "-m", "agentgym_rl", *argv, *engine, *flags)
-    assert done.returncode == 2, done.stderr
-    assert refusal in done.stderr
-    assert "Traceback" not in done.stderr
+    (kernel / "rows.jsonl").write_text('{"messages": []}\n')
+    engines = [[] if "engine" in refusal else ["--engine=scripted"] for refusal in REFUSALS]
+    argvs = zip(engines, REFUSALS.values(), strict=True)
+    done = arl(kernel, *([*argv, *engine, *flags] for engine, flags in argvs))
+    for refusal, (code, _, err) in zip(REFUSALS, done, strict=True):
+        assert code == 2, err
+        assert refusal in err
+        assert "Traceback" not in err
 
 
 MISSING = {
@@ -117,40 +157,59 @@ MISSING = {
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
+    "eval.price_prompt": (2.0, "eval.price_prompt", "arl_endpoints"),
+    "logging.project": ("shop", "logging.project", "arl_trackers"),
+    "verifier.timeout_s": (2.0, "verifier", "arl_verifier"),
     "serve.max_sessions": (2, "serve", "arl_serve"),
 }
 """Keys of extensions: a value, the name of what an entry point adds, and the extension."""
 
 SET = """
-import sys, tomllib
+import json, sys, tomllib
+from pathlib import Path
+import tomli_w
 from agentgym_rl import Config, load_config
 from agentgym_rl.run.resume import resumed_config
-how, file = sys.argv[1:]
-if how == "python":
-    Config(**tomllib.load(open(file, "rb")))
-elif how == "file":
-    load_config(file)
-else:
-    from pathlib import Path
-    import tomli_w
+
+def resumed(file):
     values = load_config(None, {"engine.type": "scripted"}).model_dump(exclude_none=True)
     for section, keys in tomllib.load(open(file, "rb")).items():
         values.setdefault(section, {}).update(keys)
     Path(file).write_text(tomli_w.dumps({"format": 1, **values}))
-    resumed_config(Path(file).parent, None, {})
+    return resumed_config(Path(file).parent, None, {})
+
+def refusal(read, file):
+    try:
+        read(file)
+    except ValueError as error:
+        return str(error)
+
+ways = {
+    "python": lambda file: Config(**tomllib.load(open(file, "rb"))),
+    "file": load_config,
+    "resumed": resumed,
+}
+files = json.load(sys.stdin)
+print(json.dumps([[f"{how}: {refusal(ways[how], file)}" for how in ways] for file in files]))
 """
 
 
-@cases("key", [*MISSING])
-def test_a_key_of_a_missing_extension_is_refused_by_its_name(kernel, tmp_path, key):
-    value, name, package = MISSING[key]
-    said = f"{name} is a key of the extension {package}, which is not installed"
-    flag = [f"--{key}={value}", f"--run={tmp_path / 'run'}"]
-    done = python(kernel, "-m", "agentgym_rl", "train", "--engine=scripted", *flag)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
-    section, _, rest = key.partition(".")
-    file = tmp_path / "config.toml"
-    file.write_text(f"[{section}]\n{rest} = {json.dumps(value)}\n[engine]\ntype = 'scripted'\n")
-    for how in ("python", "file", "resumed"):
-        done = python(kernel, "-c", SET, how, str(file))
-        assert said in done.stderr, f"{how}: {done.stderr}"
+def test_a_key_of_a_missing_extension_is_refused_by_its_name(kernel, tmp_path):
+    files: list[str] = []
+    flags: list[list[str]] = []
+    expected: list[str] = []
+    for key, (value, name, package) in MISSING.items():
+        section, _, rest = key.partition(".")
+        folder = tmp_path / key
+        folder.mkdir()
+        files.append(str(folder / "config.toml"))
+        text = f"[{section}]\n{rest} = {json.dumps(value)}\n[engine]\ntype = 'scripted'\n"
+        (folder / "config.toml").write_text(text)
+        flags.append(["train", "--engine=scripted", f"--{key}={value}", f"--run={folder / 'run'}"])
+        expected.append(f"{name} is a key of the extension {package}, which is not installed")
+    for said, (code, _, err) in zip(expected, arl(kernel, *flags), strict=True):
+        assert (code, said in err) == (2, True), err
+    done = python(kernel, "-c", SET, input=json.dumps(files))
+    assert done.returncode == 0, done.stderr
+    for said, found in zip(expected, json.loads(done.stdout), strict=True):
+        assert [text for text in found if said not in text] == []

@@ -1,13 +1,12 @@
 """`scripts/against_generate.py`: greedy replies of `arl eval` beside those of transformers."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from agentgym_rl.core import ConfigError
 from scripts import against_generate
+from tests.e2e.forked import arl
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +17,11 @@ def kept(tmp_path_factory):
     rows = [solved | {"question": f"{number}: {solved['question']}"} for number in range(6)]
     file = folder / "test.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "agentgym_rl", "eval", "--env", "math", "--agent=single_turn"),
-            *(f"--env.options.eval_data={file}", "--eval.temperature=0", "--eval.num_tasks=6"),
-            *("--rollout.max_tokens=24", "--out", str(folder / "kept")),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = arl(
+        *("eval", "--env", "math", "--agent=single_turn", "--eval.temperature=0"),
+        *(f"--env.options.eval_data={file}", "--eval.num_tasks=6", "--rollout.max_tokens=24"),
+        *("--out", folder / "kept"),
+        folder=folder,
     )
     assert done.returncode == 0, done.stderr
     return folder / "kept"

@@ -57,8 +57,8 @@ class Scene:
     def asleep(self) -> list[bool]:
         return [server.engine.asleep for server in self.servers]
 
-    async def batch(self, *, wanted: bool = True) -> bool:
-        return await self.turns.to_ranks(wanted=lambda: wanted)
+    async def batch(self) -> bool:
+        return await self.turns.to_ranks()
 
     async def publish(self, version: int) -> None:
         """As a rank and the fleet do it."""
@@ -148,14 +148,6 @@ def test_ranks_wait_for_a_server_that_is_being_started(monkeypatch):
             assert scene.asleep == [False, False]
         assert await scene.batch()
         assert scene.asleep == [True, True]
-
-    played(scenario)
-
-
-def test_what_lost_ranks_have_asked_for_takes_no_turn():
-    async def scenario(scene):
-        assert not await scene.batch(wanted=False)
-        assert scene.asleep == [False, False]
 
     played(scenario)
 

@@ -216,7 +216,7 @@ COLOCATED = {"cluster.colocated": True, "trainer.num_ranks": 2}
 
 
 async def _handed_out(run: Running) -> None:
-    assert await run.fleet.turns.to_ranks(wanted=lambda: True)
+    assert await run.fleet.turns.to_ranks()
 
 
 async def _long_turn(run: Running, name: str) -> list[int]:

@@ -30,7 +30,7 @@ def surroundings() -> tuple:
 
 
 @pytest.mark.slow
-def test_a_run_and_an_evaluation_in_a_loop_that_runs_already(tmp_path):
+def test_a_run_and_an_evaluation_in_a_loop_that_runs_already(warm, tmp_path):
     async def cell() -> None:
         before = surroundings()
         result = await train(overrides=SMALL | {"run": str(tmp_path / "run")})

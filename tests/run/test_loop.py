@@ -89,7 +89,7 @@ def test_a_variation_is_small(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [None, *VARIATIONS])
-def test_the_loop_trains_within_the_staleness_bound(tmp_path, name):
+def test_the_loop_trains_within_the_staleness_bound(warm, tmp_path, name):
     script = tmp_path / "loop.py"
     script.write_text(variation(name) if name else LOOP.read_text())
     run = tmp_path / f"run-{tmp_path.name}"  # a name of its own, for its weights folder

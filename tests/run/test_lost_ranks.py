@@ -116,3 +116,16 @@ def test_each_batch_is_recorded_once_wherever_ranks_are_lost(tmp_path, command, 
 
     asyncio.run(play())
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1]
+
+
+def test_a_checkpoint_that_ranks_give_up_is_no_secret(tmp_path, caplog):
+    async def play() -> None:
+        ranks = Lost("nothing", 0, silent=True)
+        async with begun(tmp_path, ranks):
+            await ranks.ended.wait()
+
+    asyncio.run(play())
+    given_up = [text for text in caplog.messages if text.startswith("no checkpoint of step")]
+    assert [text.split(":")[0] for text in given_up] == [
+        f"no checkpoint of step {step}" for step in (1, 2)
+    ]

@@ -6,18 +6,18 @@ import sys
 import time
 
 import pytest
+from arl_trackers.trackers import Trackers, open_trackers
 
 from agentgym_rl.config import Config
 from agentgym_rl.config.cluster import LoggingConfig
 from agentgym_rl.core import ConfigError
-from agentgym_rl.storage.trackers import Trackers, open_trackers
 
 STEPS = [{"reward/mean": 0.25, "loss": -1.0, "overlap": math.nan}, {"reward/mean": 0.5}]
 
 
 def opened(names, folder) -> Trackers:
     config = Config(logging=LoggingConfig(trackers=names, project="shop"))
-    return open_trackers(config.logging, folder, settings=config.model_dump(mode="json"))
+    return open_trackers(config, folder)
 
 
 def log_steps(names, folder) -> None:

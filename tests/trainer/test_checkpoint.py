@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import resource
+from concurrent.futures import Future
+from traceback import StackSummary
 
 import numpy as np
 import pytest
 import torch
 from rank_child import ALGO, TRAINER, make_stepper, moving_stepper, pass_by, train
+from torch.distributed.checkpoint.api import CheckpointException
 from trainer_samples import make_row, plain_logprobs, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -214,6 +217,36 @@ def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_
     checkpoints.close()
     assert list_checkpoints(tmp_path) == []
     assert "step-1 is left unfinished: unknown token" in caplog.text
+
+
+FULL = "cannot write checkpoint .*step-1: rank 1: OSError: .* No space left on device"
+LATE = r"step-1 was not written in 0.05 s \(trainer.finish_timeout_s\)"
+
+
+@pytest.mark.parametrize("message", [FULL, LATE])
+def test_why_files_were_not_written_in_the_background_is_said(
+    tiny_model, world, tmp_path, monkeypatch, message
+):
+    written: Future[None] = Future()  # as of a GPU
+    if message == FULL:
+        full = OSError(28, "No space left on device")
+        written.set_exception(CheckpointException("", {1: (full, StackSummary())}))
+    monkeypatch.setattr(Checkpoints, "_write", lambda self, part: written)
+    stepper = make_stepper(tiny_model, world)
+    checkpoints = Checkpoints(
+        tmp_path,
+        stepper.policy,
+        stepper.optimizer,
+        config_hash="",
+        retention=Retention(keep=9),
+        timeout_s=0.05,
+    )
+    checkpoints.begin(1)
+    for end in (checkpoints.reported({}).result, lambda timeout: checkpoints.finish()):
+        with pytest.raises(TrainerError, match=message):
+            end(60)
+    checkpoints.close()
+    assert list_checkpoints(tmp_path) == []
 
 
 def test_a_checkpoint_cut_short_is_no_checkpoint(tiny_model, world, tmp_path):

@@ -195,6 +195,17 @@ def test_a_dead_controller_stops_the_trainer(tiny_model, tmp_path):
         start(server, tiny_model, tmp_path, load_config(overrides=BASE))
 
 
+@pytest.mark.parametrize("steps", [(0, 0), (0, 2), (1,)], ids=str)
+def test_a_rank_trains_only_the_batch_that_follows_its_weights(tiny_model, tmp_path, steps):
+    given = [make_shards(*make_items(step=step), step=step)[0] for step in steps]
+    with (
+        controller(given) as server,
+        pytest.raises(TrainerError, match=f"after {steps[-1]} batches .* had {len(steps) - 1}:"),
+    ):
+        start(server, tiny_model, tmp_path, load_config(overrides=BASE))
+    assert [report.step for report in server.reports] == [*range(len(steps) - 1)]
+
+
 def test_versions_are_left_as_configured(tiny_model, tmp_path):
     config = load_config(overrides={**BASE, "weights.keep_versions": 1})
     with controller(shards(3)) as server:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 import pytest
 from trainer_samples import make_items, make_shards
 
-from agentgym_rl.controller import HttpRanks, RanksApi, RanksFailed
+from agentgym_rl.controller import HttpRanks, RanksApi, RanksFailed, answer
 from agentgym_rl.core import BatchShard, Published, StepReport, TrainerError, WeightsError
 from agentgym_rl.runtime import HttpClient, serving
+from agentgym_rl.runtime.http_server import reply
 from agentgym_rl.trainer import server as module
 from agentgym_rl.trainer.server import Controller, Final, RankServer
 from tests.kit.cases import cases
@@ -70,6 +72,12 @@ async def ranks(
                 await found.stop()
             for thread in threads:
                 await asyncio.to_thread(thread.join, 60)
+
+
+async def until(condition) -> None:
+    """Wait for it; `ranks` limits the time."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
 
 
 def reporting(number: int):
@@ -149,8 +157,11 @@ def test_a_rank_counts_as_heard_while_it_makes_progress(moves, monkeypatch):
                 await asyncio.sleep(0.1)
                 begun_s = client.progress_s
                 client.progress_s = 0.0
-                await asyncio.sleep(0.3)
-                assert (client.progress_s > begun_s) == moves
+                if moves:
+                    await until(lambda: client.progress_s > begun_s)
+                else:
+                    await asyncio.sleep(0.3)
+                    assert client.progress_s == 0.0
                 go_on.set()
             assert client.progress_s > begun_s
 
@@ -175,8 +186,24 @@ def test_a_rank_without_a_command_does_not_hide_another_whose_command_hangs(monk
             go_on.set()
             await publishing
             progress_s = client.progress_s
+            await until(lambda: client.progress_s > progress_s)
+
+    asyncio.run(play())
+
+
+def test_ranks_count_as_heard_while_a_checkpoint_is_completed_and_no_batch_is_there(monkeypatch):
+    monkeypatch.setattr(module, "_IDLE_S", 0.02)
+    done: Future[Path | None] = Future()
+
+    async def play() -> None:
+        async with ranks({}, complete=lambda _: done) as (client, _), asyncio.TaskGroup() as tasks:
+            completing = tasks.create_task(client.complete({}))
+            await asyncio.sleep(0.1)
+            client.progress_s = 0.0
             await asyncio.sleep(0.2)
-            assert client.progress_s > progress_s
+            assert client.progress_s > 0
+            assert not completing.done()
+            done.set_result(None)
 
     asyncio.run(play())
 
@@ -198,15 +225,16 @@ def test_an_error_of_a_command_is_reported_and_ends_the_rank(error):
     asyncio.run(play())
 
 
-def test_a_checkpoint_that_cannot_be_completed_is_a_failure_of_the_ranks():
+@cases("error", [OSError(28, "No space left on device"), TimeoutError(), MemoryError()])
+def test_a_checkpoint_that_cannot_be_completed_is_a_failure_of_the_ranks(error):
     def complete(metrics):
         done: Future[Path | None] = Future()
-        done.set_exception(OSError(28, "No space left on device"))
+        done.set_exception(error)
         return done
 
     async def play() -> None:
         async with ranks({}, complete=complete) as (client, _):
-            with pytest.raises(RanksFailed, match="No space left on device"):
+            with pytest.raises(RanksFailed, match=re.escape(str(error) or repr(error))):
                 await client.complete({})
 
     asyncio.run(play())
@@ -218,8 +246,7 @@ def test_a_rank_without_work_ends_once_it_is_replaced(monkeypatch):
     async def play() -> None:
         async with ranks({}) as (client, (rank,)):
             progress_s = client.progress_s
-            await asyncio.sleep(0.2)
-            assert client.progress_s > progress_s
+            await until(lambda: client.progress_s > progress_s)
             client.revoke()
             await asyncio.to_thread(rank.join, 60)
             assert "POST /current: HTTP 401: unknown token" in str(rank.error)
@@ -378,6 +405,34 @@ def test_a_rank_that_answers_nonsense_or_hangs_up_is_lost(reply):
         async with asyncio.timeout(60), server:
             with pytest.raises(RanksFailed):
                 await client.train(0, shards()[:1])
+        await client.close()
+
+    asyncio.run(play())
+
+
+@cases("result", [None, 7, "text", [1, 2], {"seconds": "x"}, [["checkpoint", "soon", 2.0]]])
+@cases("command", ["train", "publish", "checkpoint", "complete", "export", "stop"])
+def test_a_rank_of_another_version_whose_results_do_not_fit_is_lost(command, result):
+    right = {"complete": "text", "export": None, "stop": None}
+    call = {
+        "train": lambda client: client.train(0, shards()[:1]),
+        "publish": lambda client: client.publish(1, {}, 5.0),
+        "checkpoint": lambda client: client.checkpoint(1),
+        "complete": lambda client: client.complete({}),
+        "export": HttpRanks.export,
+        "stop": HttpRanks.stop,
+    }[command]
+
+    async def other(scope, receive, send) -> None:
+        await reply(send, 200, answer(result))
+
+    async def play() -> None:
+        client = HttpRanks(1)
+        async with asyncio.timeout(60), serving(other, host="127.0.0.1", port=0) as url:
+            client.join(0, url, first=None)
+            fits = command in right and right[command] == result
+            with nullcontext() if fits else pytest.raises(RanksFailed, match=r"trainer-0|batch 0"):
+                await call(client)
         await client.close()
 
     asyncio.run(play())

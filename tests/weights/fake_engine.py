@@ -45,6 +45,7 @@ class FakeEngine(ThreadedServer):
         self.received: list[dict[str, Tensor]] = []
         self.stagings: list[_Staging] = []
         self.groups: dict[int, BroadcastGroup] = {}
+        self.meeting_s = 3.0
 
     @property
     def paths(self) -> list[str]:
@@ -97,6 +98,7 @@ class FakeEngine(ThreadedServer):
         info = body["init_info"]
         groups = self.groups = {}
         if "master_address" in info:
+            self.meeting_s = info["timeout_s"]
             for rank in range(info["rank_offset"], info["rank_offset"] + self.workers):
                 # Not a daemon: C++ that waits for a peer must not outlive the interpreter.
                 threading.Thread(target=_meet, args=(groups, info, rank)).start()
@@ -172,7 +174,7 @@ class _Staging:
             self.status = {**self.status, "state": "failed", "error": str(error)}
 
     def _receive(self) -> dict[str, Tensor]:
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + self._engine.meeting_s
         while len(self._groups) < self._engine.workers:
             if time.monotonic() > deadline:
                 raise WeightsError("the broadcast group has not met in time")

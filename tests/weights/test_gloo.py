@@ -29,13 +29,13 @@ TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5], dtype=
 class Trainer:
     """A publisher over gloo that publishes one version after the other."""
 
-    def __init__(self, **options: Any):
-        self.transport = Broadcasts(timeout_s=2)
+    def __init__(self, *, meeting_s: float = 20, **options: Any):
+        self.transport = Broadcasts(timeout_s=meeting_s)
         self.publisher = Publisher(
             recognize=recognized,
             transport=self.transport,
             polls_staging=True,
-            **{"interrupt": "keep", "timeout_s": 10, **options},
+            **{"interrupt": "keep", "timeout_s": 120, **options},
         )
         self.version = 0
 
@@ -120,7 +120,7 @@ def test_a_restarted_engine_behind_the_same_url_gets_the_next_version():
 
 
 def test_a_silent_member_costs_the_others_half_of_the_time():
-    trainer = Trainer(timeout_s=4)
+    trainer = Trainer(meeting_s=2, timeout_s=4)
     with engine(hang="/update_weights", hang_s=10) as silent, engine() as living:
         done = trainer.publish(a=silent, b=living)
         assert done.served == ("b",)

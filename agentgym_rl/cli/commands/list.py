@@ -65,6 +65,7 @@ _PARTS = {
     "additions": "addition to episodes",
     "engines": "engine",
     "preparations": "preparation",
+    "receivers": "receiver of metrics",
     "turns": "turns",
     "live_parts": "live part",
     "objectives": "term",

@@ -209,7 +209,7 @@ def _export_oracle(args: Namespace) -> dict[str, Any]:
             config.agent,
             config.rollout,
             sandbox=config.sandbox,
-            verifier=config.verifier,
+            verifier=config.verifier_options,
             split=args.split or "train",
             seed=config.seed,
             num=args.num,

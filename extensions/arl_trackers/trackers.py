@@ -20,9 +20,11 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from agentgym_rl.config import LoggingConfig
+from agentgym_rl.config import Config
 from agentgym_rl.core import ConfigError, is_function_path, load_extension
 from agentgym_rl.runtime import import_function
+
+from .keys import GROUP, TrackerKeys
 
 log = logging.getLogger(__name__)
 
@@ -135,20 +137,20 @@ def open_trackio(run_dir: Path, project: str, settings: Mapping[str, Any]) -> Tr
     )
 
 
-def open_trackers(config: LoggingConfig, run_dir: Path, *, settings: Mapping[str, Any]) -> Trackers:
-    """Open the trackers of `logging.trackers`, for a run named like its folder.
-
-    Args:
-        settings: The configuration that the trackers show.
+def open_trackers(config: Config, run_dir: Path) -> Trackers:
+    """Open the trackers of `logging.trackers`, which show the configuration, for a run named like
+    its folder.
 
     Raises:
         ConfigError: the package of a tracker is not installed, or the tracker cannot be opened.
     """
+    keys = config.logging.part(TrackerKeys)
+    settings = config.model_dump(mode="json") if keys.trackers else {}
     opened: dict[str, Tracker] = {}
-    for name in config.trackers:
+    for name in keys.trackers:
         try:
             with _stdout_kept():
-                opened[name] = _opener(name)(run_dir, config.project, settings)
+                opened[name] = _opener(name)(run_dir, keys.project, settings)
                 _check(opened[name])
         except Exception as error:
             opened.pop(name, None)
@@ -165,7 +167,7 @@ def open_trackers(config: LoggingConfig, run_dir: Path, *, settings: Mapping[str
 def _opener(name: str) -> Callable[[Path, str, Mapping[str, Any]], Tracker]:
     if is_function_path(name):
         return import_function("logging.trackers", name, gets="run_dir, project, settings")
-    return load_extension("trackers", name)
+    return load_extension(GROUP, name)
 
 
 def _check(tracker: object) -> None:
