@@ -65,6 +65,7 @@ def test_it_waits_for_an_engine_as_long_as_it_may(monkeypatch):
         scene.publish(wait_s=2.0, timeout_s=9.0)
     assert scene.now == pytest.approx(102 + pause_s, abs=pause_s)
     assert scene.given == []
+    assert Scene(monkeypatch, SERVED, looks=2).publish(wait_s=0.0, timeout_s=1) is SERVED
 
 
 def test_it_tries_again_in_the_time_that_is_left(monkeypatch, caplog):
@@ -82,6 +83,8 @@ def test_it_gives_up_when_its_time_is_over(monkeypatch):
         scene.publish(wait_s=0.0, timeout_s=8.0)
     assert len(scene.given) == 2
     assert len(scene.ended) == 2
+    little_s = 4.0 + publication._BETWEEN_TRIES_S + 0.5
+    assert Scene(monkeypatch, FAILED, SERVED).publish(wait_s=0.0, timeout_s=little_s) is SERVED
     exact = Scene(monkeypatch, FAILED, SERVED)
     with pytest.raises(WeightsError):
         exact.publish(wait_s=0.0, timeout_s=4.0 + publication._BETWEEN_TRIES_S)
