@@ -82,6 +82,7 @@ def shed(tmp_path, monkeypatch):
 
             wood: str = "oak"
             width: int = 2
+            height: int = 3
 
             @model_validator(mode="after")
             def _dry(self):
@@ -102,13 +103,13 @@ def keys(kind: type[Section]) -> list[str]:
 
 def test_keys_stand_in_their_places_and_the_others_last(shed):
     kind = shed({"shed.teeth": "Saw", "shed.glue": "Glue", "shed.oil": "Oil", "shed.steel": "Saw"})
-    assert keys(kind) == ["wood", "teeth", "steel", "width", "glue", "oil"]
+    assert keys(kind) == ["wood", "teeth", "steel", "width", "height", "glue", "oil"]
     assert [part.__name__ for part in kind.added] == ["Glue", "Oil", "Saw"]
     assert (kind.__name__, kind.__doc__, kind.added_to) == ("Shed", "A shed.", "shed.")
     made = kind.model_validate({"teeth": 5})
     assert list(made.model_dump()) == keys(kind)
     assert made.model_dump() == {
-        **{"wood": "oak", "teeth": 5, "steel": "hard", "width": 2},
+        **{"wood": "oak", "teeth": 5, "steel": "hard", "width": 2, "height": 3},
         **{"glue": True, "oil": 0.5},
     }
     with pytest.raises(ValueError, match="nails"):
@@ -127,7 +128,7 @@ def test_rules_and_conflicts_are_those_of_the_section_and_of_its_parts(shed):
 
 def test_only_keys_right_below_a_place_are_added_to_it(shed):
     kind = shed({"shed.glue": "Glue", "shed.in.oil": "Oil", "oil": "Oil", "sheds.teeth": "Saw"})
-    assert keys(kind) == ["wood", "width", "glue"]
+    assert keys(kind) == ["wood", "width", "height", "glue"]
 
 
 def test_the_configuration_itself_takes_names_without_a_dot(shed):
@@ -150,7 +151,7 @@ def test_the_configuration_itself_takes_names_without_a_dot(shed):
 )
 def test_what_cannot_be_added_is_left_out_with_a_warning(shed, caplog, name, value, said):
     kind = shed({name: value, "shed.glue": "Glue", "shed.hammer": "OwnCheck"})
-    assert keys(kind) == ["wood", "width", "glue", "hammer"]
+    assert keys(kind) == ["wood", "width", "height", "glue", "hammer"]
     assert said in caplog.text.replace("tests.core.", "")
     assert caplog.text.count("left out") == 1
     assert kind().model_dump()["wood"] == "oak"

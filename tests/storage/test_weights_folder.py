@@ -93,6 +93,13 @@ def test_what_is_not_ours_stays(tmp_path):
     assert (tmp_path / "arl-link").is_symlink()
 
 
+def test_an_empty_folder_of_a_dead_run_is_removed_and_one_that_is_being_made_stays(tmp_path):
+    (tmp_path / "arl-empty").mkdir()
+    (tmp_path / ".arl-new-x").mkdir()
+    assert remove_dead(tmp_path) == [tmp_path / "arl-empty"]
+    assert [path.name for path in tmp_path.iterdir()] == [".arl-new-x"]
+
+
 def test_scarce_shared_memory_falls_back_with_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with (
