@@ -50,13 +50,12 @@ class LoraConfig(Section):
     so an update replaces the adapter alone, but every token costs two more small products."""
 
     def conflicts(self, config: Sections) -> Iterator[str]:
-        refreshed = config.of(AlgoConfig).kl.refresh_every
-        if self.rank and refreshed:
-            yield (
-                f"algo.kl.refresh_every {refreshed} with lora.rank "
-                f"{self.rank}: the reference has no adapter, so it cannot move to the "
-                "policy; leave one of them out"
-            )
+        for other in config.of(AlgoConfig).other_models:
+            if self.rank and other.moved_by:
+                yield (
+                    f"{other.moved_by} with lora.rank {self.rank}: the {other.role} has no "
+                    "adapter, so it cannot move to the policy; leave one of them out"
+                )
 
     @field_validator("target_modules", "exclude_modules", mode="before")
     @classmethod

@@ -193,7 +193,7 @@ def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path |
     if step >= config.steps:
         _check_unfinished(folder, config.steps, evaluates=config.eval.num_tasks > 0)
     _check_log(folder, step)
-    uses_first = bool(config.lora.rank) or config.algo.kl.reference == "initial"
+    uses_first = bool(config.lora.rank) or any(not it.model for it in config.algo.other_models)
     model_dir = model_folder(config.model, config.env.id)
     _check_model(folder, model_dir, needed=checkpoint is None or uses_first)
     if tasks is not None:

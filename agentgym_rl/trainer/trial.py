@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from agentgym_rl.algo import check_own_parts
 from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.core import ConfigError, TrainerError, num_parameters
-from agentgym_rl.models import frozen_folders, model_folder
+from agentgym_rl.models import model_folder, other_folders
 from agentgym_rl.weights import load_whole
 
 from .lora import Adapter
@@ -57,7 +57,7 @@ def refusal(config: Config, model_dir: Path, world: World) -> str:
         check_own_parts(config.algo)
         check_optimizer(config.trainer)
         _try(model_dir, config, world)
-        for folder in sorted(frozen_folders(config.algo)):
+        for folder in sorted(other_folders(config.algo)):
             _try(folder, config.model_copy(update={"lora": LoraConfig()}), world)
     except (ConfigError, TrainerError) as error:
         return str(error)

@@ -112,9 +112,7 @@ def test_arl_plan_counts_the_bytes_of_a_trainer(world, keys):
     if config.trainer.optimizer == "adamw8bit":
         pytest.importorskip("torchao")
     models = Models.of(config.algo, BUNDLED)
-    plan = models.memory(
-        config.algo, config.trainer, config.lora, dtype=config.compute_dtype, parameters=0
-    )
+    plan = models.memory(config.trainer, config.lora, dtype=config.compute_dtype, parameters=0)
     stepper = make_stepper(config, world, BUNDLED)
     states = [it.items() for it in stepper.optimizer.state.values()]
     state = sum(stored(t) for its in states for name, t in its if name != "step")
@@ -145,9 +143,7 @@ def test_arl_plan_counts_the_matrices_of_a_mixture_as_the_optimizer_does(world, 
     made = Qwen3MoeConfig(vocab_size=640, tie_word_embeddings=False, **sizes, **heads, **experts)
     Qwen3MoeForCausalLM(made).save_pretrained(tmp_path)
     config = load_config(None, {"trainer.optimizer": "muon", "trainer.learning_rate": 1e-5})
-    plan = Models.of(config.algo, tmp_path).memory(
-        config.algo, config.trainer, config.lora, dtype="float32"
-    )
+    plan = Models.of(config.algo, tmp_path).memory(config.trainer, config.lora, dtype="float32")
     policy = Policy.load(tmp_path, world, trainer=config.trainer)
     states = [it.items() for it in make_optimizer(policy.model, config.trainer).state.values()]
     assert plan is not None
