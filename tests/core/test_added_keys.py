@@ -28,6 +28,10 @@ class Saw(Section):
     def conflicts(self, config):
         yield f"a saw of {self.teeth} teeth"
 
+class Handle(Section):
+    after = "teeth"
+    handle: str = "ash"
+
 class Glue(Section):
     glue: bool = True
 
@@ -126,6 +130,11 @@ def test_rules_and_conflicts_are_those_of_the_section_and_of_its_parts(shed):
         kind.model_validate({"hammer": 6})
 
 
+def test_a_key_may_stand_behind_that_of_another_package(shed):
+    kind = shed({"shed.handle": "Handle", "shed.teeth": "Saw", "shed.glue": "Glue"})
+    assert keys(kind) == ["wood", "teeth", "handle", "steel", "width", "height", "glue"]
+
+
 def test_only_keys_right_below_a_place_are_added_to_it(shed):
     kind = shed({"shed.glue": "Glue", "shed.in.oil": "Oil", "oil": "Oil", "sheds.teeth": "Saw"})
     assert keys(kind) == ["wood", "width", "height", "glue"]
@@ -169,7 +178,7 @@ def test_keys_of_this_distribution_come_before_those_of_others(shed, tmp_path, m
 
 def test_keys_that_add_nothing_have_these_values():
     found = ObjectiveKeys()
-    assert (found.terms, found.frozen_models, found.watches()) == ({}, [], [])
+    assert (found.terms, found.other_models, found.watches()) == ({}, [], [])
     assert (found.uses_every_row, found.needs_batch, found.reward_factor) == (False, False, 1.0)
     assert found.of_task("e", {}) == {}
     assert found.trains_policy(0) is True
