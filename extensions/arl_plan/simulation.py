@@ -407,6 +407,9 @@ class _NoLog(EpisodeLog):
     async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
         pass
 
+    async def checkpointed(self, step: int, folder: str) -> None:
+        pass
+
 
 class _NoMetrics(MetricsFile):
     """A metrics file that is not written: the controller has the history."""

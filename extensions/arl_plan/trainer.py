@@ -13,7 +13,7 @@ from pathlib import Path
 from agentgym_rl.algo import fill_bins, fill_shared
 from agentgym_rl.algo.prefixes import Chain, chained
 from agentgym_rl.config import AlgoConfig, RolloutConfig, TrainerConfig
-from agentgym_rl.controller import Ranks
+from agentgym_rl.controller import Metrics, Ranks
 from agentgym_rl.core import (
     BatchRow,
     BatchShard,
@@ -178,6 +178,9 @@ class SimulatedTrainer(Ranks):
     async def begin_publication(self, version: int) -> dict[str, str]:
         self._began_s = _now_s()
         return await self.fleet.begin_publication(version)
+
+    async def complete(self, metrics: Metrics) -> Path:
+        return Path()  # simulated checkpoints take no time
 
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
