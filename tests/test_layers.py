@@ -42,7 +42,7 @@ ALLOWED: Mapping[str, str] = {
         "weights.adapter weights.broadcast weights.files weights.gloo weights.parts "
         "weights.transport weights.publish weights.source "
         "arl_embedded* arl_objectives.covariance arl_objectives.critic arl_objectives.kl "
-        "arl_objectives.losses arl_objectives.moment_mask arl_objectives.reference "
+        "arl_objectives.losses arl_objectives.moment_mask arl_objectives.reference arl_objectives.rewards "
         "arl_objectives.small_terms "
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
         "arl_plan.probe arl_sglang.version arl_sglang.weight_routes arl_warmup.trainer "

@@ -336,15 +336,15 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_350,
+    "algo": 2_300,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
-    "arl_objectives": 2_700,
-    "arl_plan": 3_950,
+    "arl_objectives": 2_900,
+    "arl_plan": 3_900,
     "arl_scale": 3_500,
     "arl_selfplay": 800,
     "arl_serve": 850,
@@ -355,7 +355,7 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_700,
+    "config": 2_650,
     "controller": 1_600,
     "core": 3_850,
     "engines": 3_700,
@@ -404,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 176
+MOST_KEYS = 166
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 
