@@ -40,7 +40,7 @@ ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* "
         "weights.adapter weights.broadcast weights.files weights.gloo weights.parts "
-        "weights.transport weights.publish weights.source "
+        "weights.transport weights.publish weights.source weights.version_folder "
         "arl_embedded* arl_objectives.covariance arl_objectives.critic arl_objectives.kl "
         "arl_objectives.losses arl_objectives.moment_mask arl_objectives.reference arl_objectives.rewards "
         "arl_objectives.small_terms "
