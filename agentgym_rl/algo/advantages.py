@@ -50,7 +50,7 @@ def episode_advantages(
     groups = _group_index(group_ids)
     size, mean, spread = _group_statistics(reward, groups, unbiased=std.unbiased)
     if baseline == "length_weighted":
-        length = torch.tensor(each(lengths, rewards, "lengths"), dtype=torch.float64)
+        length = torch.tensor(_checked(lengths, rewards, "lengths"), dtype=torch.float64)
         mean = _weighted_mean(reward, length, groups)
     advantage = centred = reward - _baseline(baseline, reward, size[groups], mean[groups])
     if scale in ("group_std", "batch_std"):
@@ -69,12 +69,7 @@ def episode_advantages(
     return advantage
 
 
-def each(found: Sequence[T], rewards: Sequence[float] | Tensor, what: str) -> Sequence[T]:
-    """Return what was found for each reward.
-
-    Raises:
-        ValueError: it is not as many.
-    """
+def _checked(found: Sequence[T], rewards: Sequence[float] | Tensor, what: str) -> Sequence[T]:
     if len(found) != len(rewards):
         raise ValueError(f"{len(rewards)} rewards but {len(found)} {what}")
     return found
