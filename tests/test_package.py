@@ -336,15 +336,15 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_400,
+    "algo": 2_250,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
-    "arl_objectives": 2_000,
-    "arl_plan": 3_950,
+    "arl_objectives": 2_550,
+    "arl_plan": 3_900,
     "arl_scale": 3_500,
     "arl_selfplay": 800,
     "arl_serve": 850,
@@ -355,7 +355,7 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_800,
+    "config": 2_700,
     "controller": 1_600,
     "core": 3_850,
     "engines": 3_700,
@@ -369,7 +369,7 @@ MOST_LINES = {
     "run": 2_350,
     "runtime": 2_700,
     "storage": 2_800,
-    "trainer": 5_750,
+    "trainer": 5_650,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
@@ -404,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 203
+MOST_KEYS = 190
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -261,8 +261,7 @@ def test_a_folder_whose_files_are_broken_is_named(tmp_path):
     }.items():
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=said):
-            for folder, title in other_folders(algo).items():
-                check_tokenizer(folder, BUNDLED, who=title)
+            [check_tokenizer(it, BUNDLED, who=title) for it, title in other_folders(algo).items()]
 
 
 def test_a_teacher_alone_leaves_the_reference_unset():
