@@ -336,14 +336,14 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_250,
+    "algo": 2_350,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
-    "arl_objectives": 2_550,
+    "arl_objectives": 2_700,
     "arl_plan": 3_900,
     "arl_scale": 3_500,
     "arl_selfplay": 800,
@@ -358,18 +358,18 @@ MOST_LINES = {
     "config": 2_700,
     "controller": 1_600,
     "core": 3_850,
-    "engines": 3_700,
+    "engines": 3_750,
     "evaluate": 1_750,
     "fleet": 1_150,
-    "gateway": 11_350,
-    "gym": 5_750,
+    "gateway": 11_400,
+    "gym": 5_800,
     "models": 650,
     "report": 750,
     "rollout": 2_500,
-    "run": 2_350,
+    "run": 2_400,
     "runtime": 2_700,
     "storage": 2_800,
-    "trainer": 5_650,
+    "trainer": 5_700,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
@@ -404,7 +404,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 190
+MOST_KEYS = 176
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

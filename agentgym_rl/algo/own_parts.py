@@ -3,16 +3,19 @@ parts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import get_args
 
 import torch
 
-from agentgym_rl.config import AlgoConfig
+from agentgym_rl.config import AlgoConfig, type_of
 from agentgym_rl.core import ConfigError, not_installed
 
 from .aggregation import Tally
+from .behavior import LogWeights
+from .losses import correction_of
 from .own_advantage import advantage_needs, check_advantage, made_up_batch
 from .own_loss import Need, check_loss, loss_needs, made_up_tokens
 from .terms import GROUP, Term, our_terms, provider, registered_terms
@@ -47,10 +50,34 @@ def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
         raise ConfigError(idle)
     check_loss(algo)
     check_advantage(algo)
+    _check_correction(algo)
     for name, term in others.items():
         _check_term(f"algo.{name}", term)
-    moments = algo.behavior_correction.type == "moment_mask" and not algo.naive
-    return found | {"proximal"} if moments else found
+    return found | {"proximal"} if algo.corrects_by_batch else found
+
+
+def _check_correction(algo: AlgoConfig) -> None:
+    """Try the correction of behavior weights on made-up tokens.
+
+    Raises:
+        ConfigError: there is none, it raised, or it returned other than weights and a mask.
+    """
+    if algo.naive:
+        return
+    tokens, keys = made_up_tokens(), algo.behavior_correction
+    correction, logs = correction_of(keys), tokens.anchor - tokens.behavior_logprobs
+    who = f"algo.behavior_correction.type={type_of(type(keys))!r}"
+    try:
+        number = correction.of_batch(logs, keys) if correction.needs_batch else math.inf
+        found = correction.weights(LogWeights(logs, tokens.rows, logs.isfinite(), number), keys)
+        shapes = [list(part.shape) for part in found]
+    except Exception as error:  # foreign code runs: it can raise anything
+        raise ConfigError(f"{who} raised {error!r}") from error
+    if shapes != [[len(logs)]] * 2:
+        raise ConfigError(
+            f"{who} returned {shapes} for {len(logs)} tokens; expected BehaviorWeights, two "
+            "tensors [N]"
+        )
 
 
 def _check_term(name: str, term: Term) -> None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -24,20 +31,15 @@ from agentgym_rl.core import (
     load_extension,
     load_extensions,
     missing_key,
+    missing_member,
     named_or_function,
     none_of,
     one_of,
     with_added_keys,
 )
-from agentgym_rl.core.section import missing_member
 
-from .algo_terms import (
-    Correction,
-    MaskCorrection,
-    RewardConfig,
-    StdConfig,
-    WhitenConfig,
-)
+from .algo_terms import RewardConfig, StdConfig, WhitenConfig
+from .corrections import CORRECTIONS, CorrectionConfig, MaskCorrection, kind_of
 
 BASELINES = "baselines"
 """The group of entry points of terms that `algo.baseline` chooses: they compute the advantages."""
@@ -114,7 +116,7 @@ class AlgoConfig(ObjectiveKeys):
     the probability with which it was sampled is lowered no further, so old episodes do not undo the
     policy (docs/staleness.md). With `rollout.max_staleness` 0 it adds nothing to an equal
     `clip_low`. 1: no limit, as in the papers."""
-    behavior_correction: Correction = MaskCorrection()
+    behavior_correction: Annotated[SerializeAsAny[CorrectionConfig], CORRECTIONS] = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
     """The weight of a token in the loss. token: equal for all tokens of the batch; sequence: equal
     for all episodes, shared by their tokens; constant: 1 over `max_tokens`, however long its
@@ -208,12 +210,6 @@ class AlgoConfig(ObjectiveKeys):
             )
             raise PydanticCustomError(INNER, "{said}", {"said": said}) from error
 
-    @field_validator("behavior_correction", mode="before")
-    @classmethod
-    def _default_type(cls, value: Any) -> Any:
-        """Apply a table without `type` to the default correction."""
-        return {"type": "mask", **value} if is_mapping(value) else value
-
     @field_validator("loss")
     @classmethod
     def _known_loss(cls, loss: str) -> str:
@@ -272,7 +268,12 @@ class AlgoConfig(ObjectiveKeys):
 
     @property
     def needs_batch(self) -> bool:
-        return self.behavior_correction.type == "moment_mask" and not self.naive
+        return self.corrects_by_batch
+
+    @property
+    def corrects_by_batch(self) -> bool:
+        """Return whether the behavior weight of a token depends on all tokens of the batch."""
+        return not self.naive and kind_of(self.behavior_correction).needs_batch
 
     def _consistent_loss(self) -> None:
         if self.loss == "gspo" and self.ratio == "token":

@@ -1,109 +1,13 @@
-"""The sections of `algo`: behavior weights, deviations, rewards."""
+"""The sections of `algo`: deviations, rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from agentgym_rl.core import Needs, Section, default
-
-
-class NoCorrection(Section):
-    """No behavior weight: the ratio to the proximal policy alone, as if it had sampled."""
-
-    type: Literal["none"] = "none"
-
-
-class _Correction(Section):
-    weight: Literal["token", "row_mean", "row_product", "none"] = "token"
-    """The factor of a token's loss. token: its own behavior weight w; row_mean: the geometric mean
-    of w over its row; row_product: the product; none: 1, so that a mask only drops."""
-
-
-class ClampCorrection(_Correction):
-    """A behavior weight clamped to [floor, cap] (truncated importance sampling)."""
-
-    type: Literal["clamp"] = "clamp"
-    floor: float = Field(default=0.0, ge=0)
-    """The lower bound: smaller weights are raised to it."""
-    cap: float = Field(default=5.0, gt=0)
-    """The upper bound: larger weights are lowered to it."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ClampCorrection:
-        if self.floor > self.cap:
-            raise ValueError(f"floor {self.floor} exceeds cap {self.cap}")
-        if self.weight == "none":
-            raise ValueError('clamp with weight "none" clamps nothing; use type "none"')
-        return self
-
-
-class _Interval(_Correction):
-    low: float
-    """The lower end of the interval."""
-    high: float
-    """The upper end of the interval."""
-    measure: Literal["ratio", "k2", "k3", "k3_reverse"] = "ratio"
-    """The number that has to be in the interval. ratio: the weight w; or an estimate of the
-    policies' divergence, k2: ½(log w)², k3: w − 1 − log w, k3_reverse: 1/w − 1 + log w."""
-    cap: float | None = Field(default=None, gt=0)
-    """The largest weight of what is kept; None: no bound but the interval's."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _Interval:
-        if self.low >= self.high:
-            raise ValueError(f"low {self.low} is not below high {self.high}")
-        same = 1.0 if self.measure == "ratio" else 0.0
-        if not self.low <= same <= self.high:
-            raise ValueError(
-                f"low {self.low} and high {self.high} drop every token on which both policies "
-                f"agree, whose {self.measure} is {same:g}: the interval has to hold that number"
-            )
-        if self.cap is not None and self.weight == "none":
-            raise ValueError(f'cap {self.cap} does nothing with weight "none": leave it out')
-        return self
-
-
-class MaskCorrection(_Interval):
-    """A mask that drops tokens whose behavior weight is outside [low, high]."""
-
-    type: Literal["mask"] = "mask"
-    low: float = Field(default=0.0, ge=0)
-    """The smallest weight (or `measure`) of a token that is kept."""
-    high: float = Field(default=5.0, gt=0)
-    """The largest weight (or `measure`) of a token that is kept."""
-
-
-class SequenceMaskCorrection(_Interval):
-    """A mask that drops rows whose geometric-mean behavior weight is outside [low, high]."""
-
-    type: Literal["sequence_mask"] = "sequence_mask"
-    low: float = Field(default=0.9, ge=0)
-    """The smallest number (see `reduce`) of a row that is kept."""
-    high: float = Field(default=1.1, gt=0)
-    """The largest number (see `reduce`) of a row that is kept."""
-    reduce: Literal["mean", "sum", "max"] = "mean"
-    """The number of a row: the mean, sum or maximum of log w over its tokens (whose exponential is
-    compared with the interval), or of the estimate in `measure`."""
-
-
-class MomentMaskCorrection(_Correction):
-    """A mask that drops the tokens of the batch with the largest (log w)², as few as it takes to
-    bring the mean of the others below `limit` (M2PO)."""
-
-    type: Literal["moment_mask"] = "moment_mask"
-    weight: Literal["token", "row_mean", "row_product", "none"] = "none"
-    """The factor of the tokens that are kept, as in the other types."""
-    limit: float = Field(default=0.04, gt=0)
-    """The bound on the mean of (log w)² over the tokens that are kept."""
-
-
-Correction = Annotated[
-    ClampCorrection | MaskCorrection | SequenceMaskCorrection | MomentMaskCorrection | NoCorrection,
-    Field(discriminator="type"),
-]
 
 
 class StdConfig(Section):

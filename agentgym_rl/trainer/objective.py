@@ -19,8 +19,8 @@ from agentgym_rl.algo import (
     aggregation_weights,
     behavior_weights,
     episode_advantages,
-    largest_moment,
     moments_of,
+    number_of_batch,
     own_advantages,
     shaped_rewards,
 )
@@ -58,8 +58,8 @@ class Objective:
     until the first minibatch has computed its own."""
     shares_predictions: bool = False
     """Whether a term needs the first token of each prediction (`LossTokens.first`)."""
-    largest_moment: float = math.inf
-    """The largest (log w)² that a `moment_mask` keeps."""
+    of_batch: float = math.inf
+    """The number of the batch that behavior weights depend on."""
     factors: Sequence[Tensor] = ()
     """The factors of behavior weights that terms have; 0 for a dropped token."""
 
@@ -72,11 +72,10 @@ class Objective:
     def begin(self) -> None:
         """Compute the quantities that depend on all tokens of the batch (collective). Micro-batches
         and ranks do not matter."""
-        correction, ranks = self.algo.behavior_correction, self.batch.ranks
-        if correction.type == "moment_mask" and not self.algo.naive:
-            moments = (self.proximal - self.batch.behavior_logprobs) ** 2
-            everywhere = torch.cat(ranks.gather(moments[torch.isfinite(moments)]))
-            self.largest_moment = largest_moment(everywhere, correction.limit)
+        if self.algo.corrects_by_batch:
+            log_weights = self.proximal - self.batch.behavior_logprobs
+            correction, ranks = self.algo.behavior_correction, self.batch.ranks
+            self.of_batch = number_of_batch(log_weights, correction, ranks)
         for term in self.terms:
             term.begin(self.batch)
         found = [term.weights(self.batch) for term in self.terms]
@@ -90,9 +89,7 @@ class Objective:
             found = BehaviorWeights(finite.to(proximal.dtype), ~finite)
         else:
             rows, correction = self.batch.rows[index], self.algo.behavior_correction
-            found = behavior_weights(
-                proximal, behavior, rows, correction, largest_moment=self.largest_moment
-            )
+            found = behavior_weights(proximal, behavior, rows, correction, of_batch=self.of_batch)
         for factor in self.factors:
             its = factor[index].to(found.weight.dtype)
             dropped = its == 0

@@ -131,11 +131,14 @@ def test_a_run_trains_on_the_scripted_engine(kernel, tmp_path):
 
 REFUSALS: dict[str, list[str]] = {
     "agentgym_rl.engines": [],
-    "engine.type": ["--engine=vllm"],
+    "engine: 'vllm' is a type of the extension arl_vllm": ["--engine=vllm"],
     "rollout.workers is a key of the extension arl_scale": ["--rollout.workers=2"],
     "cluster.type": ["--cluster=ray"],
     "init is a key of the extension arl_warmup": ["--init=sft", "--init.data=rows.jsonl"],
     "algo.baseline": ["--algo.baseline=critic"],
+    "algo.behavior_correction: 'clamp' is a type of the extension arl_objectives": [
+        "--algo.behavior_correction={type = 'clamp', floor = 0.1}"
+    ],
 }
 
 

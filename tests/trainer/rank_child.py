@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from arl_objectives.clamp import ClampCorrection
 from arl_objectives.critic import Critic, ValueModel
 from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.reference import Reference
@@ -31,7 +32,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from agentgym_rl.algo import all_terms
 from agentgym_rl.config import (
     AlgoConfig,
-    ClampCorrection,
     LoraConfig,
     TrainerConfig,
     load_config,

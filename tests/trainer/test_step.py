@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arl_objectives.clamp import ClampCorrection
 from arl_objectives.critic import Critic, ValueModel
 from arl_objectives.keys.kl import KlConfig
 from arl_objectives.reference import Reference
@@ -30,7 +31,6 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.algo import all_terms, episode_advantages, pack_rows
 from agentgym_rl.config import (
     AlgoConfig,
-    ClampCorrection,
     RewardConfig,
     TrainerConfig,
     preset_names,
