@@ -33,25 +33,35 @@ async def learn(run, buffer, rollout, trainer, fleet):
     """Train `config.steps` batches while groups are played."""
     async with asyncio.TaskGroup() as tasks:
         playing = tasks.create_task(play(rollout))
-        for step in range(run.config.steps):
+        for step in range(run.step, run.config.steps):
             groups = await buffer.batch()  # none older than the bound; leased in the log
             report = await trainer.train(step, groups, dropped=buffer.dropped)
             await trainer.publish(fleet, report.version)  # while the engines sample
-            await run.record(report)  # durable: the batch is never trained again
+            await run.record(report)  # on disk, with its metrics
             buffer.publish(report.version)  # admits the groups of another batch
+            if trainer.checkpoint_due(step + 1):
+                await trainer.save(step + 1)  # `resume` continues from here
             print(f"batch {step}: reward {report.metrics['reward/mean']:.3f}", flush=True)
         playing.cancel()
 
 
+def opened(overrides):
+    """Open a new run, or the one in the folder `resume`, from its newest checkpoint on."""
+    if folder := overrides.pop("resume", ""):
+        return runs.resumed(folder, overrides=overrides)
+    return runs.new(overrides=overrides, kind="loop")
+
+
 async def main(overrides):
     """Evaluate, train and evaluate again; return both results."""
-    with runs.new(overrides=overrides, kind="loop") as run, Trainer.started(run) as trainer:
-        total = run.config.steps * run.config.rollout.groups_per_batch
-        buffer = Buffer(run.config.rollout, total_groups=total, log=run.log)
+    with opened(overrides) as run, Trainer.started(run) as trainer:
+        buffer = Buffer.of(run)
         async with (
             Fleet.started(run) as fleet,
             Rollout.started(run, fleet, buffer=buffer) as rollout,
         ):
+            if run.step:
+                await trainer.publish(fleet, run.step)  # the weights of the checkpoint
             before = await evaluate(rollout=rollout)
             await learn(run, buffer, rollout, trainer, fleet)
             after = await evaluate(rollout=rollout)

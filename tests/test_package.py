@@ -336,7 +336,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_400,
+    "algo": 2_350,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
@@ -344,7 +344,7 @@ MOST_LINES = {
     "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
     "arl_lora": 300,
-    "arl_objectives": 2_000,
+    "arl_objectives": 2_700,
     "arl_plan": 3_900,
     "arl_scale": 3_500,
     "arl_selfplay": 800,
@@ -356,21 +356,21 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_250,
     "cluster": 1_300,
-    "config": 2_750,
+    "config": 2_600,
     "controller": 1_650,
-    "core": 3_900,
-    "engines": 3_700,
+    "core": 3_950,
+    "engines": 3_750,
     "evaluate": 1_750,
     "fleet": 1_150,
-    "gateway": 11_350,
+    "gateway": 11_400,
     "gym": 5_750,
     "models": 650,
     "report": 750,
     "rollout": 2_500,
-    "run": 2_350,
+    "run": 2_400,
     "runtime": 2_700,
     "storage": 2_800,
-    "trainer": 5_750,
+    "trainer": 5_650,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
@@ -405,7 +405,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 197
+MOST_KEYS = 170
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

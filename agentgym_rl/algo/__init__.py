@@ -1,15 +1,14 @@
 """The objective as pure functions: tensors in, tensors out.
 
     advantages.py   rewards, shaped -> one advantage per episode
-    losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, CISPO, SAPO, ...
+    losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, REINFORCE
+    corrections.py  the control of outliers among behavior weights; behavior.py: their logs
     inputs.py       what parts of the objective get and return: of a batch, of its tokens
     own_loss.py     a user's own loss, as module:function
     own_advantage.py  a user's own advantages, as module:function
-    terms.py        the contract of a term; built_in_terms.py has ours
+    terms.py        the contract of a term of the objective
     own_parts.py    the trial of users' functions and terms before they train
     aggregation.py  the exact weight of each token's loss
-    kl.py           divergence from a reference model, in the loss or as a reward; tokens that stand
-                    out in the batch
     balance.py      lengths -> even parts, or bins under a budget (no torch)
     packing.py      rows -> one padding-free sequence
 
@@ -28,18 +27,21 @@ if TYPE_CHECKING:
     from .aggregation import tally_mismatch as tally_mismatch
     from .aggregation import tally_weights as tally_weights
     from .balance import fill_bins as fill_bins
+    from .behavior import LogWeights as LogWeights
+    from .behavior import row_means as row_means
+    from .behavior import row_sums as row_sums
+    from .behavior import row_sums_to_come as row_sums_to_come
+    from .corrections import Correction as Correction
+    from .corrections import inside as inside
     from .inputs import BehaviorWeights as BehaviorWeights
     from .inputs import LossTokens as LossTokens
     from .inputs import Ranks as Ranks
     from .inputs import TokenBatch as TokenBatch
     from .inputs import TokenObjective as TokenObjective
-    from .kl import largest_moment as largest_moment
     from .losses import behavior_weights as behavior_weights
     from .losses import finite_logprobs as finite_logprobs
+    from .losses import number_of_batch as number_of_batch
     from .losses import policy_loss as policy_loss
-    from .losses import row_means as row_means
-    from .losses import row_sums as row_sums
-    from .losses import row_sums_to_come as row_sums_to_come
     from .losses import unbounded as unbounded
     from .own_advantage import own_advantages as own_advantages
     from .own_loss import needs as needs

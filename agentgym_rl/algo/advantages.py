@@ -157,12 +157,6 @@ def moments_of(numbers: Tensor) -> Moments:
     return Moments(mean, float(((numbers - mean) ** 2).sum()), len(numbers))
 
 
-def shuffled(advantages: Tensor, *, seed: int, step: int) -> Tensor:
-    """Return the advantages permuted over the batch, reproducibly: a negative control."""
-    generator = torch.Generator().manual_seed((seed << 32) ^ step)
-    return advantages[torch.randperm(len(advantages), generator=generator)]
-
-
 def _group_index(group_ids: Sequence[object]) -> Tensor:
     index = {group: i for i, group in enumerate(dict.fromkeys(group_ids))}
     return torch.tensor([index[group] for group in group_ids], dtype=torch.int64)

@@ -109,7 +109,7 @@ class LossTokens:
     turns: Tensor
     """The number of each token's turn in its episode, int64."""
     reference: Tensor | None = None
-    """The log-probs under the reference model (`algo.kl.reference`), if a part of the objective
+    """The log-probs under the reference model, if a part of the objective
     needs them."""
     entropies: Tensor | None = None
     """The entropies of the policy, with their gradient, if a part of the objective needs them."""

@@ -1,8 +1,8 @@
 """The policy losses: functions of each token's probability under the updated policy.
 
-All are −Σ_t weight_t · w'_t · objective_t, with w' the behavior weight, exp(proximal − behavior)
-with outliers bounded or dropped (a constant), and the objective named by `algo.loss`. The losses
-differ in the ratio and in its bound. A name with a colon is a user's own function (own_loss.py).
+All are −Σ_t weight_t · w'_t · objective_t, with w' the behavior weight, a constant,
+and the objective named by `algo.loss`. The losses differ in the ratio and in its bound. A name with
+a colon is a user's own function (own_loss.py).
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import (
-    LOSSES,
-    AlgoConfig,
-    Correction,
-    MaskCorrection,
-    SequenceMaskCorrection,
-)
+from agentgym_rl.config import CORRECTIONS, LOSSES, AlgoConfig, CorrectionConfig, type_of
+from agentgym_rl.core import load_extension
 from agentgym_rl.runtime import import_object
 
-from .inputs import BehaviorWeights, LossTokens, TokenObjective
+from .behavior import LogWeights, row_means
+from .corrections import Correction
+from .inputs import BehaviorWeights, LossTokens, Ranks, TokenObjective
 from .own_loss import own_objective
 
 
@@ -32,100 +29,40 @@ def behavior_weights(
     proximal_logprobs: Tensor,  # [N]
     behavior_logprobs: Tensor,  # [N]
     rows: Tensor,  # [N] int64, row of the token
-    correction: Correction,
+    correction: CorrectionConfig,
     *,
-    largest_moment: float = math.inf,
+    of_batch: float = math.inf,
 ) -> BehaviorWeights:
-    """Return the outlier-controlled weights of decoupled PPO.
+    """Return the outlier-controlled weights of decoupled PPO, by the correction that is registered
+    for these keys; `of_batch` is the result of `number_of_batch`. The caller's denominators also
+    count dropped tokens.
 
-    `clamp`: w between floor and cap, truncated importance sampling (Ionides 2008). `mask`: a token
-    outside [low, high] is dropped, AReaL (https://arxiv.org/abs/2505.24298). `sequence_mask`: a row
-    outside is dropped. `moment_mask`: a token with (log w)² above `largest_moment`, a number of the
-    batch (see `largest_moment` in kl.py). `none`: no weight. The caller's denominators also count
-    dropped tokens.
+    Raises:
+        ConfigError: no package has the correction, or it cannot be imported.
     """
     difference = (proximal_logprobs - behavior_logprobs).detach()
     finite = torch.isfinite(difference)
-    difference = torch.where(finite, difference, 0.0)
-    if correction.type == "none":
-        return BehaviorWeights(finite.to(difference.dtype), ~finite)
-    weight = _log_weight(difference, rows, finite, correction.weight).exp()
-    kept = finite
-    if correction.type == "clamp":
-        weight = weight.clamp(min=correction.floor, max=correction.cap)
-    elif correction.type == "moment_mask":
-        kept = finite & (difference**2 <= largest_moment)
-    else:
-        measured = _measured(difference, rows, finite, correction)
-        kept = finite & (measured >= correction.low) & (measured <= correction.high)
-        if correction.cap is not None:
-            weight = weight.clamp(max=correction.cap)
-    return BehaviorWeights(torch.where(kept, weight, 0.0), ~kept)
+    tokens = LogWeights(torch.where(finite, difference, 0.0), rows, finite, of_batch)
+    found = correction_of(correction).weights(tokens, correction)
+    masked = found.masked | ~finite
+    return BehaviorWeights(torch.where(masked, 0.0, found.weight), masked)
 
 
-def _log_weight(difference: Tensor, rows: Tensor, finite: Tensor, weight: str) -> Tensor:
-    """Return [N] the logs of the factors, before any bound."""
-    if weight == "row_mean":
-        return row_means(difference, rows, finite)
-    if weight == "row_product":  # of hundreds of tokens; beyond e^±20 a bound decides anyway
-        return row_sums(difference, rows).clamp(-20.0, 20.0)
-    return torch.zeros_like(difference) if weight == "none" else difference
+def number_of_batch(log_weights: Tensor, correction: CorrectionConfig, ranks: Ranks) -> float:
+    """Return the number that the weights of any token depend on, given this rank's log w, [N]
+    (collective)."""
+    everywhere = torch.cat(ranks.gather(log_weights[torch.isfinite(log_weights)]))
+    return correction_of(correction).of_batch(everywhere, correction)
 
 
-def _measured(
-    difference: Tensor,
-    rows: Tensor,
-    finite: Tensor,
-    correction: MaskCorrection | SequenceMaskCorrection,
-) -> Tensor:
-    """Return [N] the numbers that a mask compares with its interval; rows of a ratio are compared
-    in logs, so that long ones do not overflow."""
-    measured = {
-        "ratio": lambda: difference,
-        "k2": lambda: 0.5 * difference**2,
-        "k3": lambda: difference.exp() - 1.0 - difference,
-        "k3_reverse": lambda: (-difference).exp() - 1.0 + difference,
-    }[correction.measure]()
-    if correction.type == "sequence_mask":
-        if correction.reduce == "mean":
-            measured = row_means(measured, rows, finite)
-        elif correction.reduce == "sum":
-            measured = row_sums(measured, rows)
-        else:
-            measured = _row_maxima(measured, rows)
-    return measured.exp() if correction.measure == "ratio" else measured
+def correction_of(keys: CorrectionConfig) -> Correction[CorrectionConfig]:
+    """Return the correction that is registered for some keys.
 
-
-def row_means(values: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
-    """Return [N], the mean of `values` over the counted tokens of each token's row; 0 without
-    any."""
-    zeros = values.new_zeros(int(rows.max()) + 1 if len(rows) else 0)
-    total = zeros.index_add(0, rows, torch.where(counted, values, 0.0))
-    count = zeros.index_add(0, rows, counted.to(values.dtype))
-    return (total / count.clamp(min=1))[rows]
-
-
-def row_sums(values: Tensor, rows: Tensor) -> Tensor:
-    """Return [N], the sum of `values` over each token's row."""
-    zeros = values.new_zeros(int(rows.max()) + 1 if len(rows) else 0)
-    return zeros.index_add(0, rows, values)[rows]
-
-
-def _row_maxima(values: Tensor, rows: Tensor) -> Tensor:
-    """Return [N], the largest of `values` in each token's row."""
-    zeros = values.new_zeros(int(rows.max()) + 1 if len(rows) else 0)
-    return zeros.scatter_reduce(0, rows, values, "amax", include_self=False)[rows]
-
-
-def row_sums_to_come(values: Tensor, rows: Tensor) -> Tensor:
-    """Return [N] float64, the sum of `values` over each token and the later ones of its row; `rows`
-    ascend."""
-    after = values.double().flip(0).cumsum(0).flip(0)
-    if not len(rows):
-        return after
-    first_of_next = torch.searchsorted(rows, rows, right=True)
-    beyond = torch.cat([after, after.new_zeros(1)])
-    return after - beyond[first_of_next]
+    Raises:
+        ConfigError: no package has it, or it cannot be imported.
+    """
+    kind = cast("type[Correction[CorrectionConfig]]", Correction)
+    return load_extension(CORRECTIONS.group, type_of(type(keys)), of=kind)
 
 
 class PolicyLoss(NamedTuple):

@@ -3,19 +3,25 @@ parts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import get_args
 
 import torch
 
-from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core import ConfigError
+from agentgym_rl.config import AlgoConfig, type_of
+from agentgym_rl.core import ConfigError, not_installed
 
 from .aggregation import Tally
+from .behavior import LogWeights
+from .losses import correction_of
 from .own_advantage import advantage_needs, check_advantage, made_up_batch
 from .own_loss import Need, check_loss, loss_needs, made_up_tokens
-from .terms import Term, our_terms, provider, registered_terms
+from .terms import GROUP, Term, our_terms, provider, registered_terms
+
+_ALWAYS_MET = {*get_args(Need)} - {"reference"}
+"""The needs that the trainer meets itself; a term provides for any other."""
 
 
 def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
@@ -24,10 +30,11 @@ def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
 
     Raises:
         ConfigError: one does not keep its contract, or needs models that the configuration does not
-            name; or the reference model, which nothing else uses, is named and not needed.
+            name; or nothing needs what one provides.
     """
     ours, others = our_terms(algo), registered_terms(algo)
-    provided = {term.provides for term in (*ours, *others.values())}
+    terms = (*ours, *others.values())
+    provided = _ALWAYS_MET | {term.provides for term in terms}
     wanted: dict[str, Collection[str]] = {
         f"algo.loss={algo.loss!r}": loss_needs(algo),
         f"algo.advantage={algo.advantage!r}": advantage_needs(algo),
@@ -37,19 +44,40 @@ def check_own_parts(algo: AlgoConfig) -> frozenset[str]:
         for need in sorted(set(its) - provided):
             if (kind := provider(need)) is not None:
                 raise ConfigError(f"{who} needs {kind.lacking}")
+            raise not_installed(GROUP, f"{who} with the need {need!r}", "provides it")
     found = frozenset[str]().union(*wanted.values(), *(it.needs for it in ours))
-    if algo.kl.reference and "reference" not in found:
-        raise ConfigError(
-            f"algo.kl.reference {algo.kl.reference!r} does nothing: algo.kl.coef is 0, and no "
-            'function or term of the objective has it in its needs (@needs("reference")); leave it '
-            "out"
-        )
+    if idle := next((it.unused for it in terms if it.unused and it.provides not in found), ""):
+        raise ConfigError(idle)
     check_loss(algo)
     check_advantage(algo)
+    _check_correction(algo)
     for name, term in others.items():
         _check_term(f"algo.{name}", term)
-    moments = algo.behavior_correction.type == "moment_mask" and not algo.naive
-    return found | {"proximal"} if moments else found
+    return found | {"proximal"} if algo.corrects_by_batch else found
+
+
+def _check_correction(algo: AlgoConfig) -> None:
+    """Try the correction of behavior weights on made-up tokens.
+
+    Raises:
+        ConfigError: there is none, it raised, or it returned other than weights and a mask.
+    """
+    if algo.naive:
+        return
+    tokens, keys = made_up_tokens(), algo.behavior_correction
+    correction, logs = correction_of(keys), tokens.anchor - tokens.behavior_logprobs
+    who = f"algo.behavior_correction.type={type_of(type(keys))!r}"
+    try:
+        number = correction.of_batch(logs, keys) if correction.needs_batch else math.inf
+        found = correction.weights(LogWeights(logs, tokens.rows, logs.isfinite(), number), keys)
+        shapes = [list(part.shape) for part in found]
+    except Exception as error:  # foreign code runs: it can raise anything
+        raise ConfigError(f"{who} raised {error!r}") from error
+    if shapes != [[len(logs)]] * 2:
+        raise ConfigError(
+            f"{who} returned {shapes} for {len(logs)} tokens; expected BehaviorWeights, two "
+            "tensors [N]"
+        )
 
 
 def _check_term(name: str, term: Term) -> None:
@@ -71,6 +99,7 @@ def _check_term(name: str, term: Term) -> None:
     )
     used = torch.arange(size)
     trials: list[tuple[str, Callable[[], object], list[int]]] = [
+        ("of_episodes", lambda: term.of_episodes(batch, batch.rewards), [len(batch.rewards)]),
         ("rewards", lambda: term.rewards(batch), [size]),
         ("returns", lambda: term.returns(batch), [size]),
         ("advantages", lambda: term.advantages(batch), [size]),

@@ -2,9 +2,9 @@
 
 A term is a class that a package registers by an entry point of the group `agentgym_rl.objectives`.
 It is on in runs whose configuration has its section, `algo.NAME`. Processes without torch import it
-for the keys of its section. The terms of this distribution (built_in_terms.py, arl_objectives) are
-registered under the key of `algo` that turns them on; those that `algo.baseline` chooses, in the
-group `agentgym_rl.baselines`. A `ModelTerm` (trainer/model_term.py) has models of its own.
+for the keys of its section. The terms of this distribution (arl_objectives) are registered under
+the key of `algo` that turns them on; those that `algo.baseline` chooses, in the group
+`agentgym_rl.baselines`. A `ModelTerm` (trainer/model_term.py) has models of its own.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ class Term:
     """The need of other parts that the term meets, if it is on; "": none."""
     lacking: ClassVar[str] = ""
     """The thing that it provides, and how to get it, for errors of parts that need it."""
+    unused: str = ""
+    """The error if no part needs what it provides; "": it has another use."""
     has_models: ClassVar[bool] = False
     """Whether it is a `ModelTerm`."""
     order: ClassVar[int] = 60
     """Its place among the terms; those with the same are in the order of their names."""
     replaces_advantages: ClassVar[bool] = False
     """Whether `base` takes the place of advantages relative to a group or a batch."""
+    pays_turns: ClassVar[bool] = True
+    """Whether rewards of turns are added to the advantages of episodes."""
 
     def __init__(self, keys: Section) -> None:
         """Store the values of the term's keys as `self.keys`."""
@@ -50,6 +54,11 @@ class Term:
     def learns(self, step: int) -> bool:
         """Return whether the policy is trained on batch `step`."""
         return True
+
+    def of_episodes(self, batch: TokenBatch, advantages: Tensor) -> Tensor:
+        """Return advantages of the episodes, [E], in place of these, which are relative to a group
+        or a batch: all episodes of the batch, the same on every rank."""
+        return advantages
 
     def rewards(self, batch: TokenBatch) -> Tensor | None:
         """Return a reward of each token, [N], for a term that sums rewards itself (a critic)."""

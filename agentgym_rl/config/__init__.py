@@ -32,20 +32,18 @@ from agentgym_rl.core import (
 from agentgym_rl.core.section import NoKeys, fields_of, free_keys, secret_in, unset_keys
 
 from .algo import BASELINES, LOSSES, AlgoConfig
-from .algo_terms import (
-    ClampCorrection,
-    Correction,
-    KlConfig,
-    MaskCorrection,
-    MomentMaskCorrection,
-    NoCorrection,
-    RewardConfig,
-    SequenceMaskCorrection,
-    StdConfig,
-    WhitenConfig,
-)
+from .algo_terms import RewardConfig, StdConfig, WhitenConfig
 from .allocation import may_use_gpu
 from .cluster import ClusterConfig, LoggingConfig
+from .corrections import (
+    CORRECTIONS,
+    CorrectionConfig,
+    CorrectionKind,
+    IntervalCorrection,
+    MaskCorrection,
+    NoCorrection,
+    WeightedCorrection,
+)
 from .engine import (
     ENGINES,
     EndpointConfig,
@@ -69,27 +67,27 @@ from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
     "BASELINES",
+    "CORRECTIONS",
     "ENGINES",
     "FORMAT",
     "LOSSES",
     "AgentConfig",
     "AlgoConfig",
-    "ClampCorrection",
     "ClusterConfig",
     "Config",
-    "Correction",
+    "CorrectionConfig",
+    "CorrectionKind",
     "EndpointConfig",
     "EngineConfig",
     "EngineKind",
     "EnvConfig",
     "EvalConfig",
     "GatewayConfig",
-    "KlConfig",
+    "IntervalCorrection",
     "LaterVersion",
     "LoggingConfig",
     "MaskCorrection",
     "ModelConfig",
-    "MomentMaskCorrection",
     "NoCorrection",
     "NoKeys",
     "OneOf",
@@ -99,10 +97,10 @@ __all__ = [
     "SandboxConfig",
     "Section",
     "Sections",
-    "SequenceMaskCorrection",
     "ServerEngineConfig",
     "StdConfig",
     "TrainerConfig",
+    "WeightedCorrection",
     "WeightsConfig",
     "WhitenConfig",
     "check_format",

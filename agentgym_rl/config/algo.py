@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -17,9 +24,6 @@ from agentgym_rl.core import (
     Needs,
     ObjectiveKeys,
     Section,
-    Sections,
-    adapter_of,
-    default,
     extension_names,
     field_of,
     is_function_path,
@@ -27,21 +31,15 @@ from agentgym_rl.core import (
     load_extension,
     load_extensions,
     missing_key,
+    missing_member,
     named_or_function,
     none_of,
     one_of,
     with_added_keys,
 )
-from agentgym_rl.core.section import missing_member
 
-from .algo_terms import (
-    Correction,
-    KlConfig,
-    MaskCorrection,
-    RewardConfig,
-    StdConfig,
-    WhitenConfig,
-)
+from .algo_terms import RewardConfig, StdConfig, WhitenConfig
+from .corrections import CORRECTIONS, CorrectionConfig, MaskCorrection, kind_of
 
 BASELINES = "baselines"
 """The group of entry points of terms that `algo.baseline` chooses: they compute the advantages."""
@@ -69,13 +67,6 @@ def _of_losses(key: str) -> Needs:
     return Needs(key, "loss", " or ".join(map(repr, losses)), one_of(*losses))
 
 
-def _has_own_part(values: Mapping[str, Any]) -> bool:
-    """Return whether a part of the objective comes from the user or another package, and may need
-    the reference model."""
-    own = is_function_path(str(values.get("loss", ""))) or bool(values.get("advantage"))
-    return own or bool(values.keys() - AlgoConfig.model_fields.keys())
-
-
 @with_added_keys("algo")
 class AlgoConfig(ObjectiveKeys):
     """The objective (formulas and sources: agentgym_rl/algo)."""
@@ -90,11 +81,10 @@ class AlgoConfig(ObjectiveKeys):
         Needs("behavior_correction", "naive", "false", one_of(False)),
         Needs("std", "scale", "a standard deviation of rewards", _STD),
         Needs("whiten", "whiten.over", "episodes or tokens", none_of("none")),
-        Needs("kl", "kl.coef", "above 0", unless=_has_own_part),
         Needs("advantage_options", "advantage", "a function (module:function)"),
         *(
             Needs(key, "advantage", "unset (a function has its own)", one_of(None))
-            for key in ("baseline", "scale", "std", "shuffle_advantages")
+            for key in ("baseline", "scale", "std")
         ),
     )
 
@@ -126,7 +116,7 @@ class AlgoConfig(ObjectiveKeys):
     the probability with which it was sampled is lowered no further, so old episodes do not undo the
     policy (docs/staleness.md). With `rollout.max_staleness` 0 it adds nothing to an equal
     `clip_low`. 1: no limit, as in the papers."""
-    behavior_correction: Correction = MaskCorrection()
+    behavior_correction: Annotated[SerializeAsAny[CorrectionConfig], CORRECTIONS] = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
     """The weight of a token in the loss. token: equal for all tokens of the batch; sequence: equal
     for all episodes, shared by their tokens; constant: 1 over `max_tokens`, however long its
@@ -152,19 +142,11 @@ class AlgoConfig(ObjectiveKeys):
     leave_out: list[str] = Field(default_factory=list)
     """The episodes whose tokens do not train, although their rewards count for others: "truncated",
     or names of episode metrics that are not 0 for them."""
-    positive_nll: float = Field(default=0.0, ge=0)
-    """The coefficient of −log π, averaged over the tokens of episodes with a reward above 0."""
-    entropy_coef: float = Field(default=0.0, ge=0)
-    """The bonus for one nat of the policy's entropy, at each trained token."""
     turn_discount: float = Field(default=1.0, ge=0, le=1)
     """The γ of turns: a turn's reward counts γ^d for the turn d turns earlier in the same
     conversation."""
-    shuffle_advantages: bool = False
-    """The switch to a negative control: advantages are permuted over the batch, so the reward must
-    not rise."""
     std: StdConfig = StdConfig()
     whiten: WhitenConfig = WhitenConfig()
-    kl: KlConfig = KlConfig()
     reward: RewardConfig = RewardConfig()
 
     @classmethod
@@ -228,12 +210,6 @@ class AlgoConfig(ObjectiveKeys):
             )
             raise PydanticCustomError(INNER, "{said}", {"said": said}) from error
 
-    @field_validator("behavior_correction", mode="before")
-    @classmethod
-    def _default_type(cls, value: Any) -> Any:
-        """Apply a table without `type` to the default correction."""
-        return {"type": "mask", **value} if is_mapping(value) else value
-
     @field_validator("loss")
     @classmethod
     def _known_loss(cls, loss: str) -> str:
@@ -288,47 +264,16 @@ class AlgoConfig(ObjectiveKeys):
 
     @property
     def terms(self) -> dict[str, Section]:
-        on: dict[str, tuple[object, Section]] = {
-            "kl.reference": (self.kl.reference, self.kl),
-            "kl": (self.kl.coef, self.kl),
-            "positive_nll": (self.positive_nll, self),
-            "entropy_coef": (self.entropy_coef, self),
-            self.baseline: (self.baseline in extension_names(BASELINES), self),
-        }
-        return {name: keys for name, (is_on, keys) in on.items() if is_on}
-
-    @property
-    def uses_every_row(self) -> bool:
-        of_kl = self.kl.coef and not self.kl_in_reward
-        return bool(of_kl or self.entropy_coef or self.positive_nll)
+        return {self.baseline: self} if self.baseline in extension_names(BASELINES) else {}
 
     @property
     def needs_batch(self) -> bool:
-        moment = self.behavior_correction.type == "moment_mask" and not self.naive
-        return moment or self.kl_in_reward
+        return self.corrects_by_batch
 
     @property
-    def frozen_models(self) -> list[str]:
-        return [self.kl.reference] if self.kl.reference not in ("", "initial") else []
-
-    def located(self, folder_of: Callable[[str], str], *, env_id: str) -> Self:
-        if self.kl.reference in ("", "initial"):
-            return self
-        kl = self.kl.model_copy(update={"reference": folder_of(self.kl.reference)})
-        return self.model_copy(update={"kl": kl})
-
-    @property
-    def kl_in_reward(self) -> bool:
-        """Return whether the divergence from a reference is a part of the advantages."""
-        return bool(self.kl.coef) and self.kl.placement != "loss"
-
-    def conflicts(self, config: Sections) -> Iterator[str]:
-        moves, adapter = self.kl.refresh_every, adapter_of(config)
-        if moves and adapter is not None:
-            yield (
-                f"algo.kl.refresh_every {moves} with {adapter.title}: the reference has no "
-                "adapter, so it cannot move to the policy; leave one of them out"
-            )
+    def corrects_by_batch(self) -> bool:
+        """Return whether the behavior weight of a token depends on all tokens of the batch."""
+        return not self.naive and kind_of(self.behavior_correction).needs_batch
 
     def _consistent_loss(self) -> None:
         if self.loss == "gspo" and self.ratio == "token":
@@ -344,19 +289,6 @@ class AlgoConfig(ObjectiveKeys):
             raise ValueError(
                 f"whiten.over 'episodes' whitens advantages of episodes, and advantage "
                 f"{self.advantage!r} returns those of tokens: use tokens, or none"
-            )
-        if self.kl.coef:
-            return
-        used = {"reference", "refresh_every", "ema"}
-        idle = [
-            f"kl.{key}"
-            for key, value in self.kl
-            if key not in used and value != default(self.kl, key)
-        ]
-        if idle:
-            raise ValueError(
-                f"{', '.join(idle)} does nothing unless kl.coef is above 0, and it is 0.0: leave "
-                "it out, or change kl.coef"
             )
 
     def _consistent_scale(self) -> None:

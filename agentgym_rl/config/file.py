@@ -319,14 +319,14 @@ def _hint(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
-    """Return the section of a table; if several are possible, by its `type`, or the default."""
+    """Return the section of a table; if several are possible, by its `type`, or the default.
+    None: it is no table, or has a type that is refused later."""
     kinds = section_types(field)
     if not kinds or not is_mapping(value):
         return None
-    if len(kinds) == 1:
+    if len(kinds) == 1 or "type" not in value:
         return kinds[0]
-    named = [kind for kind in kinds if type_of(kind) == value.get("type")]
-    return named[0] if named else kinds[0]
+    return next((kind for kind in kinds if type_of(kind) == value["type"]), None)
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:

@@ -14,6 +14,7 @@ from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core import Group
 from agentgym_rl.runtime import Changes
 from agentgym_rl.storage import EpisodeLog
+from agentgym_rl.storage.run_files import Run
 
 ADMISSION_TIMEOUT_S = BATCH_TIMEOUT_S = 3600.0
 
@@ -49,7 +50,7 @@ class Buffer:
     >>> from agentgym_rl import Buffer, runs
     >>> overrides = {"steps": 10, "rollout.groups_per_batch": 4, "rollout.max_staleness": 2}
     >>> with runs.temporary(overrides=overrides) as run:
-    ...     buffer = Buffer(run.config.rollout, total_groups=40, log=run.log)
+    ...     buffer = Buffer.of(run)
     ...     buffer.admit()  # one group is played
     ...     buffer.room  # of three batches that may be played or waiting, one group less
     11
@@ -76,6 +77,17 @@ class Buffer:
 
     def __post_init__(self) -> None:
         self.limit = self.config.admitted_groups
+
+    @classmethod
+    def of(cls, run: Run) -> Buffer:
+        """Return the buffer of a run, in the state from which it continues."""
+        config, found = run.config, run.recovered
+        total = config.steps * config.rollout.groups_per_batch
+        buffer = cls(config.rollout, total_groups=total, log=run.log)
+        buffer.restore(
+            found.step, leased=found.leased, waiting=found.waiting, dropped=found.dropped
+        )
+        return buffer
 
     def restore(
         self,

@@ -89,8 +89,6 @@ class Controller:
         self.evaluations = evaluations
         self.devices = devices
         self.plan = plan
-        self.num_reports = 0
-        """The number of reported batches, including batches that were trained again."""
         self.trainer_ready = False
         """True once all ranks have loaded their model, and the engines serve its version."""
         self.trainer_waits = False

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .added_keys import EvalKeys as EvalKeys
     from .added_keys import LossKind as LossKind
     from .added_keys import ObjectiveKeys as ObjectiveKeys
+    from .added_keys import OtherModel as OtherModel
     from .added_keys import PlayKeys as PlayKeys
     from .added_keys import ServiceKeys as ServiceKeys
     from .added_keys import adapter_of as adapter_of
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from .extensions import is_ours as is_ours
     from .extensions import load_extension as load_extension
     from .extensions import load_extensions as load_extensions
+    from .extensions import missing_member as missing_member
     from .extensions import not_installed as not_installed
     from .extensions import only_one as only_one
     from .extensions import path_of as path_of
@@ -98,6 +100,11 @@ if TYPE_CHECKING:
     from .prompt import Prompt as Prompt
     from .registered import OneOf as OneOf
     from .registered import type_of as type_of
+    from .row import NOT_SAMPLED as NOT_SAMPLED
+    from .row import BoolArray as BoolArray
+    from .row import FloatArray as FloatArray
+    from .row import IntArray as IntArray
+    from .row import Row as Row
     from .section import INNER as INNER
     from .section import SECRET as SECRET
     from .section import Anytime as Anytime
@@ -130,12 +137,7 @@ if TYPE_CHECKING:
     from .token_records import UNKNOWN_EXPERT as UNKNOWN_EXPERT
     from .token_records import Choices as Choices
     from .token_records import choices_of as choices_of
-    from .trajectory import NOT_SAMPLED as NOT_SAMPLED
-    from .trajectory import BoolArray as BoolArray
-    from .trajectory import FloatArray as FloatArray
-    from .trajectory import IntArray as IntArray
     from .trajectory import Outcome as Outcome
-    from .trajectory import Row as Row
     from .trajectory import Trajectory as Trajectory
     from .trajectory import forks_json as forks_json
 else:

@@ -31,6 +31,20 @@ log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Section)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherModel:
+    """A model that trainer ranks use beside the policy."""
+
+    model: str
+    """A folder or a Hugging Face id; "": the model that the run begins with."""
+    role: str
+    """The noun for it, and the phase of a batch in which it computes log-probs (`time/ROLE`)."""
+    title: str
+    """The description of it in errors."""
+    moved_by: str = ""
+    """The key by which it follows the policy, with its value; "": it is frozen."""
+
+
 class ObjectiveKeys(Section):
     """Keys of the section `algo`. A package's class derives from this one; its methods return what
     those of `super()` do, and what its own keys add."""
@@ -56,8 +70,9 @@ class ObjectiveKeys(Section):
         return 1.0
 
     @property
-    def frozen_models(self) -> list[str]:
-        """Return the names of the models that trainer ranks load beside the policy."""
+    def other_models(self) -> list[OtherModel]:
+        """Return the models that trainer ranks use beside the policy, without those that they
+        train."""
         return []
 
     def of_task(self, env_id: str, data: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -204,6 +219,12 @@ class AdapterKeys(Section):
             yield f"{first.title} with {self.title}: a run trains one adapter; leave one out"
         if self.place not in extension_names(ADAPTERS):
             yield str(not_installed(ADAPTERS, self.title, "has its adapters"))
+        for other in config.of(ObjectiveKeys).other_models:
+            if other.moved_by:
+                yield (
+                    f"{other.moved_by} with {self.title}: the {other.role} has no adapter, so it "
+                    "cannot move to the policy; leave one of them out"
+                )
 
 
 def adapter_of(config: Sections, *, served: bool = False) -> AdapterKeys | None:
@@ -297,11 +318,12 @@ def _conflicts_of(
 
 def _sort(made: type[Section], kind: type[Section], parts: Sequence[type[Section]]) -> None:
     """Put the keys of the parts in their places between the others, as help and files show them."""
-    order = [*kind.model_fields]
-    for part in reversed(parts):
-        if part.after in kind.model_fields:
+    order, rest = [*kind.model_fields], [*parts]
+    while here := [part for part in rest if part.after in order]:  # some stand behind others' keys
+        for part in reversed(here):
             at = order.index(part.after) + 1
             order[at:at] = part.model_fields
+        rest = [part for part in rest if part not in here]
     order += [key for part in parts for key in part.model_fields if key not in order]
     fields = {name: made.model_fields[name] for name in order}
     made.model_fields.clear()

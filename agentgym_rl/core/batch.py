@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from .credit import Credit
-from .trajectory import UNPACK_ERRORS, Row, unpack_row
+from .row import Row, unpack_row
+from .trajectory import UNPACK_ERRORS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

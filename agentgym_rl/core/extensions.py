@@ -150,6 +150,19 @@ def absent(group: str) -> list[EntryPoint]:
     return _entry_points(group, tuple(sys.path))[2]
 
 
+def missing_member(group: str, name: str, said: str) -> str:
+    """Return why a registry lacks a member of ours, if its package was left out; `said` names what
+    is missing."""
+    point = next((it for it in absent(group) if it.name == name), None)
+    if point is None:
+        return ""
+    package = point.module.partition(".")[0]
+    return (
+        f"{said} of the extension {package}, which is not installed: install agentgym-rl with its "
+        f"extensions (the folder extensions/{package}), or leave it out"
+    )
+
+
 def is_function_path(path: str) -> bool:
     """Return whether a text has the form `module:function`."""
     module, colon, function = path.partition(":")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from .chat import is_mapping
-from .extensions import extension_names, load_extension, load_extensions
+from .extensions import extension_names, load_extension, load_extensions, missing_member
 
 
 class WithKeys(ABC):
@@ -104,12 +104,17 @@ class Registered(Kinds, Generic[M]):
 
     def _typed(self, value: Any) -> Any:
         """Return the section of a table; a table without a type is for the usual member."""
-        if not is_mapping(value):
+        if isinstance(value, BaseModel):
             return value
+        if not is_mapping(value):
+            raise PydanticKnownError("model_attributes_type")
         values = {"type": self.usual, **value}
         name = values["type"]
         if not isinstance(name, str) or name not in extension_names(self.group):
-            known = ", ".join(map(repr, self.members))
+            if why := missing_member(self.group, str(name), f"{name!r} is a type"):
+                raise ValueError(why)
+            members = self.members
+            known = ", ".join(map(repr, sorted(members, key=lambda it: (members[it].order, it))))
             raise PydanticKnownError(
                 "union_tag_invalid",
                 {"discriminator": "'type'", "tag": str(name), "expected_tags": known},

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from .chat import is_list, is_mapping, is_tuple
 from .errors import ConfigError
-from .extensions import absent, is_function_path, path_of
+from .extensions import is_function_path, missing_member, path_of
 from .registered import Kinds
 
 KEYS = "keys"
@@ -239,19 +239,6 @@ def named_or_function(name: str, known: Sequence[str]) -> str:
 def missing_key(name: str) -> str:
     """Return why a dotted key is not there, if its package was left out of the installation."""
     return missing_member(KEYS, name, f"{name} is a key")
-
-
-def missing_member(group: str, name: str, said: str) -> str:
-    """Return why a registry lacks a member of ours, if its package was left out; `said` names what
-    is missing."""
-    point = next((it for it in absent(group) if it.name == name), None)
-    if point is None:
-        return ""
-    package = point.module.partition(".")[0]
-    return (
-        f"{said} of the extension {package}, which is not installed: install agentgym-rl with its "
-        f"extensions (the folder extensions/{package}), or leave it out"
-    )
 
 
 class NoKeys(Section):

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from .checks import check_server as check_server
     from .client.client import ClientOptions as ClientOptions
     from .client.client import EngineClient as EngineClient
-    from .client.client import HttpEngine as HttpEngine
     from .client.client import Measure as Measure
     from .client.client import TokenRequest as TokenRequest
     from .client.client import Total as Total
     from .client.deltas import NO_LOGPROB as NO_LOGPROB
     from .client.deltas import Words as Words
     from .client.deltas import read_counters as read_counters
+    from .client.http_engine import HttpEngine as HttpEngine
     from .kind import EngineSetup as EngineSetup
     from .kind import Launch as Launch
     from .kind import OwnKind as OwnKind

@@ -150,7 +150,7 @@ class OwnKind(ReceiverKind):
         """Return the client of a server at `url`, by default of one with the routes of the embedded
         engine. The keys of the setup may be another kind's, since attached servers can be of any.
         """
-        from .client.client import HttpEngine
+        from .client.http_engine import HttpEngine
 
         return HttpEngine(url, **self.client_options(setup, incarnation=incarnation))
 

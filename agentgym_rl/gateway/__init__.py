@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from .request.unreadable import PartReader as PartReader
     from .request.unreadable import Unreadable as Unreadable
     from .server.gateway import Gateway as Gateway
-    from .server.gateway import SessionServer as SessionServer
+    from .server.session_server import SessionServer as SessionServer
+    from .session.sampling import SessionSampling as SessionSampling
     from .session.session import Session as Session
     from .session.session import SessionRecord as SessionRecord
-    from .session.session import SessionSampling as SessionSampling
     from .template.chat_format import ChatFormat as ChatFormat
 else:
     from agentgym_rl.core.lazy import lazy_names

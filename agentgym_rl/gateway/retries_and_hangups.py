@@ -17,7 +17,7 @@ from agentgym_rl.runtime import ENGINE_CLOCK, LruDict, Receive, Scope, Send, tog
 from agentgym_rl.runtime.http_server import header, reply
 
 from .errors import ApiError, bad_request
-from .session.tree import Lineage
+from .session.nodes import Lineage
 
 NO_RETRIES = "x-arl-no-retries"
 """A header whose value "true" means that the client never sends a request again."""

@@ -22,9 +22,9 @@ from agentgym_rl.core.token_records import mask_of
 from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, in_thread_if_large
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.client_sampling import refused
+from agentgym_rl.gateway.session.nodes import Context, Sample, Sampled
 from agentgym_rl.gateway.session.prompts import prepare_context
 from agentgym_rl.gateway.session.session import Session
-from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.detokenizer import Detokenizer
 from agentgym_rl.runtime import ENGINE_CLOCK, together

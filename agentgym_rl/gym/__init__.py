@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from .registry import pprint_registry as pprint_registry
     from .registry import register as register
     from .registry import spec as spec
-    from .sandbox import WORK_DIR as WORK_DIR
-    from .sandbox import Capabilities as Capabilities
-    from .sandbox import ExecResult as ExecResult
-    from .sandbox import Image as Image
-    from .sandbox import ImageRecipe as ImageRecipe
-    from .sandbox import Limits as Limits
-    from .sandbox import Probe as Probe
-    from .sandbox import ProbeReport as ProbeReport
     from .sandbox import Sandbox as Sandbox
     from .sandbox import SandboxBackend as SandboxBackend
-    from .sandbox import SandboxStats as SandboxStats
     from .sandbox import Session as Session
     from .sandbox import SessionKind as SessionKind
-    from .sandbox import SkippedFile as SkippedFile
+    from .sandbox_records import WORK_DIR as WORK_DIR
+    from .sandbox_records import Capabilities as Capabilities
+    from .sandbox_records import ExecResult as ExecResult
+    from .sandbox_records import Image as Image
+    from .sandbox_records import ImageRecipe as ImageRecipe
+    from .sandbox_records import Limits as Limits
+    from .sandbox_records import Probe as Probe
+    from .sandbox_records import ProbeReport as ProbeReport
+    from .sandbox_records import SandboxStats as SandboxStats
+    from .sandbox_records import SkippedFile as SkippedFile
     from .services import NO_SERVICES as NO_SERVICES
     from .services import Services as Services
     from .services import Verifier as Verifier

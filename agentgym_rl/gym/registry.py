@@ -25,7 +25,8 @@ from agentgym_rl.runtime import import_object
 
 from .agent import Agent
 from .env import Env
-from .sandbox import Limits, SandboxBackend
+from .sandbox import SandboxBackend
+from .sandbox_records import Limits
 from .specs import EnvSpec, Kind, Spec
 from .sync_env import SyncEnv
 

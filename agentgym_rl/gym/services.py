@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .env import Env
 from .registry import make_sandbox
-from .sandbox import SandboxBackend, SandboxStats
+from .sandbox import SandboxBackend
+from .sandbox_records import SandboxStats
 from .step_clock import OffTheClock
 from .verifier import Called, VerifierPool, make_pool
 

@@ -8,12 +8,11 @@ if TYPE_CHECKING:
     from .resolve import BUNDLED_MODELS as BUNDLED_MODELS
     from .resolve import CANARIES as CANARIES
     from .resolve import check_tokenizer as check_tokenizer
-    from .resolve import frozen_folders as frozen_folders
     from .resolve import local_folder as local_folder
     from .resolve import model_digests as model_digests
     from .resolve import model_folder as model_folder
     from .resolve import model_name as model_name
-    from .resolve import reference_folder as reference_folder
+    from .resolve import other_folders as other_folders
     from .resolve import resolve_model as resolve_model
     from .resolve import resolve_paths as resolve_paths
     from .resolve import tokenizer_hash as tokenizer_hash

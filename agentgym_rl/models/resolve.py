@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.config import AlgoConfig, Config, KlConfig, ModelConfig, Section
+from agentgym_rl.config import AlgoConfig, Config, ModelConfig, Section
 from agentgym_rl.core import ConfigError, end_ids, is_dict, read_json, template_files, text_settings
 from agentgym_rl.core.model_folder import read_small
 
@@ -77,23 +77,14 @@ def local_folder(model: ModelConfig, env_id: str) -> Path | None:
     return resolve_model(path) if here else None
 
 
-def reference_folder(kl: KlConfig) -> Path | None:
-    """Return the folder of the reference model; None if there is none, or if it is the model with
-    which the run begins.
+def other_folders(algo: AlgoConfig) -> dict[Path, str]:
+    """Return the folders of the models that trainer ranks use beside the policy, other than that of
+    the model that the run begins with, each with its description in errors.
 
     Raises:
         ConfigError: see `resolve_model`.
     """
-    return resolve_model(kl.reference) if kl.reference not in ("", "initial") else None
-
-
-def frozen_folders(algo: AlgoConfig) -> set[Path]:
-    """Return the folders of the frozen models that trainer ranks load in addition to the policy.
-
-    Raises:
-        ConfigError: see `resolve_model`.
-    """
-    return {resolve_model(name) for name in algo.frozen_models}
+    return {resolve_model(it.model): it.title for it in algo.other_models if it.model}
 
 
 def check_tokenizer(folder: Path, model_dir: Path, *, who: str) -> None:

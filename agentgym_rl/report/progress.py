@@ -171,9 +171,9 @@ _SHOWN = (
 )
 
 
-def sparkline(values: list[float], *, low: float = 0.0, high: float = 1.0) -> str:
-    """Draw values as blocks between `low` and `high` (widened to fit)."""
-    low, high = min([low, *values]), max([high, *values])
+def sparkline(values: list[float]) -> str:
+    """Draw values as blocks between 0 and 1 (widened to fit)."""
+    low, high = min([0.0, *values]), max([1.0, *values])
     scale = (len(_BLOCKS) - 1) / ((high - low) or 1.0)
     return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
 

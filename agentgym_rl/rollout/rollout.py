@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from agentgym_rl.controller import Buffer
 from agentgym_rl.core import ConfigError, Group, Split, Task, TaskSource, Trajectory
 from agentgym_rl.storage.run_files import Run
+from agentgym_rl.storage.run_folder import record_tasks
 
 from .episode import Player
 from .factory import Engines, env_spec, serving_policy
@@ -67,15 +68,19 @@ class Rollout:
     async def play(self, task: Task, *, group_id: str = "g", number: int = 0) -> Trajectory:
         """Play a task once, and again while infrastructure fails; return the episode.
 
-        Its random draws depend only on the run's seed, `group_id` and `number`.
+        Its random draws depend only on the run's seed, `group_id` and `number`. An episode of an
+        incomplete group in the log of a resumed run is not played again.
         """
+        episode_id = f"{group_id}-{number}"
+        if found := self.run.recovered.begun.get(group_id, {}).get(episode_id):
+            return found
         return await play_member(
             self.run.config.rollout,
             self.player,
             task,
             seed=self.run.config.seed,
             group_id=group_id,
-            episode_id=f"{group_id}-{number}",
+            episode_id=episode_id,
         )
 
     async def group(self, task: Task, *, index: int = 0) -> Group:
@@ -91,13 +96,16 @@ class Rollout:
 
     async def admitted(self) -> AsyncIterator[tuple[int, Task]]:
         """Yield the training tasks with their indices, each once its group may start: its room in
-        the buffer is taken, and `finish` gives it back.
+        the buffer is taken, and `finish` gives it back. Tasks that the log of a resumed run has are
+        left out.
 
         Raises:
             ConfigError: there is no buffer.
         """
-        buffer, config = self._filling()[0], self.run.config
-        cursor = TaskCursor(config.rollout, self.tasks(), seed=config.seed)
+        buffer, run, tasks = self._filling()[0], self.run, self.tasks()
+        record_tasks(run.folder, tasks)
+        seed, logged = run.config.seed, run.recovered.logged
+        cursor = TaskCursor(run.config.rollout, tasks, seed=seed, logged=logged)
         while True:
             index, task = await cursor.next()
             await buffer.admitted()
@@ -121,6 +129,6 @@ class Rollout:
         if self.buffer is None or self._finished is None:
             raise ConfigError(
                 "this Rollout has no buffer to fill: make it with Rollout.started(run, fleet, "
-                "buffer=Buffer(run.config.rollout, total_groups=N, log=run.log))"
+                "buffer=Buffer.of(run))"
             )
         return self.buffer, self._finished

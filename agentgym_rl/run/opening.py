@@ -25,7 +25,7 @@ from agentgym_rl.fleet import Fleet, turns_of
 from agentgym_rl.models import (
     check_tokenizer,
     model_folder,
-    reference_folder,
+    other_folders,
     weights_size,
     with_model_defaults,
 )
@@ -123,8 +123,8 @@ async def _check_models(opened: Opened, progress: Progress, *, is_new: bool) -> 
         ProcessDied: the trial failed for another reason.
     """
     config, model_dir = opened.config, opened.model_dir
-    if (reference := reference_folder(config.algo.kl)) is not None:
-        check_tokenizer(reference, model_dir, who="the reference model")
+    for folder, title in (await asyncio.to_thread(other_folders, config.algo)).items():
+        check_tokenizer(folder, model_dir, who=title)
     for kind in addition_kinds(config):
         await kind.check(config, model_dir, say=progress.phase)
     if is_new and config.cluster.kind.here:

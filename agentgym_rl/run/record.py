@@ -82,7 +82,6 @@ class Record:
         run.metrics.write(report.step, metrics)
         run.phases.write(StepPhases(report.step, report.intervals, others))
         run.history.append(metrics)
-        run.num_reports += 1
         if is_new:
             run.buffer.publish(report.version)
         run.buffer.changes.notify()

@@ -194,7 +194,8 @@ def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path |
     if step >= config.steps:
         _check_unfinished(folder, config.steps, evaluates=config.eval.num_tasks > 0)
     _check_log(folder, step)
-    uses_first = adapter_of(config) is not None or config.algo.kl.reference == "initial"
+    others = config.algo.other_models
+    uses_first = adapter_of(config) is not None or any(not it.model for it in others)
     model_dir = model_folder(config.model, config.env.id)
     _check_model(folder, model_dir, needed=checkpoint is None or uses_first)
     if tasks is not None:

@@ -1,5 +1,5 @@
-"""The runs on this machine (`agentgym_rl.runs`): those in their folders, and new ones for loops of
-one's own.
+"""The runs on this machine (`agentgym_rl.runs`): those in their folders, and runs of loops of one's
+own, new or resumed.
 
 >>> from agentgym_rl import runs
 >>> with runs.temporary(overrides={"env.id": "math", "steps": 3}) as run:
@@ -9,18 +9,24 @@ one's own.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.config import Config, load_config
+from agentgym_rl.config import Config, dump_record, load_config
 from agentgym_rl.models import model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.rollout import env_spec
+from agentgym_rl.runtime import replace_text
 from agentgym_rl.storage import RunSummary, find_runs
 from agentgym_rl.storage.run_files import Run
+from agentgym_rl.storage.run_folder import MARK, create_run_dir, held
 
-__all__ = ["Run", "RunSummary", "find", "new", "temporary"]
+from .resume import begin, check_kept, record_model, resumed_config
+
+__all__ = ["Run", "RunSummary", "find", "new", "resumed", "temporary"]
 
 
 def find(*places: Path | str) -> list[RunSummary]:
@@ -49,10 +55,37 @@ def new(
     """
     loaded = load_config(config, overrides)
     model_dir = model_folder(loaded.model, loaded.env.id)
-    with Run.opened(
-        with_model_defaults(resolve_paths(loaded), model_dir), model_dir=model_dir, kind=kind
-    ) as run:
+    fitted = with_model_defaults(resolve_paths(loaded), model_dir)
+    folder, _ = create_run_dir(fitted, kind=kind)
+    with held(folder), Run.opened(fitted, folder, model_dir=model_dir) as run:
+        record_model(folder, model_dir)
         yield run
+
+
+@contextmanager
+def resumed(folder: Path | str, *, overrides: Mapping[str, Any] | None = None) -> Generator[Run]:
+    """Continue the run in `folder` from its newest checkpoint (`Trainer.save`), in this process,
+    for a context. Parts that are made from the run begin in its state: the `Trainer` has the
+    weights, the `Buffer` the groups that wait and the batches to train again, and the `Rollout`
+    plays the other tasks. Engines get the weights with the first `publish`.
+
+    Raises:
+        ConfigError: there is no run, a file of it is missing or damaged, it cannot continue with
+            these `overrides`, or a running process has it.
+    """
+    folder = Path(os.path.abspath(folder))
+    config = resumed_config(folder, None, overrides or {})
+    with held(folder):
+        tasks = env_spec(config.env, config.rollout).task_source("train", seed=config.seed)
+        checkpoint = check_kept(folder, config, tasks)
+        replace_text(folder / MARK, dump_record(config, folder))
+        with Run.opened(
+            config,
+            folder,
+            model_dir=model_folder(config.model, config.env.id),
+            begin=lambda log: begin(folder, log, checkpoint, num_ranks=1),
+        ) as run:
+            yield run
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from agentgym_rl.controller import Controller, HttpRanks
 from agentgym_rl.core import ConfigError, ProcessDied
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import Fleet
-from agentgym_rl.models import BUNDLED_MODELS, frozen_folders
+from agentgym_rl.models import BUNDLED_MODELS, other_folders
 from agentgym_rl.runtime import together
 from agentgym_rl.storage import EpisodeLog, Recovered, newest_checkpoint, read_manifest
 from agentgym_rl.storage.run_folder import shown
@@ -63,7 +63,7 @@ async def try_model(
             message says which.
         ProcessDied: the trial failed for another reason.
     """
-    if {model_dir, *frozen_folders(config.algo)} <= {*BUNDLED_MODELS.values()}:
+    if {model_dir, *other_folders(config.algo)} <= {*BUNDLED_MODELS.values()}:
         return
     answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
     async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:

@@ -11,7 +11,6 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -71,11 +70,8 @@ class _Request:
 class GroupCommit:
     """A queue of requests, committed in order. One event loop at a time."""
 
-    def __init__(self, run: Run, *, executor: Executor | None = None) -> None:
-        """Set up the queue. `executor` runs the transactions, one at a time; None: a thread of the
-        loop's default executor."""
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._executor = executor
         self._waiting: deque[_Request] = deque()
         self._is_writing = False
 
@@ -98,7 +94,7 @@ class GroupCommit:
         count = min(len(self._waiting), _MOST)
         requests = [self._waiting.popleft() for _ in range(count)]
         self._is_writing = True
-        writing = asyncio.get_running_loop().run_in_executor(self._executor, self._write, requests)
+        writing = asyncio.get_running_loop().run_in_executor(None, self._write, requests)
         writing.add_done_callback(partial(self._wrote, requests))
 
     def _wrote(

@@ -6,7 +6,7 @@ step.py         one training batch: proximal pass, minibatches, epochs
 shard_tensors.py  a rank's rows as flat arrays of trained tokens, and passes over them
 packed.py       a model sharded over the ranks, fed with packed rows
 policy.py       the trained model, and its log-probs
-model_term.py   the contract of a term with models of its own; reference.py is one
+model_term.py   the contract of a term with models of its own
 adapter.py      the contract of an adapter, which is trained in place of all weights
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .optim import take_step as take_step
     from .packed import PackedModel as PackedModel
     from .policy import Policy as Policy
+    from .policy import PolicyBase as PolicyBase
     from .recompute import Recomputer as Recomputer
     from .recompute import open_recomputer as open_recomputer
     from .recompute import replay_batches as replay_batches

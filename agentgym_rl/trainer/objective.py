@@ -19,12 +19,12 @@ from agentgym_rl.algo import (
     aggregation_weights,
     behavior_weights,
     episode_advantages,
-    largest_moment,
     moments_of,
+    number_of_batch,
     own_advantages,
     shaped_rewards,
 )
-from agentgym_rl.algo.advantages import shuffled, whitened
+from agentgym_rl.algo.advantages import whitened
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core import BatchShard, TrainerError
 
@@ -58,8 +58,8 @@ class Objective:
     until the first minibatch has computed its own."""
     shares_predictions: bool = False
     """Whether a term needs the first token of each prediction (`LossTokens.first`)."""
-    largest_moment: float = math.inf
-    """The largest (log w)² that a `moment_mask` keeps."""
+    of_batch: float = math.inf
+    """The number of the batch that behavior weights depend on."""
     factors: Sequence[Tensor] = ()
     """The factors of behavior weights that terms have; 0 for a dropped token."""
 
@@ -72,11 +72,10 @@ class Objective:
     def begin(self) -> None:
         """Compute the quantities that depend on all tokens of the batch (collective). Micro-batches
         and ranks do not matter."""
-        correction, ranks = self.algo.behavior_correction, self.batch.ranks
-        if correction.type == "moment_mask" and not self.algo.naive:
-            moments = (self.proximal - self.batch.behavior_logprobs) ** 2
-            everywhere = torch.cat(ranks.gather(moments[torch.isfinite(moments)]))
-            self.largest_moment = largest_moment(everywhere, correction.limit)
+        if self.algo.corrects_by_batch:
+            log_weights = self.proximal - self.batch.behavior_logprobs
+            correction, ranks = self.algo.behavior_correction, self.batch.ranks
+            self.of_batch = number_of_batch(log_weights, correction, ranks)
         for term in self.terms:
             term.begin(self.batch)
         found = [term.weights(self.batch) for term in self.terms]
@@ -90,9 +89,7 @@ class Objective:
             found = BehaviorWeights(finite.to(proximal.dtype), ~finite)
         else:
             rows, correction = self.batch.rows[index], self.algo.behavior_correction
-            found = behavior_weights(
-                proximal, behavior, rows, correction, largest_moment=self.largest_moment
-            )
+            found = behavior_weights(proximal, behavior, rows, correction, of_batch=self.of_batch)
         for factor in self.factors:
             its = factor[index].to(found.weight.dtype)
             dropped = its == 0
@@ -167,17 +164,18 @@ class Objective:
         )
 
 
-def base_advantages(
-    algo: AlgoConfig, shard: BatchShard, tokens: ShardTokens, batch: TokenBatch, *, seed: int
-) -> Tensor:
+def base_advantages(algo: AlgoConfig, batch: RankBatch, terms: Sequence[Term]) -> Tensor:
     """Return the advantages of this rank's tokens, [N], before anything is added to them: by the
     user's own function, or those of their episodes."""
     if algo.advantage is not None:
         return own_advantages(batch, algo)
-    return relative_advantages(shard, algo, seed=seed)[tokens.episodes]
+    found = relative_advantages(batch.shard, algo)
+    for term in terms:
+        found = term.of_episodes(batch, found)
+    return found[batch.episodes]
 
 
-def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Tensor:
+def relative_advantages(shard: BatchShard, algo: AlgoConfig) -> Tensor:
     """Return the advantages of episodes, [E], relative to group or batch; with parts of rewards
     the weighted sum of one for each."""
     compare = partial(
@@ -197,8 +195,6 @@ def relative_advantages(shard: BatchShard, algo: AlgoConfig, *, seed: int) -> Te
         advantages = compare(rewards)
     if algo.whitening.over == "episodes":
         advantages = whitened(advantages, moments_of(advantages), algo.whitening)
-    if algo.shuffle_advantages:  # so that no signal separates good turns from bad ones
-        advantages = shuffled(advantages, seed=seed, step=shard.step)
     return advantages
 
 
@@ -210,11 +206,12 @@ def token_advantages(
     *,
     world: World,
     added: Tensor | None = None,
+    pays_turns: bool = True,
 ) -> Tensor:
     """Return the advantages of this rank's trained tokens, [N] (collective): their `own`, and what
     is `added` to them, whitened; plus the return of the token's own turn, unless a user's function
-    computed them; times the weight of their episode's task. What is added has no weight, unless it
-    is whitened.
+    computed them or it is not paid; times the weight of their episode's task. What is added has no
+    weight, unless it is whitened.
 
     With turn t of episode e, A_{e,t} = A_e + L_{e,lineage(t)} + Σ_s γ^{d(t,s)} r_{e,s} over t
     and the turns s that follow from it, d steps later: a turn's reward reaches that turn and
@@ -229,7 +226,7 @@ def token_advantages(
     if algo.whitening.over == "tokens":
         own, added = own if added is None else own + added, None
         own = whitened(own, world.moments(own), algo.whitening)
-    if not algo.shuffle_advantages and algo.advantage is None:
+    if pays_turns and algo.advantage is None:
         own = own + tokens.turn_returns
     weights = shard.weights or [1.0] * len(shard.rewards)
     own = own * torch.tensor(weights, dtype=torch.float64)[tokens.episodes]
@@ -286,18 +283,21 @@ def rank_batch(
 
 
 def all_advantages(
-    algo: AlgoConfig, batch: RankBatch, terms: Sequence[Term], *, world: World, seed: int
+    algo: AlgoConfig, batch: RankBatch, terms: Sequence[Term], *, world: World
 ) -> Tensor:
     """Return the advantages of this rank's tokens with all that terms add, [N] (collective)."""
-    shard, tokens = batch.shard, batch.tokens
     base = next((term for term in terms if term.replaces_advantages), None)
+    added = None
     if base is not None:
         batch.token_rewards = _sum(term.rewards(batch) for term in terms)
-        advantages = token_advantages(algo, shard, tokens, base.base(batch), world=world)
+        own = base.base(batch)
     else:
         added = _sum(term.returns(batch) for term in terms)
-        own = base_advantages(algo, shard, tokens, batch, seed=seed)
-        advantages = token_advantages(algo, shard, tokens, own, world=world, added=added)
+        own = base_advantages(algo, batch, terms)
+    paid = all(term.pays_turns for term in terms)
+    advantages = token_advantages(
+        *(algo, batch.shard, batch.tokens, own), world=world, added=added, pays_turns=paid
+    )
     for term in terms:
         if (its := term.advantages(batch)) is not None:
             advantages = advantages + its

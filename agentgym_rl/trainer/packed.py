@@ -35,7 +35,7 @@ from .packing_trial import (
     forward_row_by_row,
     pack_tokens,
 )
-from .sharding import Gathering, local, shard
+from .sharding import Gathering, shard
 from .usage import FlopCount
 from .world import World
 
@@ -159,24 +159,6 @@ class PackedModel:
         if most * each <= room:
             return most, False
         return max(_FEWEST_TOKENS, min(most, int(room / max(1, light)))), True
-
-    @torch.no_grad()
-    def follow(self, other: PackedModel, *, keep: float) -> None:
-        """Move the parameters to `keep` times themselves and 1 − `keep` times those of a model of
-        the same tensors, sharded alike.
-
-        Raises:
-            TrainerError: its tensors have other names or shapes.
-        """
-        own, its = self.tensors(), other.tensors()
-        if {n: p.shape for n, p in own.items()} != {n: p.shape for n, p in its.items()}:
-            raise TrainerError(
-                "algo.kl.refresh_every moves the reference model to the policy, and their tensors "
-                "have other names or shapes: set algo.kl.reference to a model of the same kind"
-            )
-        for name, parameter in own.items():
-            if parameter.is_floating_point():
-                local(parameter).lerp_(local(its[name]), 1 - keep)
 
     def give_back_memory(self) -> None:
         """Return freed memory to the operating system, after a batch of a model whose activations

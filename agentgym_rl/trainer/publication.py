@@ -44,7 +44,8 @@ from agentgym_rl.weights import (
     write_index,
 )
 from agentgym_rl.weights.files import Kind, combined, prune, stored
-from agentgym_rl.weights.parts import Plan, Version, oldest
+from agentgym_rl.weights.parts import Plan
+from agentgym_rl.weights.version_folder import Version, oldest
 
 from .policy import Policy
 

@@ -187,7 +187,7 @@ class Stepper:
         batch.proximal = proximal if early else None
         for term in self.model_terms:
             term.provide(batch)
-        advantages = all_advantages(self._algo, batch, self.terms, world=world, seed=self._seed)
+        advantages = all_advantages(self._algo, batch, self.terms, world=world)
         if not bool(torch.isfinite(advantages).all()):
             largest = largest_advantage(batch.shard, tokens, advantages)
             raise TrainerError(f"an advantage is not finite: {largest}")

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.controller import Engines, batch_metrics, publish, shards_of
+from agentgym_rl.controller.schedule import Schedule
 from agentgym_rl.core import BatchShard, Group, Published, StepReport
 from agentgym_rl.storage import Manifest, Retention
+from agentgym_rl.storage.checkpoints import lineage_after
+from agentgym_rl.storage.metrics import finite
 from agentgym_rl.storage.run_files import Run
 from agentgym_rl.weights import PublicationFailed, Publisher
 from agentgym_rl.weights.files import prune
@@ -80,11 +83,17 @@ class Trainer:
         self._agreement = Agreement(stepper.policy, config.trainer, engine_dtype=dtype)
         self._has_moved = False
         """True after an optimizer step whose weights were not published."""
+        self._trained, self._lineage = 0, ""
+        """The batches on which the weights were trained: their number, and `lineage_after`."""
+        self._metrics: Mapping[str, float] = {}
+        """The metrics of the last batch."""
+        own = config.trainer
+        self._checkpoints = Schedule(own.checkpoint_every, own.checkpoint_every_minutes)
 
     @classmethod
     @contextmanager
     def started(cls, run: Run) -> Generator[Trainer]:
-        """Load the model for a context.
+        """Load the model for a context; if the run is resumed, the weights of its checkpoint.
 
         Raises:
             ConfigError: the model cannot be trained as configured, or on no such device.
@@ -93,7 +102,10 @@ class Trainer:
         torch.set_num_threads(config.trainer.num_threads)
         publisher = make_publisher(config, run.weights, model_dir=run.model_dir)
         with closing(publisher), join_world(device=config.trainer.device) as world:
-            yield cls(run, make_stepper(config, world, run.model_dir), publisher)
+            trainer = cls(run, make_stepper(config, world, run.model_dir), publisher)
+            if run.recovered.checkpoint is not None:
+                trainer.load(run.recovered.checkpoint)
+            yield trainer
 
     # ------------------------------------------------------------------ a whole batch
     async def train(
@@ -123,12 +135,17 @@ class Trainer:
                 self._agreement.check(step, tokens, proximal)
 
         metrics = self._stepper.train_shard(self._shard(step, groups), phases, on_tokens=look)
+        metrics = {**batch_metrics(groups, step, dropped), **metrics, **phases.seconds()}
+        group_ids = [group.group_id for group in groups]
+        if step >= self._trained:  # not a further optimizer step within the batch
+            self._trained, self._metrics = step + 1, metrics
+            self._lineage = lineage_after(self._lineage, step, group_ids)
         return StepReport(
             step=step,
             version=step + 1,
-            metrics={**batch_metrics(groups, step, dropped), **metrics, **phases.seconds()},
+            metrics=metrics,
             intervals=phases.intervals,
-            group_ids=[group.group_id for group in groups],
+            group_ids=group_ids,
         )
 
     def _shard(self, step: int, groups: Sequence[Group]) -> BatchShard:
@@ -236,13 +253,24 @@ class Trainer:
     def _prepare(self, version: int) -> None:
         self._publisher.prepare(version, self._policy.trained_state())
 
-    def save(self, step: int) -> Path:
-        """Write model, optimizer and random state after `step` batches to the run's folder
-        `checkpoints/step-N`; return it once it is on disk.
+    def checkpoint_due(self, step: int) -> bool:
+        """Return whether to `save` now, with `step` batches trained (`trainer.checkpoint_every`,
+        `checkpoint_every_minutes`; the last batch anyway). Call it once for each."""
+        return self._checkpoints.due(step) or step == self.run.config.steps
+
+    async def save(self, step: int) -> Path:
+        """Write model, optimizer and random state after `step` batches, which are recorded, to the
+        run's folder `checkpoints/step-N`; return it once it is on disk, and `runs.resumed` would
+        continue from it.
 
         Raises:
             TrainerError: it cannot be written.
         """
+        folder = await asyncio.to_thread(self._save, step)
+        await self.run.log.checkpointed(step, str(folder))
+        return folder
+
+    def _save(self, step: int) -> Path:
         config, stepper = self.run.config, self._stepper
         checkpoints = Checkpoints(
             self.run.folder / "checkpoints",
@@ -254,8 +282,8 @@ class Trainer:
             timeout_s=config.trainer.finish_timeout_s,
         )
         with closing(checkpoints):
-            checkpoints.begin(step)
-            checkpoints.reported({})
+            checkpoints.begin(step, lineage=self._lineage)
+            checkpoints.reported(finite(self._metrics))
             checkpoints.finish()
         return checkpoints.folder / f"step-{step}"
 
@@ -266,7 +294,10 @@ class Trainer:
             TrainerError: there is no complete checkpoint, or it is of another model.
         """
         self._has_moved = True
-        return self._stepper.restore(checkpoint)
+        manifest = self._stepper.restore(checkpoint)
+        self._trained, self._lineage = manifest.step, manifest.lineage
+        self._metrics = {}
+        return manifest
 
     def export(self, folder: Path) -> Path:
         """Write the model to a folder that `from_pretrained` loads; return it.

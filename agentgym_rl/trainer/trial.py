@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from agentgym_rl.algo import check_own_parts
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core import ConfigError, TrainerError, adapter_of, num_parameters
-from agentgym_rl.models import frozen_folders, model_folder
+from agentgym_rl.models import model_folder, other_folders
 from agentgym_rl.weights import load_whole
 
 from .adapter import add_adapter
@@ -59,7 +59,7 @@ def refusal(config: Config, model_dir: Path, world: World) -> str:
         _try(model_dir, config, world)
         if (adapter := adapter_of(config)) is not None:  # other models have none
             config = config.model_copy(update={adapter.place: type(adapter)()})
-        for folder in sorted(frozen_folders(config.algo)):
+        for folder in sorted(other_folders(config.algo)):
             _try(folder, config, world)
     except (ConfigError, TrainerError) as error:
         return str(error)

@@ -38,13 +38,7 @@ if TYPE_CHECKING:
     from .files import whole_units as whole_units
     from .gloo import Broadcasts as Broadcasts
     from .parts import PartsWriter as PartsWriter
-    from .parts import copy_version as copy_version
-    from .parts import new_folder as new_folder
     from .parts import plan_parts as plan_parts
-    from .parts import save_tensors as save_tensors
-    from .parts import stored_before as stored_before
-    from .parts import write_index as write_index
-    from .parts import write_version as write_version
     from .publish import PublicationFailed as PublicationFailed
     from .publish import Publisher as Publisher
     from .receivers import ReceiverKind as ReceiverKind
@@ -63,6 +57,12 @@ if TYPE_CHECKING:
     from .transport import Transport as Transport
     from .transport import own_address as own_address
     from .transport import rank_offsets as rank_offsets
+    from .version_folder import copy_version as copy_version
+    from .version_folder import new_folder as new_folder
+    from .version_folder import save_tensors as save_tensors
+    from .version_folder import stored_before as stored_before
+    from .version_folder import write_index as write_index
+    from .version_folder import write_version as write_version
 else:
     from agentgym_rl.core.lazy import lazy_names
 

@@ -22,7 +22,7 @@ from agentgym_rl.runtime import in_thread
 
 from .engine_routes import Pause, RemoteEngine, Way
 from .files import Prepared, StoredVersion, prune
-from .parts import oldest, write_version
+from .version_folder import oldest, write_version
 
 T = TypeVar("T")
 

@@ -22,6 +22,9 @@ from typing import Any
 from agentgym_rl.config import LaterVersion, check_format
 from agentgym_rl.core import ConfigError, parse_json, parse_toml
 
+_MOST_NAMES = 8
+"""The number of names that a fault lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -284,7 +287,7 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _few(names: Iterable[str], limit: int = 8) -> str:
+def _few(names: Iterable[str]) -> str:
     listed = sorted(names, key=lambda name: (len(name), name))
-    rest = f" and {len(listed) - limit} more" if len(listed) > limit else ""
-    return ", ".join(listed[:limit]) + rest
+    rest = f" and {len(listed) - _MOST_NAMES} more" if len(listed) > _MOST_NAMES else ""
+    return ", ".join(listed[:_MOST_NAMES]) + rest

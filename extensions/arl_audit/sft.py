@@ -23,7 +23,7 @@ import numpy as np
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core import ConfigError, Row, Split, Task, Trajectory
-from agentgym_rl.core.trajectory import IGNORED
+from agentgym_rl.core.row import IGNORED
 from agentgym_rl.runtime import new_file
 from agentgym_rl.storage import EpisodeReader, config_of
 

@@ -35,9 +35,10 @@ from agentgym_rl.gateway import (
 )
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.request.body import decode
-from agentgym_rl.gateway.request.chat_request import MAX_TOP_K, continues, form_of
+from agentgym_rl.gateway.request.chat_request import MAX_TOP_K, continues
 from agentgym_rl.gateway.request.client_sampling import body_left_to_session
 from agentgym_rl.gateway.request.offered_tools import ToolChoice as Choice
+from agentgym_rl.gateway.request.reply_form import form_of
 
 from .messages_threads import OF_THREAD, Thread, earlier_of, fields_of, threaded
 

@@ -28,7 +28,8 @@ from agentgym_rl.gateway import (
     without_billing,
 )
 from agentgym_rl.gateway.request.body import boolean, integer, number, string
-from agentgym_rl.gateway.request.chat_request import effort_kwargs, form_of, read_format
+from agentgym_rl.gateway.request.chat_request import effort_kwargs
+from agentgym_rl.gateway.request.reply_form import form_of, read_format
 
 from .responses_items import ItemReader, string_field
 from .stored import Conversation, Conversations, Responses, StoredResponse, stored_item

@@ -33,9 +33,9 @@ from agentgym_rl.gateway.dialects import OnEvents, deliver, kept_alive
 from agentgym_rl.gateway.dialects.completions import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.formats import Served
 from agentgym_rl.gateway.errors import Withheld
-from agentgym_rl.gateway.request.chat_request import ANY_OBJECT, ReplyForm
 from agentgym_rl.gateway.request.client_sampling import Sampling
 from agentgym_rl.gateway.request.offered_tools import Tools
+from agentgym_rl.gateway.request.reply_form import ANY_OBJECT, ReplyForm
 from agentgym_rl.gateway.request.unreadable import LEFT_OUT
 from agentgym_rl.gateway.retries_and_hangups import Exchange
 from agentgym_rl.runtime import ENGINE_CLOCK

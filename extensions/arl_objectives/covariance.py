@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentgym_rl.algo import LossTokens, Ranks, Term, TokenBatch
 
-from .keys import CovarianceConfig
+from .keys.covariance import CovarianceConfig
 
 
 class CovarianceTerm(Term):

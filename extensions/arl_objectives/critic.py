@@ -30,7 +30,7 @@ from agentgym_rl.trainer import (
     take_step,
 )
 
-from .keys import CriticKeys, CriticRateKeys
+from .keys.critic import CriticKeys, CriticRateKeys
 from .values import adaptive_lambdas, generalized_advantages, terminal_rewards, value_loss
 
 

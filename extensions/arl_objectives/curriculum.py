@@ -24,7 +24,7 @@ from agentgym_rl.runtime import import_object
 from agentgym_rl.storage import EpisodeLog, Recovered
 from agentgym_rl.storage.recovery import NOTHING, Result
 
-from .keys import CurriculumKeys
+from .keys.curriculum import CurriculumKeys
 
 log = logging.getLogger(__name__)
 

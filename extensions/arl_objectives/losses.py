@@ -18,7 +18,7 @@ from agentgym_rl.algo import (
 )
 from agentgym_rl.config import AlgoConfig
 
-from .keys import DistanceKeys, LossKeys
+from .keys.losses import DistanceKeys, LossKeys
 
 
 def cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:

@@ -29,11 +29,11 @@ from agentgym_rl.config import Config
 from agentgym_rl.core import ConfigError, InfraError, Row, Task, Trajectory
 from agentgym_rl.core.token_records import ALL, TeacherLogprobs
 from agentgym_rl.gateway import ChatFormat
-from agentgym_rl.models import CANARIES, check_tokenizer, resolve_model
+from agentgym_rl.models import CANARIES
 from agentgym_rl.rollout import Addition, AdditionKind
 from agentgym_rl.runtime import AnswerTooLarge, HttpClient, Repeated, read_json, together
 
-from .keys import TeacherConfig, TeacherKeys, TeacherModel
+from .keys.teacher import TeacherConfig, TeacherKeys, TeacherModel
 
 log = logging.getLogger(__name__)
 
@@ -55,17 +55,12 @@ other tokens are several nats away."""
 
 
 async def check_teachers(config: TeacherConfig, model_dir: Path, longest: int) -> None:
-    """Check that all teachers have the tokenizer of the model in `model_dir`, and that servers take
-    rows of `longest` tokens.
+    """Check that served teachers have the tokenizer of the model in `model_dir`, and take rows of
+    `longest` tokens.
 
     Raises:
-        ConfigError: one has another tokenizer; or see `resolve_model` and `ServedTeachers.check`.
-        InfraError: a server does not answer.
+        ConfigError, InfraError: see `ServedTeachers.check`.
     """
-    for one in config.models:
-        if not one.is_served:
-            folder = await asyncio.to_thread(resolve_model, one.model)
-            check_tokenizer(folder, model_dir, who="the teacher")
     async with ServedTeachers(config) as teachers:
         await teachers.check(model_dir, longest=longest)
 
@@ -266,7 +261,7 @@ class ServedTeachers(Addition):
 
 class _Kind(AdditionKind):
     def takes(self, config: Config) -> bool:
-        return bool(config.algo.part(TeacherKeys).teacher.models)
+        return any(one.is_served for one in config.algo.part(TeacherKeys).teacher.models)
 
     async def check(self, config: Config, model_dir: Path, *, say: Callable[[str], None]) -> None:
         say("asking the teachers for their tokenizers")

@@ -13,7 +13,7 @@ from agentgym_rl.core import TrainerError
 from agentgym_rl.models import resolve_model
 from agentgym_rl.trainer import Loading, ModelTerm, PackedModel, Policy, RankBatch
 
-from .keys import TeacherConfig
+from .keys.teacher import TeacherConfig
 from .taught import Taught, taught_tokens
 
 

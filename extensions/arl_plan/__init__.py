@@ -10,7 +10,7 @@ simulation.py   these parts around the real rollout, buffer and controller and t
 search.py       other splits, bounds and sizes, tried one after the other
 
 The decisions about groups are not modelled: `Rollout`, `OpenGroups`, `FinishedGroups`,
-`Buffer` and `Controller` are those of `arl train`, and so are `split_batch`, `fill_bins` and
+`Buffer` and `Controller` are those of `arl train`, and so are `shards_of`, `fill_bins` and
 `Replicas`.
 """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from agentgym_rl.config import Config, ServerEngineConfig, load_config
-from agentgym_rl.controller import split_batch
+from agentgym_rl.controller import shards_of
 from agentgym_rl.core import ConfigError, Group, Trajectory
 from agentgym_rl.storage import COMPUTE_PHASES, EpisodeReader, config_of, read_phases
 from agentgym_rl.storage.metrics import read_metrics
@@ -305,14 +305,8 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
     passes: list[tuple[int, int, float]] = []
     forward: list[tuple[int, int, float]] = []
     for step, groups in recorded.batches.items():
-        shards = split_batch(
-            [Group(g[0].group_id, g[0].task_id, g) for g in groups if g],
-            step=step,
-            num_ranks=trainer.num_ranks,
-            num_minibatches=trainer.num_minibatches,
-            turn_discount=config.algo.turn_discount,
-            leave_out=config.algo.leave_out,
-        )
+        batch = [Group(g[0].group_id, g[0].task_id, g) for g in groups if g]
+        shards = shards_of(batch, step=step, algo=config.algo, trainer=trainer)
         rounds = rounds_of(proximal_rows(shards, config.algo), budget, packing=packing)
         forward.append((len(rounds), sum(rounds), _seconds_of(recorded.phases[step], "proximal")))
         expected: list[tuple[int, int]] = []

@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -33,6 +33,7 @@ from agentgym_rl.core import (
     AdapterKeys,
     ConfigError,
     EpisodeError,
+    OtherModel,
     Task,
     adapter_of,
     num_parameters,
@@ -167,7 +168,6 @@ def plan(
         config = with_model_defaults(config, folder, turns=turns, say=warn)
     models = Models.of(config.algo, folder)
     memory = models.memory(
-        config.algo,
         config.trainer,
         adapter_of(config),
         dtype=config.compute_dtype,
@@ -190,28 +190,26 @@ class Models:
     """The folders of the models that trainer ranks load; None: not on this machine."""
 
     policy: Path | None
-    reference: Path | None
-    teachers: tuple[Path | None, ...]
+    others: Sequence[tuple[OtherModel, Path | None]]
 
     @classmethod
     def of(cls, algo: AlgoConfig, policy: Path | None) -> Models:
         """Return the models of an objective, in addition to the policy's folder."""
-        named = algo.kl.reference
-        other = local_folder(ModelConfig(path=named), "") if named not in ("", "initial") else None
-        models = algo.frozen_models[named not in ("", "initial") :]  # the reference is the first
-        teachers = (local_folder(ModelConfig(path=model), "") for model in models)
-        return cls(policy, policy if named == "initial" else other, tuple(teachers))
+        others = algo.other_models
+        folders = [
+            local_folder(ModelConfig(path=it.model), "") if it.model else policy for it in others
+        ]
+        return cls(policy, list(zip(others, folders, strict=True)))
 
     @property
     def teacher_passes(self) -> float:
         """Return the passes of teachers, in passes of the policy."""
         own = num_parameters(self.policy) if self.policy else 0
-        sizes = (num_parameters(it) / own if it and own else 1.0 for it in self.teachers)
-        return sum(sizes)
+        teachers = (folder for it, folder in self.others if it.role == "teacher")
+        return sum(num_parameters(it) / own if it and own else 1.0 for it in teachers)
 
     def memory(
         self,
-        algo: AlgoConfig,
         trainer: TrainerConfig,
         adapter: AdapterKeys | None,
         *,
@@ -230,16 +228,17 @@ class Models:
         matrices = (
             ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary)) if adapter else None
         )
-        sizes = {it: _size(it) for it in (self.reference, *self.teachers) if it}
+        sizes = {folder: _size(folder) for _, folder in self.others if folder}
         sizes |= {it: own for it in (self.policy, None)}
-        moves, of_base = algo.kl.refresh_every, adapter and algo.kl.reference == "initial"
-        stays = algo.kl.reference and not moves and not of_base
-        loaded = [*self.teachers, *([self.reference] if stays else [])]
+        moving = [folder for it, folder in self.others if it.moved_by]
+        # The model that the run begins with may be the policy without its adapter.
+        stay = [(it, folder) for it, folder in self.others if not it.moved_by]
+        loaded = [folder for it, folder in stay if it.model or adapter is None]
         frozen = [*{it for it in loaded if it}, *(it for it in loaded if not it)]  # a folder once
         return trainer_memory(
             own,
             matrices,
-            moving=sizes[self.reference] if moves else None,
+            moving=sizes[moving[0]] if moving else None,
             frozen=[sizes[it] for it in frozen],
             trainer=trainer,
             dtype=dtype,

@@ -23,7 +23,7 @@ from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State
 from .episodes import Shapes, SimulatedPlayer, SimulatedSandboxes
 from .rates import Rates
-from .trainer import Packing, SimulatedTrainer, Step, not_simulated, packing_of
+from .trainer import SimulatedTrainer, Step, not_simulated, packing_of
 
 _LONG_LINE = 0.1
 """The share of an episode's time in line for sandboxes that is worth a note."""
@@ -106,7 +106,6 @@ def simulate(
     *,
     skip: int = 1,
     batches: int | None = None,
-    packing: Packing | None = None,
 ) -> Prediction:
     """Predict a run of `config`; the means leave out its first `skip` batches.
 
@@ -125,7 +124,7 @@ def simulate(
     if config.steps < 2:
         raise ConfigError(f"steps {config.steps}: a plan needs 2 batches or more")
     batches = config.steps if batches is None else min(batches, config.steps)
-    run = _Run(config, rates, shapes, packing)
+    run = _Run(config, rates, shapes)
     return run_virtual(run.predict(min(skip, batches - 1), batches))
 
 
@@ -145,46 +144,18 @@ class _Run:
     config: Config
     rates: Rates
     shapes: Shapes
-    packing: Packing | None
     marks: list[_Mark] = field(default_factory=list["_Mark"])
 
     async def predict(self, skip: int, batches: int) -> Prediction:
         config, rates = self.config, self.rates
-        engine = config.own_engine
         cores = Cores(rates.cores)
-        process = Process(cores)
-        fleet = SimulatedFleet(
-            [
-                SimulatedEngine(
-                    f"engine-{index}",
-                    rates.engine,
-                    cores,
-                    slots=engine.max_num_seqs,
-                    demand=engine.num_threads + rates.engine.server_cores,
-                )
-                for index in range(engine.num_servers)
-            ],
-            interrupt=config.rollout.interrupt,
-            at_once=config.weights.transport in ("nccl", "ipc"),
-            prefix_cache=rates.engine.prefix_cache,
-        )
+        process, fleet = Process(cores), self._fleet(cores)
         sandboxes = SimulatedSandboxes(rates.sandboxes, cores) if rates.sandboxes.at_once else None
         player = SimulatedPlayer(
             self.shapes, fleet, process, turn_s=rates.rollout.turn_s, sandboxes=sandboxes
         )
         buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
         loop = asyncio.get_running_loop()
-
-        def mark() -> None:
-            self.marks.append(
-                _Mark(
-                    loop.time(),
-                    fleet.seconds,
-                    fleet.request_s,
-                    fleet.count_tokens(),
-                    process.busy_s,
-                )
-            )
 
         trainer = SimulatedTrainer(
             config.trainer,
@@ -193,12 +164,13 @@ class _Run:
             fleet,
             cores,
             process,
-            packing=self.packing or packing_of(config.trainer, rates.trainer),
+            packing=packing_of(config.trainer, rates.trainer),
             batches=batches,
         )
 
         def recorded(step: int, metrics: Mapping[str, float]) -> None:
-            mark()
+            now = (loop.time(), fleet.seconds, fleet.request_s)
+            self.marks.append(_Mark(*now, fleet.count_tokens(), process.busy_s))
             trainer.reported()
 
         controller = Controller(
@@ -217,9 +189,8 @@ class _Run:
             # Simulated groups have no judge.
             OpenGroups(config.rollout.model_copy(update={"group_reward": None}), buffer, _NoLog()),
             TaskCursor(
-                config.rollout.model_copy(
-                    update={"curriculum": ""}
-                ),  # all simulated tasks are alike
+                # all simulated tasks are alike
+                config.rollout.model_copy(update={"curriculum": ""}),
                 _NoTasks(),
                 seed=config.seed,
                 numbers=controller.rollout_metrics,
@@ -240,6 +211,25 @@ class _Run:
             ),
         )
         return self._summary(skip, controller, fleet, trainer, player)
+
+    def _fleet(self, cores: Cores) -> SimulatedFleet:
+        config, rates = self.config, self.rates.engine
+        engine = config.own_engine
+        return SimulatedFleet(
+            [
+                SimulatedEngine(
+                    f"engine-{index}",
+                    rates,
+                    cores,
+                    slots=engine.max_num_seqs,
+                    demand=engine.num_threads + rates.server_cores,
+                )
+                for index in range(engine.num_servers)
+            ],
+            interrupt=config.rollout.interrupt,
+            at_once=config.weights.transport in ("nccl", "ipc"),
+            prefix_cache=rates.prefix_cache,
+        )
 
     def _summary(
         self,

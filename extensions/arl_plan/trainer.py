@@ -142,8 +142,9 @@ class SimulatedTrainer(Ranks):
         if any(later := proximal_rows(shards, self.algo)):
             await self._compute("proximal", self._seconds(later, each_s, token_s))
         flat = [[item for part in shard.minibatches for item in part] for shard in shards]
-        if self.algo.kl.reference:
-            await self._compute("reference", self._seconds(flat, each_s, token_s))
+        roles = {it.role for it in self.algo.other_models}
+        for role in sorted(roles - {"teacher"}):  # of the policy's size
+            await self._compute(role, self._seconds(flat, each_s, token_s))
         if times := rates.teacher_passes:
             await self._compute("teacher", times * self._seconds(flat, each_s, token_s))
         for parts in learning_passes(shards, self.config, self.algo):
@@ -235,14 +236,7 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     advantage is not zero, or the loss has other terms than advantages."""
     level = algo.baseline in ("mean", "leave_one_out", "length_weighted")
     others = algo.whitening.over != "none" or bool(algo.reward.parts or algo.advantage)
-    if (
-        not level
-        or others
-        or algo.kl.reference
-        or algo.uses_every_row
-        or algo.frozen_models
-        or algo.of_task("", {})
-    ):
+    if not level or others or algo.uses_every_row or algo.other_models or algo.of_task("", {}):
         return [True] * len(shard.rewards)
     rewards: dict[str, set[float]] = {}
     for group_id, reward in zip(shard.group_ids, shard.rewards, strict=True):

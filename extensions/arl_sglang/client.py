@@ -54,8 +54,9 @@ from agentgym_rl.engines import (
     protocol,
     read_counters,
 )
-from agentgym_rl.engines.client.client import Route, wired
+from agentgym_rl.engines.client.client import Route
 from agentgym_rl.engines.client.deltas import decode, streamed
+from agentgym_rl.engines.client.http_engine import wired
 from agentgym_rl.storage import check_version
 from agentgym_rl.storage.weights_folder import held
 

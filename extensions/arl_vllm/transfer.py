@@ -58,7 +58,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
     """The `update_info` of arl-shm."""
 
     path: str = ""
-    """The folder of a version (`weights/parts.py`)."""
+    """The folder of a version (`weights/version_folder.py`)."""
     discard: bool = False
     """The request to drop the update instead. The reply is an error, since only an error makes vLLM
     forget that an update is under way."""

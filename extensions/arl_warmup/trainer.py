@@ -18,7 +18,8 @@ import torch
 from agentgym_rl.algo.balance import balance
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core import Row, TrainerError
-from agentgym_rl.core.trajectory import UNPACK_ERRORS, unpack_row
+from agentgym_rl.core.row import unpack_row
+from agentgym_rl.core.trajectory import UNPACK_ERRORS
 from agentgym_rl.trainer import (
     MicroBatch,
     Policy,

@@ -38,7 +38,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "agentgym_rl.algo.losses",
         "agentgym_rl.algo.aggregation",
         "agentgym_rl.algo.advantages",
-        "agentgym_rl.algo.kl",
+        "arl_objectives.kl",
         "agentgym_rl.algo.advantages",
     ),
     "errors": ("agentgym_rl.core.errors",),

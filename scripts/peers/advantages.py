@@ -10,14 +10,15 @@ from typing import Any
 import nemo
 import numpy as np
 import torch
+from arl_objectives.keys.kl import KlConfig
+from arl_objectives.kl import kl_to_come
 from arl_objectives.values import adaptive_lambdas, generalized_advantages
 from cases import Case, Settings, take
 from torch import Tensor
 
 from agentgym_rl.algo import episode_advantages, moments_of, shaped_rewards
 from agentgym_rl.algo.advantages import whitened
-from agentgym_rl.algo.kl import kl_to_come
-from agentgym_rl.config import AlgoConfig, KlConfig, RewardConfig, StdConfig, WhitenConfig
+from agentgym_rl.config import AlgoConfig, RewardConfig, StdConfig, WhitenConfig
 
 Values = Callable[[Case], tuple[Tensor, Tensor]]
 VERL = WhitenConfig(over="tokens", eps=1e-8, eps_in="variance")

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 from arl_objectives.covariance import covariances, held_objective
+from arl_objectives.kl import kl_loss
+from arl_objectives.moment_mask import largest_moment
 from torch import Tensor
 
 from agentgym_rl.algo import (
     LossTokens,
     aggregation_weights,
     behavior_weights,
-    largest_moment,
     policy_loss,
 )
-from agentgym_rl.algo.kl import kl_loss
 from agentgym_rl.config import AlgoConfig
 
 
@@ -111,7 +111,7 @@ def ours(case: Case, algo: AlgoConfig, **changes: Any) -> tuple[Tensor, Tensor]:
     largest = math.inf
     if correction.type == "moment_mask":
         largest = largest_moment((p - b) ** 2, correction.limit)
-    weight = behavior_weights(p, b, rows, correction, largest_moment=largest).weight
+    weight = behavior_weights(p, b, rows, correction, of_batch=largest).weight
     held = None
     if algo.covariance.rule != "none":
         found = covariances(advantages, p, (float(advantages.mean()), float(p.mean())))

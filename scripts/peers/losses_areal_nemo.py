@@ -11,12 +11,13 @@ from typing import Any
 
 import nemo
 import torch
+from arl_objectives.keys.kl import KlConfig
+from arl_objectives.kl import kl_estimates
 from cases import NONE, TOKEN, Case, Pair, Values, algo, both, fresh, ours, take, theirs
 from torch import Tensor
 
 from agentgym_rl.algo import Tally, behavior_weights, tally_mismatch
-from agentgym_rl.algo.kl import kl_estimates
-from agentgym_rl.config import AlgoConfig, KlConfig, MaskCorrection
+from agentgym_rl.config import AlgoConfig, MaskCorrection
 
 
 # ------------------------------------------------------------------ AReaL

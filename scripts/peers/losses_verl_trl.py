@@ -9,12 +9,13 @@ from typing import Any
 
 import nemo
 import torch
+from arl_objectives.keys.kl import KlConfig
+from arl_objectives.kl import kl_estimates
 from arl_objectives.values import value_loss
 from cases import NONE, Case, Settings, Values, algo, both, fresh, ours, take, theirs
 from torch import Tensor
 
-from agentgym_rl.algo.kl import kl_estimates
-from agentgym_rl.config import AlgoConfig, KlConfig
+from agentgym_rl.config import AlgoConfig
 
 
 # ------------------------------------------------------------------ verl

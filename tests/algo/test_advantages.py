@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from arl_objectives.small_terms import shuffled
 
 from agentgym_rl.algo import Moments, episode_advantages, moments_of
-from agentgym_rl.algo.advantages import shuffled, whitened
+from agentgym_rl.algo.advantages import whitened
 from agentgym_rl.config import StdConfig, WhitenConfig
 from tests.kit.cases import cases
 

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import torch
+from arl_objectives.clamp import ClampCorrection
 from arl_objectives.covariance import covariances
+from arl_objectives.moment_mask import MomentMaskCorrection, largest_moment
+from arl_objectives.sequence_mask import SequenceMaskCorrection
 
-from agentgym_rl.algo import behavior_weights, largest_moment, row_sums_to_come
-from agentgym_rl.config import (
-    ClampCorrection,
-    MaskCorrection,
-    MomentMaskCorrection,
-    NoCorrection,
-    SequenceMaskCorrection,
-)
+from agentgym_rl.algo import behavior_weights, row_sums_to_come
+from agentgym_rl.config import MaskCorrection, NoCorrection
 from tests.kit.cases import cases
 
 CORRECTIONS = [
@@ -103,7 +100,7 @@ def test_the_second_moment_is_below_the_limit_as_few_dropped_as_possible():
     assert largest_moment(moments + 1, 1e-9) == 1.0  # one is kept
     assert largest_moment(moments[:0], 1.0) == 0.0
     p, rule = moments.sqrt(), MomentMaskCorrection(limit=0.02)
-    found = behavior_weights(p, 0 * p, torch.arange(5), rule, largest_moment=0.0401)
+    found = behavior_weights(p, 0 * p, torch.arange(5), rule, of_batch=0.0401)
     assert found.masked.tolist() == [True, False, True, False, False]
 
 

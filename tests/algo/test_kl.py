@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.kl import KlConfig
+from arl_objectives.keys.teacher import TeacherConfig
+from arl_objectives.kl import kl_estimates, kl_loss, kl_to_come
 from arl_objectives.taught import taught_by
 from arl_objectives.teachers import distillation_advantages, distillation_loss, top_loss
 
-from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
-from agentgym_rl.config import KlConfig
 from tests.kit.cases import cases
 
 LOGITS = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from arl_objectives.keys.kl import KlConfig
+from arl_objectives.kl import kl_loss
 
 from agentgym_rl.algo import LossTokens, aggregation_weights, behavior_weights, policy_loss
-from agentgym_rl.algo.kl import kl_loss
-from agentgym_rl.config import AlgoConfig, KlConfig
+from agentgym_rl.config import AlgoConfig
 from tests.kit.cases import cases
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN") or Path(__file__).parents[1] / "kit/golden.json")

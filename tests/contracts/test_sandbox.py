@@ -10,7 +10,8 @@ import pytest
 
 from agentgym_rl.core import SandboxError, SandboxLost
 from agentgym_rl.gym import Capabilities, ExecResult, Limits
-from agentgym_rl.gym.sandbox import Status, work_path
+from agentgym_rl.gym.sandbox import work_path
+from agentgym_rl.gym.sandbox_records import Status
 from tests.kit.cases import cases
 
 from .sandboxes import LIMITS, Opened

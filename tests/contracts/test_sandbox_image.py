@@ -12,7 +12,7 @@ import pytest
 
 from agentgym_rl.core import ImageError, SandboxError
 from agentgym_rl.gym import Image, ImageRecipe, Sandbox
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 from .sandboxes import LIMITS, SHOWN, SHOWN_AT, Opened
 

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from agentgym_rl.core import SandboxError, SandboxLost
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from tests.kit.cases import cases
 
 from .sandboxes import LIMITS, Opened

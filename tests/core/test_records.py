@@ -26,7 +26,7 @@ from agentgym_rl.core import (
     token_records,
 )
 from agentgym_rl.core.credit import MAX_REWARD
-from agentgym_rl.core.trajectory import pack_row, unpack_row
+from agentgym_rl.core.row import pack_row, unpack_row
 from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

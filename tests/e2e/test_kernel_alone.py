@@ -131,11 +131,14 @@ def test_a_run_trains_on_the_scripted_engine(kernel, tmp_path):
 
 REFUSALS: dict[str, list[str]] = {
     "agentgym_rl.engines": [],
-    "engine.type": ["--engine=vllm"],
+    "engine: 'vllm' is a type of the extension arl_vllm": ["--engine=vllm"],
     "rollout.workers is a key of the extension arl_scale": ["--rollout.workers=2"],
     "cluster.type": ["--cluster=ray"],
     "init is a key of the extension arl_warmup": ["--init=sft", "--init.data=rows.jsonl"],
     "algo.baseline": ["--algo.baseline=critic"],
+    "algo.behavior_correction: 'clamp' is a type of the extension arl_objectives": [
+        "--algo.behavior_correction={type = 'clamp', floor = 0.1}"
+    ],
 }
 
 
@@ -154,6 +157,8 @@ def test_what_is_missing_is_refused_by_name(kernel, tmp_path):
 MISSING = {
     "rollout.seats.x": ("policy", "rollout.seats", "arl_selfplay"),
     "rollout.curriculum": ("task", "rollout.curriculum", "arl_objectives"),
+    "algo.entropy_coef": (0.1, "algo.entropy_coef", "arl_objectives"),
+    "algo.kl.coef": (0.1, "algo.kl", "arl_objectives"),
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),

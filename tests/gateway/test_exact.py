@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.session.tree import Sample, Tree
+from agentgym_rl.gateway.session.nodes import Sample
+from agentgym_rl.gateway.session.tree import Tree
 from tests.kit.cases import cases
 
 

@@ -11,7 +11,7 @@ from reading import tool
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core import RequestRefused, token_records
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.request.chat_request import ReplyForm
+from agentgym_rl.gateway.request.reply_form import ReplyForm
 from agentgym_rl.gateway.session.unmet_form import unmet
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime import GrammarCompiler

@@ -12,7 +12,7 @@ from reading import tool
 from agentgym_rl.gateway import ApiError
 from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.lark import prepared
-from agentgym_rl.gateway.request.chat_request import ReplyForm
+from agentgym_rl.gateway.request.reply_form import ReplyForm
 from tests.kit.call_formats import WRITE, chat_of
 from tests.kit.cases import cases
 from tests.kit.parser_cases import XML

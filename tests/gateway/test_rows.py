@@ -3,8 +3,9 @@
 import numpy as np
 
 from agentgym_rl.core import UNKNOWN_VERSION
+from agentgym_rl.gateway.session.nodes import Sample, Sampled
 from agentgym_rl.gateway.session.rows import export_rows, num_lost
-from agentgym_rl.gateway.session.tree import Sample, Sampled, Tree
+from agentgym_rl.gateway.session.tree import Tree
 from tests.kit.cases import cases
 
 ASKED = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]

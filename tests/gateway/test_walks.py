@@ -1,6 +1,7 @@
 """The walks of a session: which conversation begins with one, and which of them are kept."""
 
-from agentgym_rl.gateway.session.tree import Root, Walk, Walks
+from agentgym_rl.gateway.session.nodes import Root
+from agentgym_rl.gateway.session.tree import Walk, Walks
 
 TOOLS, KWARGS, ROOT = [], {}, Root()
 A, B, C = ({"role": "user", "content": text} for text in "abc")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from agentgym_rl.controller import Controller, Metrics, Ranks
+from agentgym_rl.controller.controller import StepListener
 from agentgym_rl.core import BatchShard, Published, StepReport
 from agentgym_rl.run import Loop
 
@@ -16,9 +18,17 @@ ASKS_S = 3600.0
 class OnDemandController(Controller):
     """A controller whose loop takes a batch only when a test requests it."""
 
-    num_asking = 0
+    num_asking = num_reports = 0
     num_refused = 0
     """The number of checks of a requested batch that was not complete."""
+
+    def __init__(self, *parts: Any, on_step: StepListener, **others: Any) -> None:
+        def count(step: int, metrics: Mapping[str, float]) -> None:
+            self.num_reports += 1
+            on_step(step, metrics)
+            self.changes.notify()
+
+        super().__init__(*parts, on_step=count, **others)
 
     def could_have(self, step: int) -> bool:
         """Whether the batch is complete."""

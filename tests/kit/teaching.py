@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.served_teachers import ServedTeachers
 
 from agentgym_rl.algo import pack_rows

@@ -16,6 +16,7 @@ from agentgym_rl.models import (
     check_tokenizer,
     local_folder,
     model_folder,
+    other_folders,
     resolve,
     resolve_model,
     resolve_paths,
@@ -234,6 +235,34 @@ def test_a_teacher_with_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "teacher" / "tokenizer_config.json").write_text("[" * 200_000)
     with pytest.raises(ConfigError, match=r"cannot read .*tokenizer_config\.json"):
         check_tokenizer(tmp_path / "teacher", BUNDLED, who="the teacher")
+
+
+def test_the_folders_beside_the_policy_are_those_of_the_reference_and_of_teachers():
+    """Not servers, and not the model that the run begins with, which is the policy's own."""
+    keys = {"algo.teacher.models": ["bundled/agents", "http://there"], "algo.kl.coef": 0.1}
+    for reference, more in (("initial", {}), ("bundled/math", {BUNDLED: "the reference model"})):
+        algo = load_config(None, {**keys, "algo.kl.reference": reference}).algo
+        assert other_folders(algo) == {BUNDLED_MODELS["bundled/agents"]: "the teacher", **more}
+        (ref, _) = algo.other_models
+        assert (ref.role, ref.model, ref.moved_by) == (
+            "reference",
+            "" if reference == "initial" else reference,
+            "",
+        )
+
+
+def test_a_folder_whose_files_are_broken_is_named(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{")
+    algo = load_config(None, {"algo.teacher.models": str(tmp_path)}).algo
+    for text, said in {
+        "{}": r"tokenizer\.json is no tokenizer: EOF",
+        "{": r"config\.json is no JSON",
+        "[]": r"config\.json is a list, no model's keys",
+    }.items():
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            for folder, title in other_folders(algo).items():
+                check_tokenizer(folder, BUNDLED, who=title)
 
 
 def test_a_teacher_alone_leaves_the_reference_unset():

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym_rl.core.messages import Used
 from agentgym_rl.gym import SandboxStats, Services
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from agentgym_rl.report.figures import pace_lines, token_lines, verdict_lines
 from agentgym_rl.rollout import Meter
 from agentgym_rl.rollout.throughput import measuring

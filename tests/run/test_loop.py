@@ -6,7 +6,9 @@ import difflib
 import importlib.util
 import json
 import re
+import signal
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -15,11 +17,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from arl_audit.exactly_once import audit_ledger
 
 import agentgym_rl
+from agentgym_rl import Buffer, Rollout, Trainer, runs
+from agentgym_rl.core import ConfigError, Group
 from agentgym_rl.storage import EpisodeLog
 from tests.docs.blocks import ROOT, blocks
 from tests.kit.cases import cases
+from tests.kit.groups import make_group
 
 LOOP = ROOT / "examples" / "loop.py"
 PAGE = "docs/loop.md"
@@ -128,3 +134,90 @@ def imported(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+EXACT = SMALL | {
+    "steps": 4,
+    "rollout.group_size": 2,
+    "rollout.max_tokens": 24,
+    "rollout.max_staleness": 0,
+    "engine.deterministic": True,
+    "trainer.checkpoint_every": 2,
+    "eval.num_tasks": 2,
+}
+
+
+def script(folder: Path, *, dies: bool = False) -> Path:
+    """Return the script; one that `dies` kills its process when it has trained the last batch."""
+    text, trained = LOOP.read_text(), "report = await trainer.train(step, groups, dropped="
+    (line,) = [line for line in text.splitlines() if trained in line]
+    kill = "__import__('os').kill(__import__('os').getpid(), 9)"
+    space = line[: -len(line.lstrip())]
+    file = folder / "loop.py"
+    file.write_text(text.replace(line, f"{line}\n{space}if step == 3: {kill}") if dies else text)
+    return file
+
+
+def run(file: Path, **keys: Any) -> int:
+    words = [f"{key}={value}" for key, value in keys.items()]
+    command = [sys.executable, str(file), *words]
+    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=240)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_killed_loop_continues_and_ends_with_the_same_weights(tmp_path):
+    killed, whole = (tmp_path / f"{name}-{tmp_path.name}" for name in ("killed", "whole"))
+    assert run(script(tmp_path), run=whole, **EXACT) == 0
+    assert run(script(tmp_path, dies=True), run=killed, **EXACT) == -signal.SIGKILL
+    assert run(script(tmp_path), resume=killed) == 0
+    with closing(sqlite3.connect(killed / "episodes.db")) as db:
+        begun = db.execute("SELECT step FROM incarnations ORDER BY incarnation").fetchall()
+        trained = db.execute("SELECT incarnation, step FROM steps ORDER BY 1, 2").fetchall()
+    assert begun == [(0,), (2,)]
+    assert trained == [(0, 0), (0, 1), (0, 2), (1, 2), (1, 3)]
+    report = audit_ledger(killed)
+    assert (report["faults"], report["finished"], report["batches"]) == ([], True, 4)
+    assert [row["step"] for row in metrics(killed)] == list(range(4))
+    other = runs.resumed(killed, overrides={"rollout.group_size": 3})
+    with pytest.raises(ConfigError, match=r"rollout.group_size is 3, not 2"), other:
+        pass
+    assert exported(killed) == exported(whole)
+
+
+def exported(folder: Path) -> bytes:
+    """Return the weights of the newest checkpoint."""
+    with runs.resumed(folder) as run, Trainer.started(run) as trainer:
+        assert run.step == 4
+        return (trainer.export(folder / "export") / "model.safetensors").read_bytes()
+
+
+def test_a_resumed_run_has_the_batches_groups_and_tasks_that_its_log_has(tmp_path):
+    folder = tmp_path / f"run-{tmp_path.name}"
+
+    async def begun() -> None:
+        with runs.new(overrides=SMALL | {"run": str(folder)}) as run:
+            buffer = Buffer.of(run)
+            rollout = Rollout(run, None, buffer=buffer)  # pyright: ignore[reportArgumentType]
+            async for index, task in rollout.admitted():
+                members = make_group(f"g{index}", [0]).members
+                group = Group(f"g{index}", task.id, members, task.weight, index, task.data)
+                await rollout.finish(task, group)
+                if index == 2:
+                    break
+            assert [group.index for group in await buffer.batch()] == [0, 1]
+
+    async def resumed() -> None:
+        with runs.resumed(folder) as run:
+            buffer = Buffer.of(run)
+            assert (run.step, buffer.accepted, buffer.room) == (0, 3, 1)
+            assert [group.index for group in await buffer.batch()] == [0, 1]
+            rollout = Rollout(run, None, buffer=buffer)  # pyright: ignore[reportArgumentType]
+            async for index, _ in rollout.admitted():
+                assert index == 3
+                break
+
+    asyncio.run(begun())
+    asyncio.run(resumed())

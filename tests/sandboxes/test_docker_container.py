@@ -7,7 +7,7 @@ from arl_sandboxes.docker import container
 
 from agentgym_rl.core import SandboxLost
 from agentgym_rl.gym import Limits
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from tests.kit.cases import cases
 
 from .docker_daemon import Client, play, require_daemon

@@ -16,7 +16,7 @@ from arl_sandboxes.local import LocalBackend
 
 from agentgym_rl.core import ConfigError, SandboxLost, SandboxStartTimeout, SandboxUnavailable
 from agentgym_rl.gym import Limits
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from tests.kit.cases import cases
 
 pytestmark = pytest.mark.slow

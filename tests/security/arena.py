@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.gym import ExecResult, Limits, Sandbox, SandboxBackend
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 MODES = ("root", "user", "cgroup")
 LANDLOCK_MODES = ("landlock", "landlock-user")

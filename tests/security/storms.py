@@ -16,7 +16,7 @@ from arena import ATTACKS, LANDLOCK_MODES, LIMITS, Arena, Attack, described, slo
 
 from agentgym_rl.core import SandboxError, SandboxLost
 from agentgym_rl.gym import Sandbox, SandboxBackend
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 CROWD = 16
 NUM_HONEST = 2

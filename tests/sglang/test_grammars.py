@@ -14,7 +14,7 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.core import Delta, RequestRefused, SamplingParams
 from agentgym_rl.gateway import ChatFormat, ToolCall
 from agentgym_rl.gateway.parsers import readers_of
-from agentgym_rl.gateway.request.chat_request import ReplyForm
+from agentgym_rl.gateway.request.reply_form import ReplyForm
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime import GrammarCompiler
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.served_teachers import check_teachers
 
 from agentgym_rl.models.resolve import BUNDLED

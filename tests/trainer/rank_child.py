@@ -13,8 +13,10 @@ from unittest import mock
 import numpy as np
 import torch
 from arl_lora.keys import LoraConfig
+from arl_objectives.clamp import ClampCorrection
 from arl_objectives.critic import Critic, ValueModel
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
+from arl_objectives.reference import Reference
 from arl_objectives.teachers import TeacherTerm
 from torch.distributed.device_mesh import init_device_mesh
 from trainer_samples import (
@@ -31,7 +33,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from agentgym_rl.algo import all_terms
 from agentgym_rl.config import (
     AlgoConfig,
-    ClampCorrection,
     TrainerConfig,
     load_config,
     preset_names,
@@ -39,7 +40,6 @@ from agentgym_rl.config import (
 from agentgym_rl.core.token_records import Experts
 from agentgym_rl.trainer import Phases, Policy, Stepper, World, join_world, make_optimizer
 from agentgym_rl.trainer.policy import PolicyBase
-from agentgym_rl.trainer.reference import Reference
 
 NUM_STEPS = 3
 TRAINER = TrainerConfig(learning_rate=1e-3, num_minibatches=2, max_tokens_per_microbatch=48)

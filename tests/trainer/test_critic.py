@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from arl_objectives.critic import Critic
-from arl_objectives.keys import CriticConfig
+from arl_objectives.keys.critic import CriticConfig
+from arl_objectives.keys.kl import KlConfig
 from test_step import SPLITS, make_stepper, weights_of
 from trainer_samples import make_items, make_shards, replaced, reproducible, save_checkpoint
 
 from agentgym_rl.algo import Tally
-from agentgym_rl.config import AlgoConfig, KlConfig, load_config
+from agentgym_rl.config import AlgoConfig, load_config
 from agentgym_rl.core import Row, TrainerError
 from agentgym_rl.trainer import Phases, ShardTokens, Stepper
 from agentgym_rl.trainer.checkpoint import load_checkpoint

@@ -113,7 +113,7 @@ def test_arl_plan_counts_the_bytes_of_a_trainer(world, keys):
         pytest.importorskip("torchao")
     models = Models.of(config.algo, BUNDLED)
     plan = models.memory(
-        config.algo, config.trainer, adapter_of(config), dtype=config.compute_dtype, parameters=0
+        config.trainer, adapter_of(config), dtype=config.compute_dtype, parameters=0
     )
     stepper = make_stepper(config, world, BUNDLED)
     states = [it.items() for it in stepper.optimizer.state.values()]
@@ -146,7 +146,7 @@ def test_arl_plan_counts_the_matrices_of_a_mixture_as_the_optimizer_does(world, 
     Qwen3MoeForCausalLM(made).save_pretrained(tmp_path)
     config = load_config(None, {"trainer.optimizer": "muon", "trainer.learning_rate": 1e-5})
     plan = Models.of(config.algo, tmp_path).memory(
-        config.algo, config.trainer, adapter_of(config), dtype="float32"
+        config.trainer, adapter_of(config), dtype="float32"
     )
     policy = Policy.load(tmp_path, world, trainer=config.trainer)
     states = [it.items() for it in make_optimizer(policy.model, config.trainer).state.values()]

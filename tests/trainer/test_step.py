@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arl_objectives.clamp import ClampCorrection
 from arl_objectives.critic import Critic, ValueModel
+from arl_objectives.keys.kl import KlConfig
+from arl_objectives.reference import Reference
 from arl_objectives.teachers import TeacherTerm
 from trainer_samples import (
     VOCAB,
@@ -28,15 +31,12 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.algo import all_terms, episode_advantages, pack_rows
 from agentgym_rl.config import (
     AlgoConfig,
-    ClampCorrection,
-    KlConfig,
     RewardConfig,
     TrainerConfig,
     preset_names,
 )
 from agentgym_rl.core import BatchRow, BatchShard, Row, TrainerError
 from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer
-from agentgym_rl.trainer.reference import Reference
 
 SPLITS: dict[str, dict[str, Any]] = {
     "one row a micro-batch": {"max_tokens_per_microbatch": 24},

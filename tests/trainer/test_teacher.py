@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from arl_objectives.clamp import ClampCorrection
 from test_choices import _set
 from test_step import SPLITS, gradient_of, make_stepper, weights_of
 from trainer_samples import (
@@ -25,7 +26,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from agentgym_rl.algo import pack_rows
-from agentgym_rl.config import AlgoConfig, ClampCorrection
+from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core import BatchRow, BatchShard, Choices, Row, TrainerError
 from agentgym_rl.core.token_records import ALL, TeacherLogprobs
 from agentgym_rl.trainer import Phases, Policy, Stepper

@@ -53,7 +53,7 @@ def test_the_tokens_of_a_loss_say_where_they_are_from(trainer):
 
 def test_a_checkpoint_brings_the_weights_back(trainer):
     before = logprobs(trainer)
-    folder = trainer.save(0)
+    folder = asyncio.run(trainer.save(0))
     report = asyncio.run(trainer.train(0, GROUPS))
     assert isinstance(report, StepReport)
     assert (report.version, report.group_ids) == (1, ["a", "b"])

@@ -13,13 +13,14 @@ import torch
 from test_step import gradient_of, make_stepper
 from trainer_samples import VOCAB, make_items, make_row, make_shards
 
+from agentgym_rl.algo import Tally
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.controller import split_batch
 from agentgym_rl.core import Credit, Group, Outcome, Task, TrainerError, Trajectory
 from agentgym_rl.core.credit import NO_CREDIT
 from agentgym_rl.storage import EpisodeLog
 from agentgym_rl.trainer import Phases, ShardTokens
-from agentgym_rl.trainer.objective import relative_advantages, token_advantages
+from agentgym_rl.trainer.objective import all_advantages, rank_batch
 
 
 def _advantages(stepper, shard):
@@ -27,8 +28,8 @@ def _advantages(stepper, shard):
     tokens = ShardTokens.from_shard(shard, vocab_size=VOCAB)
     turns = [turn for row in tokens.rows for turn in row.turn_ids[row.loss_mask].tolist()]
     algo, world = stepper._algo, stepper.policy.world
-    own = relative_advantages(shard, algo, seed=0)[tokens.episodes]
-    found = token_advantages(algo, shard, tokens, own, world=world)
+    batch = rank_batch(*(algo, shard, tokens), world=world, seed=0, phases=Phases(), tally=Tally())
+    found = all_advantages(algo, batch, stepper.terms, world=world)
     return found, tokens.episodes.tolist(), turns
 
 

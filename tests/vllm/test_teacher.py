@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.served_teachers import check_teachers
 
 from agentgym_rl.core import ConfigError

@@ -38,7 +38,7 @@ from agentgym_rl.weights import (
     write_version,
 )
 from agentgym_rl.weights.files import prune, read_version, stored_versions
-from agentgym_rl.weights.parts import Version
+from agentgym_rl.weights.version_folder import Version
 from tests.kit.cases import cases
 from tests.kit.versions import part_of
 

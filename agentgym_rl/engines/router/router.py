@@ -21,7 +21,8 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.runtime import ENGINE_CLOCK
 
-from .engine_choice import SHUNNED_S, PendingTurn, Replica, Replicas, Segment, joined
+from .engine_choice import SHUNNED_S, Replica, Replicas
+from .segment import PendingTurn, Segment, joined
 
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",

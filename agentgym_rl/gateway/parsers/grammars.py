@@ -9,7 +9,7 @@ from typing import Any
 
 from agentgym_rl.core import Choices
 from agentgym_rl.gateway.errors import ApiError, unsupported
-from agentgym_rl.gateway.request.chat_request import ReplyForm
+from agentgym_rl.gateway.request.reply_form import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.runtime import GrammarCompiler
 

@@ -24,8 +24,9 @@ from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.template import render_check
 from agentgym_rl.gateway.template.chat_format import ChatFormat, TooLong
 
+from .nodes import Context, ForkCause, Sampled
 from .session import Session
-from .tree import Context, ForkCause, Location, Sampled
+from .tree import Location
 
 ThinkingHistory = Literal["as_generated", "template"]
 

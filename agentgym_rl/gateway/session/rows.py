@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from agentgym_rl.core import NOT_SAMPLED, UNKNOWN_VERSION, Credit, Row, added_reward
 from agentgym_rl.core.token_records import FORCED, experts_of, joined
 
-from .tree import Root, Sample, Sampled, Tree
+from .nodes import Root, Sample, Sampled
+from .tree import Tree
 
 _NO_LOGPROB = -9998.0  # engines write -9999 for missing, NaN and -inf log-probs
 

@@ -11,7 +11,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from agentgym_rl.gateway.messages import parsed_arguments
-from agentgym_rl.gateway.request.chat_request import ReplyForm
+from agentgym_rl.gateway.request.reply_form import ReplyForm
 
 
 def _nothing_wrong(*_: Any) -> tuple[()]:

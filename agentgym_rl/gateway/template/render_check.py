@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from agentgym_rl.gateway.messages import text_of, thoughts_of
-from agentgym_rl.gateway.session.tree import Context, Sampled
+from agentgym_rl.gateway.session.nodes import Context, Sampled
 
 from .chat_format import ChatFormat
 

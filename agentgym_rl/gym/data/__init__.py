@@ -23,17 +23,9 @@ from .fields import (
     shorten,
     text_field,
 )
-from .index import (
-    ChooseMaker,
-    MakeTasks,
-    RowIndex,
-    RowTask,
-    RowTasks,
-    build_index,
-    row_tasks,
-    weight_of,
-)
+from .index import ChooseMaker, MakeTasks, RowIndex, RowTask, build_index, weight_of
 from .readers import Found, Reader, RowPosition, hub_splits
+from .row_tasks import RowTasks, row_tasks
 from .rows import CONTENT, Rows, content_of, files_of, open_file
 
 __all__ = [

@@ -10,24 +10,15 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from agentgym_rl.core import (
-    ArlError,
-    ConfigError,
-    Split,
-    Task,
-    TaskSource,
-    derived_number,
-    is_rendered,
-)
+from agentgym_rl.core import ArlError, ConfigError, Split, Task, derived_number, is_rendered
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.task import MAX_WEIGHT
 
 from .fields import Row, RowRefused, check_text, shorten, words_of
 from .readers import Reader, RowPosition
-from .rows import CONTENT, Rows, content_of
+from .rows import content_of
 
 _log = logging.getLogger(__name__)
 
@@ -449,60 +440,3 @@ def _log_unread(index: RowIndex, names: str) -> None:
             "give them in a file of their own (eval_path or eval_data), or leave them out",
             names, count,
         )  # fmt: skip
-
-
-class RowTasks(TaskSource):
-    """The tasks of one split of an index, shuffled: a pure function of (rows, split, seed, index).
-
-    `Task.id` holds the row's own id, if it has one, and a digest of its question; `Task.seed` is
-    derived from the id; `Task.weight` is the row's.
-    """
-
-    def __init__(self, index: RowIndex, split: Split, *, seed: int = 0) -> None:
-        if split not in get_args(Split):
-            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
-        self.index = index
-        self._split: Split = split
-        self._seed = seed
-
-        def shuffled(number: int) -> int:
-            return derived_number(f"{seed}/{index.digest(number)}")
-
-        self._numbers = array("L", sorted(index.numbers(split), key=shuffled))
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int, /) -> Task:
-        if not 0 <= index < len(self._numbers):
-            raise IndexError(f"task index {index}: there are {len(self._numbers)} tasks")
-        return self.index.task(self._numbers[index])
-
-    def describe(self) -> dict[str, Any]:
-        described = self.index.describe()
-        content = content_of(described["data"], self._split, self._seed)
-        return described | {"split": self._split, "seed": self._seed, CONTENT: content}
-
-
-def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -> RowTasks:
-    """Return the tasks of `split` that the makers chosen by `choose` make from `rows`.
-
-    Every row is read once, by a process's first call with these arguments. Arguments are compared,
-    so `choose` must be a module's function or a callable frozen dataclass. Rows without a task are
-    counted and logged.
-
-    Raises:
-        ConfigError: the data is absent or malformed, or no task can be made from any row.
-    """
-    return RowTasks(_index(rows, choose, rows.stamps()), split, seed=seed)
-
-
-@lru_cache(maxsize=4)  # train and eval share one, and `arl train` reads each more than once
-def _index(rows: Rows, choose: ChooseMaker, stamps: tuple[object, ...]) -> RowIndex:
-    return build_index(
-        rows.readers(),
-        choose,
-        eval_fraction=rows.eval_fraction,
-        weight_field=rows.weight_field,
-        join_forms=rows.join_forms,
-    )

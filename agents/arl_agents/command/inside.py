@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from agentgym_rl import AgentError, Sandbox
 from agentgym_rl.gym import ExecResult
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 from .presets import Launch, Preset, command_line, launch_of
 from .program import MAX_BYTES, TAIL_CHARS

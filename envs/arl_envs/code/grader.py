@@ -19,7 +19,7 @@ from pathlib import Path
 
 from agentgym_rl import EnvError, Sandbox, SandboxError, SandboxLost
 from agentgym_rl.gym import ExecResult, Limits, SandboxBackend
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from agentgym_rl.runtime import parse_python
 
 from . import driver

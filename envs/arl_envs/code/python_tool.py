@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym_rl import Message, Sandbox, SandboxLost
 from agentgym_rl.gym import ExecResult, SandboxBackend
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from agentgym_rl.gym.tool_env import BadCall, argument_of, listed, one_argument_tool, reply_to
 
 from .verdict import CREATE_TIMEOUT_S, blame

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym_rl import Sandbox, SandboxError, SandboxLost, ToolError
 from agentgym_rl.gym import ExecResult, Session
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 MAX_COMMAND_CHARS = 256 << 10
 MAX_EDITED_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl import Sandbox, SandboxError
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 from .changes import Changes, depth
 

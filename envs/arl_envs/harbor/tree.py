@@ -15,7 +15,7 @@ from typing import Any
 
 from agentgym_rl import Sandbox
 from agentgym_rl.gym import ExecResult, Image
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from agentgym_rl.runtime import LruDict
 
 from .hooks import Surroundings

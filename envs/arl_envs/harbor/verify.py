@@ -23,7 +23,7 @@ from pathlib import PurePosixPath
 
 from agentgym_rl import InfraError, Sandbox, ToolError
 from agentgym_rl.gym import ExecResult, Image, Limits, SandboxBackend
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from agentgym_rl.runtime import LruDict, Repeated
 
 from . import oracle

@@ -58,7 +58,7 @@ class Lock:
             self._refused.add(step)
             self.notes.append(f"{step}: {error}")
 
-    def enter(self, *, leave_out: set[str] | None = None) -> None:
+    def enter(self) -> None:
         """Lock the calling process in, for good.
 
         Raises:
@@ -66,7 +66,7 @@ class Lock:
         """
         limit(self.memory_mb)
         for name, step in self._steps():
-            if name not in (self._refused if leave_out is None else leave_out):
+            if name not in self._refused:
                 step()
 
     def _steps(self) -> list[tuple[str, Callable[[], None]]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym import ExecResult, Image, Limits
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from arl_sandboxes.arguments import checked_files
 
 from .child import Child, Ended

@@ -21,7 +21,7 @@ from agentgym_rl.gym import (
     SessionKind,
     SkippedFile,
 )
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from arl_isolation.files import PathRoots
 from arl_sandboxes.arguments import check_words, sandbox_path
 from arl_sandboxes.forward import SocketStream, address_of, relayed

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from agentgym_rl import SandboxError, SandboxLost
 from agentgym_rl.gym import Capabilities, ExecResult, Limits, Session, SessionKind
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from arl_isolation import programs
 
 from .child import Child, Feed

@@ -7,7 +7,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from arl_objectives.keys import TeacherConfig
+from arl_objectives.keys.teacher import TeacherConfig
 from arl_objectives.served_teachers import ServedTeachers
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM

@@ -16,7 +16,7 @@ from agentgym_rl.gym import (
     SandboxStats,
     Session,
 )
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 
 class LosingSandbox(Sandbox):

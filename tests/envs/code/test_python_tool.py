@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentgym_rl.core import SandboxLost
 from agentgym_rl.gym import ExecResult
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 from .losing import LosingBackend
 

@@ -11,7 +11,7 @@ from arl_envs.harbor.rewards import Tampered, number_in, reward_of, rewards_of
 from arl_envs.harbor.tree import _TREES, Tree, known_tree, listed_entries
 
 from agentgym_rl.gym import ExecResult, Image
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 from tests.kit.cases import cases
 
 IMAGE = ("app.py", "src/lib.py", "pkg/__init__.py", "pkg/a.py", "pyproject.toml", "tests/t.py")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from arena import Case, attack, described
 
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 LATE_S = 20.0
 """A machine that is busy with sixteen attacks and more may be this late with an alarm."""

@@ -7,7 +7,7 @@ import socket
 import pytest_free as must
 from arena import PWNED, Case, all_are, attack, described
 
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 REFUSED = {"EPERM", "EACCES", "EROFS", "ENOENT", "EINVAL", "ENOTDIR", "EISDIR", "EBUSY"}
 

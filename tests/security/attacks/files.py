@@ -10,7 +10,7 @@ import pytest_free as must
 from arena import PWNED, Case, attack, described
 
 from agentgym_rl.core import SandboxError
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 ARRANGE = """
 os.symlink("/etc/passwd", "link"); os.symlink("/", "root"); os.symlink("loop", "loop")

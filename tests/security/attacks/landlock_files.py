@@ -13,7 +13,7 @@ from arena import LANDLOCK_MODES, PWNED, SETTLE_S, Case, all_are, attack, descri
 
 from agentgym_rl.core import SandboxError
 from agentgym_rl.gym import Sandbox
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 
 def own_files() -> list[Path]:

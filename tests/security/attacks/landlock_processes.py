@@ -8,7 +8,7 @@ import pytest_free as must
 from arena import LANDLOCK_MODES, Case, all_are, attack, described
 
 from agentgym_rl.core import SandboxError
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 SIGNAL_CALLS = {"kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138)}
 SIGNAL_CALLS_OF_TWO = {"tgkill": (234, 131), "rt_tgsigqueueinfo": (297, 240)}

@@ -4,7 +4,7 @@ from arena import Case, attack, described
 
 from agentgym_rl.core import SandboxLost
 from agentgym_rl.gym import ExecResult
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 TOUCH = """
 def touch(mb):

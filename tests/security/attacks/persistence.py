@@ -8,7 +8,7 @@ from typing import Any
 
 from arena import Case, attack, described
 
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 
 @attack(gvisor=True)

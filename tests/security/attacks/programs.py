@@ -3,7 +3,7 @@
 import pytest_free as must
 from arena import Case, attack, described
 
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 
 @attack(landlock=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arena import Case, attack, described
 
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 
 @attack(gvisor=True)

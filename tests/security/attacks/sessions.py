@@ -8,7 +8,7 @@ from arena import Case, attack, described
 
 from agentgym_rl.core import SandboxError
 from agentgym_rl.gym import ExecResult, Session
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 BUSINESS_S = 30.0
 """Longest time any call on a broken session may take here."""

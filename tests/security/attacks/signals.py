@@ -2,7 +2,7 @@
 
 from arena import Case, attack, described
 
-from agentgym_rl.gym.sandbox import Status
+from agentgym_rl.gym.sandbox_records import Status
 
 
 @attack()

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from agentgym_rl.algo import TokenBatch
-from agentgym_rl.config import KlConfig
 from agentgym_rl.core import TrainerError
-from agentgym_rl.models import reference_folder
+from agentgym_rl.models import resolve_model
+from agentgym_rl.trainer import (
+    Loading,
+    ModelTerm,
+    PackedModel,
+    Policy,
+    PolicyBase,
+    RankBatch,
+    frozen_pass,
+)
+from agentgym_rl.trainer.sharding import local
 
-from .model_term import Loading, ModelTerm
-from .objective import RankBatch
-from .packed import PackedModel
-from .policy import Policy, PolicyBase
-from .shard_tensors import frozen_pass
+from .keys.kl import INITIAL, KlConfig
 
 
 class Reference(ModelTerm):
@@ -33,15 +39,21 @@ class Reference(ModelTerm):
 
     def __init__(self, keys: KlConfig) -> None:
         super().__init__(keys)
+        self.unused = (
+            f"algo.kl.reference {keys.reference!r} does nothing: algo.kl.coef is 0, and no "
+            'function or term of the objective has it in its needs (@needs("reference")); leave it '
+            "out"
+        )
         self._model: Policy | PolicyBase | None = None
         self._policy: Policy | None = None
 
     def load(self, loading: Loading) -> None:
         policy = loading.policy
-        if self.keys.reference == "initial" and policy.adapter is not None:
+        is_initial = self.keys.reference == INITIAL
+        if is_initial and policy.adapter is not None:
             self.use(PolicyBase(policy), policy)
             return
-        folder = reference_folder(self.keys) or loading.model_dir
+        folder = loading.model_dir if is_initial else resolve_model(self.keys.reference)
         if not self.keys.refresh_every:
             self.use(loading.frozen(folder), policy)
             return
@@ -65,7 +77,7 @@ class Reference(ModelTerm):
             )
         self._model, self._policy = model, policy
         if moving := self._moving:
-            moving.follow(policy, keep=1.0)  # moves nothing: refuses a model of another kind
+            _follow(moving, policy, keep=1.0)  # moves nothing: refuses a model of another kind
 
     @property
     def is_loaded(self) -> bool:
@@ -91,7 +103,7 @@ class Reference(ModelTerm):
         moving = self._moving
         if moving is not None and (batch.step + 1) % self.keys.refresh_every == 0:
             assert self._policy is not None
-            moving.follow(self._policy, keep=self.keys.ema)
+            _follow(moving, self._policy, keep=self.keys.ema)
 
     def state(self) -> Mapping[str, Any]:
         moving = self._moving
@@ -100,3 +112,22 @@ class Reference(ModelTerm):
     def restore(self, state: Mapping[str, Any]) -> None:
         if (moving := self._moving) is not None:
             set_model_state_dict(moving.model, state["reference"])
+
+
+@torch.no_grad()
+def _follow(moving: PackedModel, policy: PackedModel, *, keep: float) -> None:
+    """Move the parameters of `moving` to `keep` times themselves and 1 − `keep` times those of
+    `policy`, a model of the same tensors, sharded alike.
+
+    Raises:
+        TrainerError: its tensors have other names or shapes.
+    """
+    own, its = moving.tensors(), policy.tensors()
+    if {n: p.shape for n, p in own.items()} != {n: p.shape for n, p in its.items()}:
+        raise TrainerError(
+            "algo.kl.refresh_every moves the reference model to the policy, and their tensors have "
+            "other names or shapes: set algo.kl.reference to a model of the same kind"
+        )
+    for name, parameter in own.items():
+        if parameter.is_floating_point():
+            local(parameter).lerp_(local(its[name]), 1 - keep)

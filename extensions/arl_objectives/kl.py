@@ -1,14 +1,52 @@
-"""The KL divergence of the policy from a reference model, estimated on the sampled tokens; and the
-limit of `moment_mask`, which depends on all tokens of the batch."""
+"""The KL divergence of the policy from a reference model, estimated on the sampled tokens, in the
+loss or as a reward of tokens (`algo.kl`)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import KlConfig
+from agentgym_rl.algo import LossTokens, Tally, Term, TokenBatch, row_sums_to_come
 
-from .losses import row_sums_to_come
+from .keys.kl import KlConfig
+
+
+class ReferenceTerm(Term):
+    """The divergence from the reference model, in the loss or as a reward of tokens (`algo.kl`)."""
+
+    order = 10
+    keys: KlConfig
+
+    def __init__(self, keys: KlConfig) -> None:
+        super().__init__(keys)
+        self._in_loss = keys.placement == "loss"
+        self.needs = ("reference", "every_row" if self._in_loss else "proximal")
+
+    def rewards(self, batch: TokenBatch) -> Tensor | None:
+        if self._in_loss:
+            return None
+        assert batch.proximal is not None
+        assert batch.reference is not None
+        return -self.keys.coef * kl_estimates(batch.proximal, batch.reference, self.keys)
+
+    def returns(self, batch: TokenBatch) -> Tensor | None:
+        if self._in_loss:
+            return None
+        assert batch.proximal is not None
+        assert batch.reference is not None
+        return kl_to_come(batch.proximal, batch.reference, batch.rows, self.keys)
+
+    def loss(self, tokens: LossTokens, tally: Tally) -> Tensor | None:
+        if not self._in_loss:
+            return None
+        assert tokens.reference is not None
+        behavior = tokens.behavior_logprobs
+        return kl_loss(tokens.logprobs, tokens.reference, behavior, tokens.weights, self.keys)
+
+    def measure(self, batch: TokenBatch, used: Tensor, proximal: Tensor, tally: Tally) -> None:
+        assert batch.reference is not None
+        estimates = kl_estimates(proximal, batch.reference[used], self.keys)
+        tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
 
 
 def kl_estimates(logprobs: Tensor, reference_logprobs: Tensor, kl: KlConfig) -> Tensor:
@@ -85,16 +123,3 @@ def kl_to_come(
     """
     estimates = kl_estimates(logprobs, reference_logprobs, kl)
     return -kl.coef * (estimates if kl.placement == "token" else row_sums_to_come(estimates, rows))
-
-
-def largest_moment(moments: Tensor, limit: float) -> float:
-    """Return the largest of the numbers that are kept if the largest are dropped until the mean of
-    the others is below `limit`; at least one is kept. The order of the numbers does not matter.
-
-    M2PO, Zheng et al. 2025 (https://arxiv.org/abs/2510.01161).
-    """
-    if not len(moments):
-        return 0.0
-    ascending = moments.double().sort().values
-    means = ascending.cumsum(0) / torch.arange(1, len(ascending) + 1, dtype=torch.float64)
-    return float(ascending[max(0, int((means < limit).sum()) - 1)])
