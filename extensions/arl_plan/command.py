@@ -114,7 +114,7 @@ class Planned:
 
 
 def _check_apart(cluster: ClusterConfig, where: str) -> None:
-    if cluster.colocated:
+    if cluster.shares_devices:
         raise ConfigError(
             f"{where}arl plan simulates engines and trainer ranks on devices of their own, and "
             "with cluster.colocated they take turns; plan with cluster.colocated=false, '+' in "
@@ -225,9 +225,7 @@ class Models:
             shapes, own = {}, ModelSize(*(3 * [int(parameters)]))
         if not own.total or (adapter is not None and not shapes):
             return None
-        matrices = (
-            ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary)) if adapter else None
-        )
+        matrices = adapter and ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary))
         sizes = {folder: _size(folder) for _, folder in self.others if folder}
         sizes |= {it: own for it in (self.policy, None)}
         moving = [folder for it, folder in self.others if it.moved_by]

@@ -150,9 +150,10 @@ def pass_by(stepper: Stepper, step: int, *, masked: bool = False) -> dict[str, f
 
 
 def train_preset(model_dir: Path, world: World, name: str) -> list[dict[str, float]]:
-    """Two steps of a preset: in the second, policy and reference differ."""
+    """A step of a preset, whose second minibatch has ratios other than 1. With a reference or a
+    critic two: in the second, policy and reference differ."""
     stepper = make_stepper(model_dir, world, recipe(name))
-    return [train(stepper, step) for step in range(2)]
+    return [train(stepper, step) for step in range(2 if stepper.model_terms else 1)]
 
 
 def train_taught(model_dir: Path, teacher_dir: Path, world: World) -> list[dict[str, float]]:
