@@ -352,6 +352,16 @@ def test_a_rank_without_a_token_serves_nobody():
     assert asyncio.run(play()) == 401
 
 
+def test_a_rank_that_cannot_serve_ends_with_the_reason(monkeypatch):
+    def nowhere(urls: list[str]) -> str:
+        raise OSError(f"no way to {urls}")
+
+    monkeypatch.setattr(module, "own_address", nowhere)
+    server = RankServer(Controller("http://there:1", "x"), passes=float, complete=folder)
+    with pytest.raises(OSError, match="no way to .*http://there:1"), server.served():
+        raise AssertionError
+
+
 def test_a_rank_whose_controller_has_an_address_of_ipv6():
     async def play() -> None:
         client = HttpRanks(1)
