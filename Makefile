@@ -48,21 +48,30 @@ ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/gy
     tests/contracts/test_sandbox_session.py \
     tests/contracts/test_sandbox_reset.py
 # Run when an extension or what it rests on changed; `make test` is the kernel and the contracts.
-EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/export tests/inspector \
-    tests/litellm_engine tests/plan tests/serve tests/sglang tests/vllm tests/workers \
+EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/engines/embedded \
+    tests/engines/sglang tests/engines/vllm tests/export tests/inspector tests/litellm_engine \
+    tests/plan tests/serve tests/sglang tests/vllm tests/workers tests/algo/test_critic.py \
     tests/cluster/test_demand.py tests/cluster/test_ray.py tests/cluster/test_ray_network.py \
-    tests/cluster/test_ray_train.py tests/cluster/test_slurm.py \
+    tests/cluster/test_ray_train.py tests/cluster/test_slurm.py tests/controller/test_seats.py \
     tests/e2e/test_audit.py tests/e2e/test_colocated.py tests/e2e/test_elastic.py \
     tests/e2e/test_forced.py tests/e2e/test_inspected.py tests/e2e/test_judged.py \
     tests/e2e/test_moe.py tests/e2e/test_reverify.py tests/e2e/test_seats.py \
     tests/e2e/test_serve.py tests/e2e/test_teacher.py tests/e2e/test_workers.py \
-    tests/engines/embedded tests/engines/sglang tests/engines/vllm \
-    tests/fleet/test_colocation.py tests/fleet/test_elastic.py tests/fleet/test_mirrors.py \
-    tests/rollout/test_game.py tests/rollout/test_oracle.py \
-    tests/models/test_architectures.py tests/run/test_demonstrations.py tests/run/test_warmup.py \
-    tests/test_examples.py tests/trainer/test_memory.py tests/trainer/test_warmup.py \
-    tests/weights/test_publish_embedded.py tests/weights/test_publish_sglang.py \
-    tests/weights/test_vllm_client.py
+    tests/engines/test_client.py tests/engines/test_control.py \
+    tests/evaluate/test_foreign_model.py tests/evaluate/test_foreign_model_failures.py \
+    tests/evaluate/test_round_robin.py tests/fleet/test_colocation.py tests/fleet/test_elastic.py \
+    tests/fleet/test_mirrors.py tests/gateway/test_messages.py tests/gateway/test_messages_sdk.py \
+    tests/gateway/test_relay.py tests/gateway/test_relay_agents.py \
+    tests/gateway/test_relay_exact.py tests/gateway/test_responses.py \
+    tests/gateway/test_responses_codex.py tests/gateway/test_responses_requests.py \
+    tests/gateway/test_responses_sdk.py tests/gateway/test_responses_stored.py \
+    tests/gateway/test_responses_thoughts.py tests/gateway/test_responses_wire.py \
+    tests/models/test_architectures.py tests/rollout/test_curriculum.py tests/rollout/test_game.py \
+    tests/rollout/test_oracle.py tests/rollout/test_teachers.py tests/run/test_demonstrations.py \
+    tests/run/test_warmup.py tests/storage/test_trackers.py tests/test_examples.py \
+    tests/trainer/test_critic.py tests/trainer/test_memory.py tests/trainer/test_teacher.py \
+    tests/trainer/test_warmup.py tests/weights/test_publish_embedded.py \
+    tests/weights/test_publish_sglang.py tests/weights/test_vllm_client.py
 PROGRAMS_TESTS := tests/programs tests/models/test_tiny_model.py
 NOT_CORE := $(addprefix --ignore=,$(ENVS_TESTS) $(EXTENSIONS_TESTS) $(PROGRAMS_TESTS))
 

@@ -20,12 +20,13 @@ from arl_embedded.app import App
 from arl_embedded.engine import EmbeddedEngine
 from arl_embedded.model import LoadedModel, load_model
 from arl_embedded.section import EmbeddedEngineConfig
+from arl_lora.keys import LoraConfig
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo import micro_batches
-from agentgym_rl.config import Config, LoraConfig, dump_toml
+from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.core import (
     ConfigError,
     Delta,
@@ -130,7 +131,7 @@ def _lora_of(folder: Path, world: World) -> tuple[str, LoraConfig | None]:
 
 def _adapter_gap(folder: Path, world: World, lora: LoraConfig, rows: Sequence[Row]) -> float:
     """Return how a model with a random adapter differs from the same model with it merged."""
-    policy = Policy.load(folder, world, lora=lora)
+    policy = Policy.load(folder, world, adapter=lora)
     _logprobs(policy, rows).sum().backward()
     with torch.no_grad():
         trained = {n: p for n, p in policy.model.named_parameters() if p.grad is not None}

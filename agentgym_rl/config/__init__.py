@@ -33,7 +33,6 @@ from agentgym_rl.core.section import NoKeys, fields_of, free_keys, secret_in, un
 
 from .algo import BASELINES, LOSSES, AlgoConfig
 from .algo_terms import RewardConfig, StdConfig, WhitenConfig
-from .allocation import may_use_gpu
 from .cluster import ClusterConfig, LoggingConfig
 from .corrections import (
     CORRECTIONS,
@@ -51,10 +50,11 @@ from .engine import (
     EngineKind,
     OwnEngineConfig,
     ServerEngineConfig,
+    may_use_gpu,
 )
 from .file import load, preset_names
 from .gateway import GatewayConfig
-from .model import LoraConfig, ModelConfig
+from .model import ModelConfig
 from .records import FORMAT, LaterVersion, check_format, head_of
 from .rollout import (
     AgentConfig,
@@ -86,7 +86,6 @@ __all__ = [
     "IntervalCorrection",
     "LaterVersion",
     "LoggingConfig",
-    "LoraConfig",
     "MaskCorrection",
     "ModelConfig",
     "NoCorrection",
@@ -147,7 +146,6 @@ class Config(ServiceKeys, Sections):
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
     trainer: InEval[TrainerConfig] = TrainerConfig()
-    lora: LoraConfig = LoraConfig()
     weights: Anytime[WeightsConfig] = WeightsConfig()
     eval: OnResume[EvalConfig] = EvalConfig()
     cluster: Anytime[ClusterConfig] = ClusterConfig()

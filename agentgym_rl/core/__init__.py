@@ -3,12 +3,15 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .added_keys import AdapterKeys as AdapterKeys
     from .added_keys import EvalKeys as EvalKeys
     from .added_keys import LossKind as LossKind
     from .added_keys import ObjectiveKeys as ObjectiveKeys
     from .added_keys import OtherModel as OtherModel
+    from .added_keys import PlaceKeys as PlaceKeys
     from .added_keys import PlayKeys as PlayKeys
     from .added_keys import ServiceKeys as ServiceKeys
+    from .added_keys import adapter_of as adapter_of
     from .added_keys import with_added_keys as with_added_keys
     from .batch import BatchRow as BatchRow
     from .batch import BatchShard as BatchShard

@@ -16,11 +16,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from .errors import ConfigError
-from .extensions import entry_points_of, extension_names, is_ours, load_extension
+from .extensions import entry_points_of, extension_names, is_ours, load_extension, not_installed
 from .section import KEYS, Section, Sections
+
+if TYPE_CHECKING:
+    from .model_folder import Shapes
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +132,16 @@ class PlayKeys(Section):
     what those of `super()` do, and what its own keys add."""
 
     @property
+    def admitted_groups(self) -> int:
+        """Return the number of concurrent groups at the start of a run."""
+        raise NotImplementedError
+
+    @property
+    def most_groups(self) -> int:
+        """Return the maximum number of concurrent groups."""
+        raise NotImplementedError
+
+    @property
     def other_engines(self) -> list[str]:
         """Return the models beside the policy that the run serves by engines of their own."""
         return []
@@ -143,6 +157,20 @@ class PlayKeys(Section):
 
     def not_simulated(self) -> Iterator[tuple[str, str]]:
         """Yield the keys without effect on a prediction, and what it assumes instead."""
+        return iter(())
+
+
+class PlaceKeys(Section):
+    """Keys of the section `cluster`. A package's class derives from this one; its methods return
+    what those of `super()` do, and what its own keys add."""
+
+    @property
+    def shares_devices(self) -> bool:
+        """Return whether engines and trainer ranks use the same devices in turns."""
+        return False
+
+    def notes(self) -> Iterator[str]:
+        """Yield lines on the places of processes for `arl train --dry-run`."""
         return iter(())
 
 
@@ -166,6 +194,71 @@ class ServiceKeys(Section):
         return {}
 
 
+ADAPTERS = "adapters"
+"""The group of entry points of the classes of adapters."""
+
+
+class AdapterKeys(Section):
+    """A section of keys of an adapter: a run trains two small matrices for each of some layers in
+    place of all weights (trainer/adapter.py). A package's class derives from this one; its adapters
+    are registered in the group `agentgym_rl.adapters`, under the name of the section."""
+
+    place: ClassVar[str]
+    """The name of the section."""
+
+    @property
+    def adapter_rank(self) -> int:
+        """Return the rank of the matrices; 0: there is no adapter, all weights train."""
+        return 0
+
+    @property
+    def title(self) -> str:
+        """Return the keys that turn the adapter on, for errors."""
+        return self.place
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether engines compute the adapter in addition to their base, instead of merging
+        each version into their weights."""
+        return False
+
+    def served_layers(self, model_dir: Path) -> list[str]:
+        """Return the names of the layers with an adapter that engines compute.
+
+        Raises:
+            ConfigError: the model in the folder has none.
+        """
+        raise NotImplementedError
+
+    def matrix_shapes(self, shapes: Shapes, *, vocabulary: int) -> Shapes:
+        """Return the shapes of all matrices, by any names, for a model with tensors of these
+        shapes."""
+        raise NotImplementedError
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        first = adapter_of(config)
+        if not self.adapter_rank or first is None:
+            return
+        if first is not self:
+            yield f"{first.title} with {self.title}: a run trains one adapter; leave one out"
+        if self.place not in extension_names(ADAPTERS):
+            yield str(not_installed(ADAPTERS, self.title, "has its adapters"))
+        for other in config.of(ObjectiveKeys).other_models:
+            if other.moved_by:
+                yield (
+                    f"{other.moved_by} with {self.title}: the {other.role} has no adapter, so it "
+                    "cannot move to the policy; leave one of them out"
+                )
+
+
+def adapter_of(config: Sections, *, served: bool = False) -> AdapterKeys | None:
+    """Return the keys of the adapter that a run trains; None: all weights train, or (`served`) no
+    engine computes an adapter."""
+    found = (it for it in config.sections if isinstance(it, AdapterKeys) and it.adapter_rank)
+    keys = next(found, None)
+    return keys if keys is not None and (keys.is_served or not served) else None
+
+
 def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:
     """Return a decorator that adds to a section the keys that packages register for it; `place` is
     its dotted name, "" for the configuration itself."""
@@ -181,6 +274,9 @@ def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:
             "added": tuple(parts),
             "needs": tuple(rule for each in (kind, *parts) for rule in each.needs),
             "absent": {name: why for each in (kind, *parts) for name, why in each.absent.items()},
+            "stands_for": {
+                key: of for each in (kind, *parts) for key, of in each.stands_for.items()
+            },
             "conflicts": _conflicts_of(kind, parts),
         }
         made = type(kind)(kind.__name__, (*parts, kind), space, use_attribute_docstrings=False)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .served_adapter import EMPTY_ADAPTER as EMPTY_ADAPTER
     from .served_adapter import FUSED as FUSED
     from .served_adapter import PEFT_TENSORS as PEFT_TENSORS
-    from .served_adapter import adapted_layers as adapted_layers
     from .served_adapter import empty_adapter as empty_adapter
     from .served_adapter import joined_with as joined_with
     from .served_adapter import write_peft_settings as write_peft_settings

@@ -8,19 +8,25 @@ import os
 import tempfile
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from agentgym_rl.config import (
     Config,
     EngineConfig,
-    LoraConfig,
     OwnEngineConfig,
     ServerEngineConfig,
     WeightsConfig,
 )
-from agentgym_rl.core import ConfigError, EngineError, Interrupt, load_extension
+from agentgym_rl.core import (
+    AdapterKeys,
+    ConfigError,
+    EngineError,
+    Interrupt,
+    adapter_of,
+    load_extension,
+)
 from agentgym_rl.weights import ReceiverKind
 
 from .builds import Build, Releases, probe_build
@@ -40,7 +46,8 @@ class EngineSetup:
     weights: WeightsConfig
     interrupt: Interrupt
     """The key `rollout.interrupt`."""
-    lora: LoraConfig = field(default_factory=LoraConfig)
+    adapter: AdapterKeys | None = None
+    """The adapter that engines compute in addition to their base; None: they compute none."""
     model_dir: Path = Path()
     """The folder of the model, which clients of other projects' servers need."""
 
@@ -52,7 +59,8 @@ class EngineSetup:
         engine, folder = config.own_engine, Path()
         if isinstance(engine, ServerEngineConfig):
             folder = model_folder(config.model, config.env.id)
-        return cls(engine, config.weights, config.rollout.interrupt, config.lora, folder)
+        served = adapter_of(config, served=True)
+        return cls(engine, config.weights, config.rollout.interrupt, served, folder)
 
     def router(self, on_failure: Callable[[str, EngineError], None]) -> Router:
         """Return a router without engines."""
@@ -95,6 +103,11 @@ class Launch(NamedTuple):
         """Return the keys of the engine, which is a server of another project."""
         assert isinstance(self.config.engine, ServerEngineConfig)
         return self.config.engine
+
+    @property
+    def adapter(self) -> AdapterKeys | None:
+        """Return the adapter that the server computes in addition to its base."""
+        return adapter_of(self.config, served=True)
 
     @property
     def adapter_dir(self) -> Path:

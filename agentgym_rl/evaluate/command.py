@@ -18,7 +18,7 @@ from agentgym_rl.config import (
     ModelConfig,
     dump_record,
 )
-from agentgym_rl.core import ConfigError, cause_of
+from agentgym_rl.core import ConfigError, adapter_of, cause_of
 from agentgym_rl.engines import EngineSetup
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.models import model_folder, with_model_defaults
@@ -305,7 +305,8 @@ async def serving_model(
             from agentgym_rl.trainer import export_checkpoint  # torch, only needed here
 
             exported = temporary / "model"
-            export_checkpoint(target.checkpoint, exported, model_dir=model_dir, lora=config.lora)
+            adapter = adapter_of(config)
+            export_checkpoint(target.checkpoint, exported, model_dir=model_dir, adapter=adapter)
             model, model_dir = ModelConfig(path=str(exported)), exported
             config = config.model_copy(update={"model": model})
         config_file = temporary / "config.toml"

@@ -18,6 +18,7 @@ from agentgym_rl.core import (
     Task,
     TaskSource,
     TrainerError,
+    adapter_of,
     differences,
     flat,
     parse_json,
@@ -25,6 +26,7 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
 from agentgym_rl.models import model_digests, model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.runtime.atomic_file import remove
 from agentgym_rl.storage import (
     EPISODES,
     WARMED_UP,
@@ -193,7 +195,8 @@ def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path |
     if step >= config.steps:
         _check_unfinished(folder, config.steps, evaluates=config.eval.num_tasks > 0)
     _check_log(folder, step)
-    uses_first = bool(config.lora.rank) or any(not it.model for it in config.algo.other_models)
+    others = config.algo.other_models
+    uses_first = adapter_of(config) is not None or any(not it.model for it in others)
     model_dir = model_folder(config.model, config.env.id)
     _check_model(folder, model_dir, needed=checkpoint is None or uses_first)
     if tasks is not None:
@@ -385,6 +388,7 @@ def begin(
                 "log does not say enough to go on; begin a new run"
             )
         return NOTHING
+    remove(run_dir / "export")  # if the run had ended, of fewer batches or another last evaluation
     found = recover(run_dir / EPISODES, step=step, checkpoint=checkpoint, incarnation=incarnation)
     rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
     log.info(

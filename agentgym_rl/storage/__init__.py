@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .run_list import RunSummary as RunSummary
     from .run_list import find_runs as find_runs
     from .weights_folder import BASE as BASE
-    from .weights_folder import LORA_A as LORA_A
-    from .weights_folder import LORA_B as LORA_B
+    from .weights_folder import MATRIX_A as MATRIX_A
+    from .weights_folder import MATRIX_B as MATRIX_B
     from .weights_folder import WeightsFolder as WeightsFolder
     from .weights_folder import check_version as check_version
     from .weights_folder import read_index as read_index

@@ -48,7 +48,7 @@ SCALING = "lora_scaling"
 """The name of an adapter's scaling, alpha / rank, float64 []."""
 BASE = "lora_base"
 """The name of the `base_checksum` of the model on which an adapter was trained, int64 []."""
-PREFIX, LORA_A, LORA_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+PREFIX, MATRIX_A, MATRIX_B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """The parts of the names of an adapter's tensors before and after the name of a layer, as in
 peft."""
 
@@ -204,9 +204,9 @@ def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, st
     model = tensor_heads(model_dir)
     layers: dict[str, str] = {}
     for name in sorted(shapes.keys() - {SCALING, BASE}):
-        layer = name.removesuffix(LORA_A).removesuffix(LORA_B)
+        layer = name.removesuffix(MATRIX_A).removesuffix(MATRIX_B)
         weight = f"{layer.removeprefix(PREFIX)}.weight"
-        pair = [shapes.get(layer + end, ()) for end in (LORA_A, LORA_B)]
+        pair = [shapes.get(layer + end, ()) for end in (MATRIX_A, MATRIX_B)]
         head = model.get(weight)
         if head is None or [len(shape) for shape in (*pair, head.shape)] != [2, 2, 2]:
             fits = False

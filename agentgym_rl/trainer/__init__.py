@@ -7,7 +7,7 @@ shard_tensors.py  a rank's rows as flat arrays of trained tokens, and passes ove
 packed.py       a model sharded over the ranks, fed with packed rows
 policy.py       the trained model, and its log-probs
 model_term.py   the contract of a term with models of its own
-lora.py         an adapter that is trained instead of all weights
+adapter.py      the contract of an adapter, which is trained in place of all weights
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
 optim.py        AdamW, Muon, schedules, clipping, norms by layer
@@ -23,8 +23,10 @@ usage.py        the time of each phase, and the use of the device
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .adapter import Adapter as Adapter
     from .export import export_checkpoint as export_checkpoint
     from .export import export_model as export_model
+    from .export import export_policy as export_policy
     from .export import export_trained as export_trained
     from .launch import rank_environment as rank_environment
     from .launch import rank_imports as rank_imports

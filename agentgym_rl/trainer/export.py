@@ -6,16 +6,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import LoraConfig, load_config
-from agentgym_rl.core import ConfigError, TrainerError, parse_json, tensor_heads
+from agentgym_rl.config import load_config
+from agentgym_rl.core import (
+    AdapterKeys,
+    ConfigError,
+    TrainerError,
+    adapter_of,
+    parse_json,
+    tensor_heads,
+)
 from agentgym_rl.models import model_folder
 from agentgym_rl.runtime import replacing
 from agentgym_rl.storage import (
@@ -28,10 +35,9 @@ from agentgym_rl.storage import (
 )
 from agentgym_rl.storage.checkpoints import check_whole
 from agentgym_rl.storage.run_folder import shown
-from agentgym_rl.weights import SourceNames, kinds_of, peft_tensors, save_tensors
+from agentgym_rl.weights import SourceNames, kinds_of, save_tensors
 
 from .checkpoint import load_checkpoint
-from .lora import Adapter
 from .policy import Policy
 from .world import join_world
 
@@ -42,18 +48,22 @@ _WEIGHTS = (
 """The suffixes of files with weights, in any format; the export does not copy these old weights."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AdapterFiles:
-    """The contents of an adapter's folder in peft's format."""
+def export_policy(folder: Path, policy: Policy, *, model_dir: Path) -> Path:
+    """Write a policy, whose run began with the model in `model_dir`, to a folder; see
+    `export_model`. If it has an adapter, the adapter alone is in the subfolder `adapter` too.
 
-    settings: Any
-    """The adapter's LoraConfig."""
-    tensors: Mapping[str, Tensor]
+    Collective; only rank 0 writes.
 
-
-def adapter_files(adapter: Adapter | None, state: Mapping[str, Tensor]) -> AdapterFiles | None:
-    """Return the files for the version `state` of an adapter, or None without an adapter."""
-    return AdapterFiles(adapter.settings, peft_tensors(state)) if adapter is not None else None
+    Raises:
+        TrainerError: see `export_model`.
+    """
+    adapter, save = policy.adapter, None
+    if adapter is not None:
+        save = partial(adapter.save, state=policy.trained_state())
+    state = policy.exported()
+    if policy.world.rank == 0:
+        export_model(folder, state, model_dir=model_dir, save_adapter=save, names=policy.names)
+    return folder
 
 
 def export_model(
@@ -61,12 +71,12 @@ def export_model(
     state: Mapping[str, Tensor],
     *,
     model_dir: Path,
-    adapter: AdapterFiles | None = None,
+    save_adapter: Callable[[Path], None] | None = None,
     names: SourceNames | None = None,
 ) -> Path:
     """Write `folder`: weights from `state`, each read once and in order, all other files copied
-    from `model_dir`. If the run trained an adapter, write it for peft to the subfolder `adapter`;
-    `state` has it merged already.
+    from `model_dir`. If the run trained an adapter, `state` has it merged already, and
+    `save_adapter` writes it to the subfolder `adapter`.
 
     The files of `model_dir` that are not weights (configurations, tokenizer, chat templates, code)
     are copied unchanged. Only the configuration's dtype follows the weights, which are as precise
@@ -87,16 +97,16 @@ def export_model(
                 found = {name: head.shape for name, head in tensor_heads(part).items()}
                 if odd := sorted({name for name, _ in found.items() ^ names.shapes.items()}):
                     raise ValueError(f"these would not be as in {model_dir}: {', '.join(odd[:3])}")
-            if adapter is not None:
-                adapter.settings.save_pretrained(part / "adapter")
-                path = part / "adapter" / "adapter_model.safetensors"
-                save_tensors(adapter.tensors, path)
+            if save_adapter is not None:
+                save_adapter(part / "adapter")
     except (OSError, RuntimeError, ValueError) as error:
         raise TrainerError(f"cannot export the model to {folder}: {error}") from error
     return folder
 
 
-def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, lora: LoraConfig) -> Path:
+def export_checkpoint(
+    checkpoint: Path, folder: Path, *, model_dir: Path, adapter: AdapterKeys | None
+) -> Path:
     """Write `folder` from a checkpoint of any number of ranks; `model_dir` is the run's initial
     model.
 
@@ -105,15 +115,9 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, lora: 
     """
     check_whole(checkpoint)
     with join_world() as world:
-        policy = Policy.load(model_dir, world, lora=lora)
+        policy = Policy.load(model_dir, world, adapter=adapter)
         load_checkpoint(checkpoint, policy)
-        return export_model(
-            folder,
-            policy.exported(),
-            model_dir=model_dir,
-            adapter=adapter_files(policy.adapter, policy.trained_state()),
-            names=policy.names,
-        )
+        return export_policy(folder, policy, model_dir=model_dir)
 
 
 def _copy_others(source: Path, target: Path) -> None:
@@ -164,7 +168,7 @@ def export_trained(folder: Path, out: Path) -> dict[str, Any]:
             "(trainer.checkpoint_every writes some on the way)"
         )
     model_dir = model_folder(config.model, config.env.id)
-    export_checkpoint(checkpoint, out, model_dir=model_dir, lora=config.lora)
+    export_checkpoint(checkpoint, out, model_dir=model_dir, adapter=adapter_of(config))
     return {
         "out": str(out),
         "checkpoint": shown(checkpoint),

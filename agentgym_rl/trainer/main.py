@@ -26,7 +26,7 @@ from agentgym_rl.weights import StoredVersion
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
-from .export import adapter_files, export_model
+from .export import export_policy
 from .publication import VersionPublisher, VersionWriter, make_publisher, num_stored_versions
 from .server import Controller, Final, RankServer
 from .shard_tensors import ShardTokens
@@ -174,7 +174,7 @@ class _Rank:
             keep=num_stored_versions(config.weights),
             config=files.model_dir / "config.json",
             # Engines that drop their weights when they sleep have no earlier version.
-            follows=not config.cluster.colocated,
+            follows=not config.cluster.shares_devices,
         )
         self._offload = self._stepper.offload()
         self._agreement = Agreement(self._policy, trainer, engine_dtype=config.own_engine.dtype)
@@ -232,7 +232,7 @@ class _Rank:
     def _let_go(self) -> None:
         """Leave the device to the engines if they share it; on all ranks, before rank 0
         publishes."""
-        if self._config.cluster.colocated:
+        if self._config.cluster.shares_devices:
             self._offload.away()
             self._world.barrier()
 
@@ -242,7 +242,7 @@ class _Rank:
         self._check_done(shard.step)
         step, waited = shard.step, ("rollout_wait", self._server.idle_since_s, time.monotonic())
         phases.intervals.append(waited)
-        if self._config.cluster.colocated:
+        if self._config.cluster.shares_devices:
             with phases.phase("onload"):
                 self._offload.back()
 
@@ -309,18 +309,8 @@ class _Rank:
     def _export(self, body: bytes) -> None:
         """Write the trained model (collective), once the last checkpoint is complete."""
         self.checkpoints.finish()
-        policy = self._policy
-        adapter = policy.adapter
-        trained = policy.trained_state() if adapter is not None else {}
-        state = policy.exported()
-        if self._world.rank == 0:
-            export_model(
-                self._files.run_dir / "export",
-                state,
-                model_dir=self._files.model_dir,
-                adapter=adapter_files(adapter, trained),
-                names=policy.names,
-            )
+        folder = self._files.run_dir / "export"
+        export_policy(folder, self._policy, model_dir=self._files.model_dir)
 
 
 class _Publish(msgspec.Struct):

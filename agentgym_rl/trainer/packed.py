@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from agentgym_rl.algo import PackedRows, micro_batches
-from agentgym_rl.config import LoraConfig, TrainerConfig
-from agentgym_rl.core import ConfigError, Row, TrainerError
+from agentgym_rl.config import TrainerConfig
+from agentgym_rl.core import AdapterKeys, ConfigError, Row, TrainerError
 from agentgym_rl.runtime import give_back_memory
 from agentgym_rl.weights import (
     KnownKinds,
@@ -26,7 +26,7 @@ from agentgym_rl.weights import (
 )
 from agentgym_rl.weights.files import Kind
 
-from .lora import Adapter
+from .adapter import Adapter, add_adapter
 from .packing_trial import (
     ROW_BY_ROW,
     activation_bytes,
@@ -106,12 +106,12 @@ class PackedModel:
         master_dtype: torch.dtype = torch.float32,
         frozen: bool = False,
         trainer: TrainerConfig | None = None,
-        lora: LoraConfig | None = None,
+        adapter: AdapterKeys | None = None,
         seed: int = 0,
         routing_replay: Literal["auto", "on", "off"] = "off",
     ) -> Self:
         """Load the model in `model_dir`, as saved by transformers; a `frozen` one is never trained.
-        If `lora` has a rank, only an adapter is trained, initialized from `seed`.
+        With an `adapter`, it alone is trained, initialized from `seed`.
 
         Parameters are kept as `master_dtype`. `compute_dtype` bfloat16 computes the blocks (on a
         CPU, their linear layers) in bfloat16, all else (the head included) in `master_dtype`, and
@@ -119,22 +119,22 @@ class PackedModel:
 
         Raises:
             TrainerError: there is no model that transformers can load and this module can pack.
-            ConfigError: `lora` needs peft, which is not installed.
+            ConfigError: a package that the adapter needs is not installed.
         """
         try:
             model, names = load_whole(model_dir, dtype=master_dtype)
         except ConfigError as error:
             raise TrainerError(str(error)) from error
         model.requires_grad_(not frozen)
-        adapter = None
-        if lora is not None and lora.rank:
-            adapter = Adapter.on(model, lora, model_dir=model_dir, seed=seed)
+        added = None
+        if adapter is not None:
+            added = add_adapter(model, adapter, model_dir=model_dir, seed=seed)
         return cls(
             model,
             world,
             compute_dtype=compute_dtype,
             trainer=trainer,
-            adapter=adapter,
+            adapter=added,
             names=names,
             routing_replay=routing_replay,
         )

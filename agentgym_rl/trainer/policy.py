@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from agentgym_rl.algo import PackedRows, Routers, Tally, routers_of
 from agentgym_rl.algo.packing import Allowed
 from agentgym_rl.config import Config
-from agentgym_rl.core import UNKNOWN_EXPERT, Row, TrainerError
+from agentgym_rl.core import UNKNOWN_EXPERT, Row, TrainerError, adapter_of
 
 from .packed import PackedModel
 from .packing_trial import probe
@@ -228,7 +228,7 @@ class Policy(PackedModel):
             world,
             compute_dtype=config.compute_dtype,
             trainer=config.trainer,
-            lora=config.lora,
+            adapter=adapter_of(config),
             seed=config.seed,
             routing_replay=config.own_engine.routing_replay,
         )

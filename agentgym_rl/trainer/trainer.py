@@ -26,7 +26,7 @@ from agentgym_rl.weights.files import prune
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, config_hash
-from .export import adapter_files, export_model
+from .export import export_policy
 from .optim import learning_rate, set_learning_rate, take_step
 from .publication import make_publisher, num_stored_versions
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
@@ -305,12 +305,4 @@ class Trainer:
         Raises:
             TrainerError: it cannot be written.
         """
-        policy = self._policy
-        adapter = adapter_files(policy.adapter, policy.trained_state() if policy.adapter else {})
-        return export_model(
-            folder,
-            policy.exported(),
-            model_dir=self.run.model_dir,
-            adapter=adapter,
-            names=policy.names,
-        )
+        return export_policy(folder, self._policy, model_dir=self.run.model_dir)

@@ -19,12 +19,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentgym_rl.algo import check_own_parts
-from agentgym_rl.config import Config, LoraConfig, load_config
-from agentgym_rl.core import ConfigError, TrainerError, num_parameters
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.core import ConfigError, TrainerError, adapter_of, num_parameters
 from agentgym_rl.models import model_folder, other_folders
 from agentgym_rl.weights import load_whole
 
-from .lora import Adapter
+from .adapter import add_adapter
 from .optim import check_optimizer
 from .policy import Policy
 from .world import World, join_world
@@ -57,8 +57,10 @@ def refusal(config: Config, model_dir: Path, world: World) -> str:
         check_own_parts(config.algo)
         check_optimizer(config.trainer)
         _try(model_dir, config, world)
+        if (adapter := adapter_of(config)) is not None:  # other models have none
+            config = config.model_copy(update={adapter.place: type(adapter)()})
         for folder in sorted(other_folders(config.algo)):
-            _try(folder, config.model_copy(update={"lora": LoraConfig()}), world)
+            _try(folder, config, world)
     except (ConfigError, TrainerError) as error:
         return str(error)
     return ""
@@ -67,8 +69,8 @@ def refusal(config: Config, model_dir: Path, world: World) -> str:
 def _try(model_dir: Path, config: Config, world: World) -> None:
     """Check that the model in the folder can be trained; else raise ConfigError or TrainerError."""
     model, _ = load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
-    if config.lora.rank:
-        Adapter.on(model, config.lora, model_dir=model_dir, seed=config.seed)
+    if (adapter := adapter_of(config)) is not None:
+        add_adapter(model, adapter, model_dir=model_dir, seed=config.seed)
     if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
         return
     size = num_parameters(model_dir)

@@ -3,7 +3,7 @@
 files.py         one version as a folder of checksummed parts: its index and its readers
 parts.py         the writing of a version, by several processes, without unchanged parts
 source.py        a model folder loaded completely, and its tensors under the folder's names
-adapter.py       one version as a LoRA adapter, and the merge into its base weights
+adapter.py       one version as an adapter, and the merge into its base weights
 publish.py       one version for every engine with a short pause: stage, then swap
 transport.py     the interface of a transport, the state of one publication, and the transport of
                  files in shared memory (storage/weights_folder.py)

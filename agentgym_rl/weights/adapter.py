@@ -1,4 +1,5 @@
-"""A policy version that is a LoRA adapter, and its merge into the base weights.
+"""A policy version that is an adapter, two small matrices for each of some layers, and its merge
+into the base weights.
 
 The tensors of an adapter have peft's names. Two more numbers are stored: the scaling of each pair's
 product, and a checksum of the base on which the adapter was trained. The only heavy packages
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from agentgym_rl.core import ConfigError, WeightsError, weight_files
-from agentgym_rl.storage import BASE, LORA_A, LORA_B
+from agentgym_rl.storage import BASE, MATRIX_A, MATRIX_B
 from agentgym_rl.storage.weights_folder import PREFIX, SCALING, check_adapter
 
 from .files import LazyTensors
@@ -36,7 +37,7 @@ def named(
         BASE: torch.tensor(base, dtype=torch.int64),
     }
     for layer, (a, b) in pairs.items():
-        tensors |= {f"{PREFIX}{layer}{LORA_A}": a, f"{PREFIX}{layer}{LORA_B}": b}
+        tensors |= {f"{PREFIX}{layer}{MATRIX_A}": a, f"{PREFIX}{layer}{MATRIX_B}": b}
     return tensors
 
 
@@ -59,7 +60,7 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tenso
     layers = check_adapter(shapes, model_dir, base=int(adapter[BASE]))
     scaling = float(adapter[SCALING])
     pairs = {
-        weight: (adapter[layer + LORA_A], adapter[layer + LORA_B])
+        weight: (adapter[layer + MATRIX_A], adapter[layer + MATRIX_B])
         for layer, weight in layers.items()
     }
 

@@ -21,7 +21,6 @@ from agentgym_rl.config import (
     AlgoConfig,
     ClusterConfig,
     Config,
-    LoraConfig,
     ModelConfig,
     OwnEngineConfig,
     SandboxConfig,
@@ -30,7 +29,15 @@ from agentgym_rl.config import (
     dump_toml,
     may_use_gpu,
 )
-from agentgym_rl.core import ConfigError, EpisodeError, OtherModel, Task, num_parameters
+from agentgym_rl.core import (
+    AdapterKeys,
+    ConfigError,
+    EpisodeError,
+    OtherModel,
+    Task,
+    adapter_of,
+    num_parameters,
+)
 from agentgym_rl.gym import EnvSpec, Services, running_services
 from agentgym_rl.models import local_folder, model_folder, with_model_defaults
 from agentgym_rl.rollout import env_spec, specimen, turns_of
@@ -42,7 +49,7 @@ from .rates import GPUS, Gpu, HardwareRates, LengthRates, Rates, SandboxRates, l
 from .report import memory_text, plot_plan, prediction_text, search_text
 from .search import ShapesOf, Tried, search, settled
 from .simulation import Prediction
-from .trainer import ModelSize, TrainerMemory, adapter_shapes, shapes_in, trainer_memory
+from .trainer import ModelSize, TrainerMemory, shapes_in, trainer_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ class Planned:
 
 
 def _check_apart(cluster: ClusterConfig, where: str) -> None:
-    if cluster.colocated:
+    if cluster.shares_devices:
         raise ConfigError(
             f"{where}arl plan simulates engines and trainer ranks on devices of their own, and "
             "with cluster.colocated they take turns; plan with cluster.colocated=false, '+' in "
@@ -162,7 +169,7 @@ def plan(
     models = Models.of(config.algo, folder)
     memory = models.memory(
         config.trainer,
-        config.lora,
+        adapter_of(config),
         dtype=config.compute_dtype,
         parameters=rates.hardware.parameters,
     )
@@ -204,7 +211,7 @@ class Models:
     def memory(
         self,
         trainer: TrainerConfig,
-        lora: LoraConfig,
+        adapter: AdapterKeys | None,
         *,
         dtype: str,
         parameters: float = 0.0,
@@ -216,19 +223,19 @@ class Models:
         own = ModelSize.of(shapes, vocabulary=vocabulary)
         if parameters and abs(own.total - parameters) > _SAME_SIZE * parameters:
             shapes, own = {}, ModelSize(*(3 * [int(parameters)]))
-        if not own.total or (lora.rank and not shapes):
+        if not own.total or (adapter is not None and not shapes):
             return None
-        adapter = adapter_shapes(shapes, lora, vocabulary=vocabulary) if lora.rank else {}
+        matrices = adapter and ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary))
         sizes = {folder: _size(folder) for _, folder in self.others if folder}
         sizes |= {it: own for it in (self.policy, None)}
         moving = [folder for it, folder in self.others if it.moved_by]
         # The model that the run begins with may be the policy without its adapter.
         stay = [(it, folder) for it, folder in self.others if not it.moved_by]
-        loaded = [folder for it, folder in stay if it.model or not lora.rank]
+        loaded = [folder for it, folder in stay if it.model or adapter is None]
         frozen = [*{it for it in loaded if it}, *(it for it in loaded if not it)]  # a folder once
         return trainer_memory(
             own,
-            ModelSize.of(adapter) if lora.rank else None,
+            matrices,
             moving=sizes[moving[0]] if moving else None,
             frozen=[sizes[it] for it in frozen],
             trainer=trainer,

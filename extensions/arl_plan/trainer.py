@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentgym_rl.algo import fill_bins, fill_shared
 from agentgym_rl.algo.prefixes import Chain, chained
-from agentgym_rl.config import AlgoConfig, LoraConfig, RolloutConfig, TrainerConfig
+from agentgym_rl.config import AlgoConfig, RolloutConfig, TrainerConfig
 from agentgym_rl.controller import Ranks
 from agentgym_rl.core import (
     BatchRow,
@@ -319,23 +319,6 @@ def shapes_in(folder: Path) -> tuple[Shapes, int]:
     """Return the shapes of the tensors of a model folder, and the size of its vocabulary."""
     shapes = {name: head.shape for name, head in tensor_heads(folder).items()}
     return shapes, int(text_settings(folder).get("vocab_size") or 0)
-
-
-def adapter_shapes(shapes: Shapes, lora: LoraConfig, *, vocabulary: int) -> Shapes:
-    """Return the shapes of the two matrices that LoRA adds to each layer."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name, shape in shapes.items():
-        layer = name.removesuffix(".weight")
-        named = lora.target_modules == "all-linear" or _is_one(layer, lora.target_modules)
-        is_hidden = len(shape) == 2 and shape[0] != vocabulary
-        if is_hidden and named and not _is_one(layer, lora.exclude_modules):
-            found[f"{layer}.lora_A"] = (lora.rank, shape[1])
-            found[f"{layer}.lora_B"] = (shape[0], lora.rank)
-    return found
-
-
-def _is_one(layer: str, names: Sequence[str]) -> bool:
-    return any(f".{layer}".endswith(f".{name}") for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,14 +63,15 @@ def _lacks(server: ServerInfo, context: int, setup: EngineSetup) -> Iterator[str
 def _lacks_lora(server: ServerInfo, setup: EngineSetup) -> Iterator[str]:
     """Yield the flags that an SGLang server lacks, or has in excess, to serve versions by
     `lora.serve`."""
-    if setup.lora.serve == "merged":
+    if setup.adapter is None:
         if server.enable_lora:
             yield "no --enable-lora (lora.serve is 'merged')"
         return
-    if not server.enable_lora or (server.max_lora_rank or 0) < setup.lora.rank:
+    rank = setup.adapter.adapter_rank
+    if not server.enable_lora or (server.max_lora_rank or 0) < rank:
         # `arl engine` of the run's configuration starts such a server.
         yield (
-            f"--enable-lora --max-lora-rank {setup.lora.rank} --lora-target-modules and the names "
+            f"--enable-lora --max-lora-rank {rank} --lora-target-modules and the names "
             "of the layers (lora.serve is 'adapter')"
         )
     weights = setup.weights

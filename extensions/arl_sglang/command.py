@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentgym_rl.config import ServerEngineConfig
-from agentgym_rl.core import tensor_heads
+from agentgym_rl.core import AdapterKeys
 from agentgym_rl.engines import (
     Build,
     Launch,
-    adapted_layers,
     empty_adapter,
     server_environment,
     server_seed,
@@ -57,8 +56,8 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         ]
     elif config.gpu_memory_utilization:
         argv += ["--mem-fraction-static", f"{config.gpu_memory_utilization:g}"]
-    if launch.config.lora.serve == "adapter":
-        argv += _adapter_flags(launch)
+    if (adapter := launch.adapter) is not None:
+        argv += _adapter_flags(launch, adapter)
         if build.is_cpu:
             argv += ["--lora-backend", "torch_native"]
     return [*argv, *config.flags], _environment(config, build, launch.index)
@@ -69,13 +68,12 @@ _ADAPTERS_AT_ONCE = 4
 one before, of requests that are even older, and none."""
 
 
-def _adapter_flags(launch: Launch) -> list[str]:
+def _adapter_flags(launch: Launch, adapter: AdapterKeys) -> list[str]:
     """Return the flags of a server that computes adapters; that of its first version is empty."""
-    lora, model_dir = launch.config.lora, launch.model_dir
-    folder = empty_adapter(model_dir, lora, launch.adapter_dir)
-    layers = adapted_layers(tensor_heads(model_dir), lora, model_dir)
+    folder = empty_adapter(launch.model_dir, adapter, launch.adapter_dir)
+    layers = adapter.served_layers(launch.model_dir)
     return [
-        *("--enable-lora", "--max-lora-rank", str(lora.rank)),
+        *("--enable-lora", "--max-lora-rank", str(adapter.adapter_rank)),
         *("--max-loras-per-batch", str(_ADAPTERS_AT_ONCE)),
         *("--lora-paths", f"{adapter_name(launch.label)}={folder}"),
         *("--lora-target-modules", *sorted({layer.rpartition(".")[2] for layer in layers})),

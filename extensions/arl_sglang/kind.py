@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import field_validator
 
 from agentgym_rl.config import (
-    LoraConfig,
     RolloutConfig,
     Sections,
     ServerEngineConfig,
     WeightsConfig,
 )
+from agentgym_rl.core import adapter_of
 from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
 from agentgym_rl.engines.kind import Checked, Query
 from agentgym_rl.weights import RemoteEngine
@@ -54,7 +54,7 @@ class SglangEngineConfig(ServerEngineConfig):
                 f"which has no pause that waits; {weights.transport!r} takes 'recompute', 'abort' "
                 "or 'keep'"
             )
-        if config.of(LoraConfig).serve != "adapter":
+        if adapter_of(config, served=True) is None:
             return
         if interrupt not in ADAPTER_INTERRUPTS:
             yield (
@@ -69,13 +69,13 @@ class SglangEngineConfig(ServerEngineConfig):
                 "lora.serve to merged"
             )
 
-    def _cannot_share(self, config: Sections) -> Iterator[str]:
-        yield (
+    @property
+    def sleepless(self) -> str:
+        return (
             "SGLang gives memory back only while it has no request, and with one its server ends "
             "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
             "vLLM, the embedded engine, or separate devices"
         )
-        yield from super()._cannot_share(config)
 
 
 class SglangKind(ServerKind):

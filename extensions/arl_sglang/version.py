@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentgym_rl.core import WeightsError, link_weights
 from agentgym_rl.engines import FUSED
-from agentgym_rl.storage import LORA_B, check_version
+from agentgym_rl.storage import MATRIX_B, check_version
 from agentgym_rl.storage.weights_folder import check_fits, held
 from agentgym_rl.weights import StoredVersion, bytes_of, write_version
 from agentgym_rl.weights.adapter import merged
@@ -100,7 +100,7 @@ class WholeVersion:
         """
         with self._lock:
             given = self._checked()
-        seconds = (given[name] for name in given if name.endswith(LORA_B))
+        seconds = (given[name] for name in given if name.endswith(MATRIX_B))
         return self._is_adapter and not any(tensor.any() for tensor in seconds)
 
     @property

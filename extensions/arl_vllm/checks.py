@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from agentgym_rl.config import LoraConfig, OwnEngineConfig
-from agentgym_rl.core import ConfigError
+from agentgym_rl.config import OwnEngineConfig
+from agentgym_rl.core import AdapterKeys, ConfigError
 from agentgym_rl.engines import EngineSetup
 from agentgym_rl.engines.kind import Query
 
@@ -23,7 +23,7 @@ async def lacking(query: Query, setup: EngineSetup) -> tuple[int, list[str]]:
     server = await _server_config(query)
     transport = setup.weights.transport
     missing = [line async for line in _missing(query, server, setup.engine, transport)]
-    missing += await _lacking_adapter(query, setup.lora)
+    missing += await _lacking_adapter(query, setup.adapter)
     return (server["model_config"]["seed"] if server else 0), missing
 
 
@@ -90,15 +90,15 @@ def _misconfigured(
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
 
 
-async def _lacking_adapter(query: Query, lora: LoraConfig) -> list[str]:
+async def _lacking_adapter(query: Query, adapter: AdapterKeys | None) -> list[str]:
     """Return the flags that the server lacks, or has in excess, to serve versions by
     `lora.serve`."""
     status, models = await query("/v1/models")
     if status != 200 or not isinstance(models, dict):
         raise ConfigError(f"GET /v1/models says {status}: {str(models)[:300]}")
     has_one = any(card.get("id") == SERVED_ADAPTER for card in models["data"])
-    if lora.serve == "merged":
+    if adapter is None:
         return ["no --lora-modules (lora.serve is 'merged')"] * has_one
     # `arl engine` of the run's configuration writes such a folder, and starts such a server.
-    flags = " ".join(vllm.adapter_flags(lora, "FOLDER"))
+    flags = " ".join(vllm.adapter_flags(adapter, "FOLDER"))
     return [] if has_one else [f"{flags}, FOLDER with an adapter of peft that changes nothing"]

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentgym_rl.config import LoraConfig, ServerEngineConfig
-from agentgym_rl.core import ConfigError
+from agentgym_rl.config import ServerEngineConfig
+from agentgym_rl.core import AdapterKeys, ConfigError
 from agentgym_rl.engines import Build, Launch, empty_adapter, server_environment, server_seed
 
 from .build import check_routing, check_sleep
@@ -32,9 +32,9 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
     Raises:
         ConfigError: see `check_sleep`, `check_routing` and `adapter_flags`.
     """
-    config, lora = launch.engine, launch.config.lora
+    config, adapter = launch.engine, launch.adapter
     transport = launch.config.weights.transport
-    sleeps, routed = launch.config.cluster.colocated, config.routing_replay == "on"
+    sleeps, routed = launch.config.cluster.shares_devices, config.routing_replay == "on"
     if sleeps:
         check_sleep(build)
     if routed:
@@ -66,9 +66,9 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         argv.append("--enable-sleep-mode")
     if routed:
         argv.append("--enable-return-routed-experts")
-    if lora.serve == "adapter":
-        folder = empty_adapter(launch.model_dir, lora, launch.adapter_dir)
-        argv += adapter_flags(lora, folder)
+    if adapter is not None:
+        folder = empty_adapter(launch.model_dir, adapter, launch.adapter_dir)
+        argv += adapter_flags(adapter, folder)
     return [*argv, *config.flags], _environment(config, build, launch.index, transport)
 
 
@@ -76,17 +76,17 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that --max-lora-rank takes."""
 
 
-def adapter_flags(lora: LoraConfig, folder: Path | str) -> list[str]:
+def adapter_flags(adapter: AdapterKeys, folder: Path | str) -> list[str]:
     """Return the flags of a server that computes an adapter in addition to its base; the first one
     is in `folder`.
 
     Raises:
         ConfigError: vLLM takes no adapter of that rank.
     """
-    rank = next((rank for rank in _LORA_RANKS if rank >= lora.rank), None)
+    rank = next((rank for rank in _LORA_RANKS if rank >= adapter.adapter_rank), None)
     if rank is None:
         raise ConfigError(
-            f"lora.rank {lora.rank} with lora.serve 'adapter': vLLM takes ranks up to "
+            f"{adapter.title} with lora.serve 'adapter': vLLM takes ranks up to "
             f"{_LORA_RANKS[-1]}; lower the rank, or set lora.serve to merged"
         )
     return [

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from agentgym_rl.config import (
-    LoraConfig,
     OwnEngineConfig,
     Sections,
     ServerEngineConfig,
     WeightsConfig,
 )
-from agentgym_rl.core import Interrupt
+from agentgym_rl.core import Interrupt, adapter_of
 from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
 from agentgym_rl.engines.kind import Checked, Query
 
@@ -34,10 +33,10 @@ class VllmEngineConfig(ServerEngineConfig):
 
     def conflicts(self, config: Sections) -> Iterator[str]:
         yield from super().conflicts(config)
-        rank, way = config.of(LoraConfig).rank, config.of(WeightsConfig).transport
-        if rank and way in ("nccl", "ipc"):
+        adapter, way = adapter_of(config), config.of(WeightsConfig).transport
+        if adapter is not None and way in ("nccl", "ipc"):
             yield (
-                f"lora.rank {rank} publishes adapters, which weights.transport "
+                f"{adapter.title} publishes adapters, which weights.transport "
                 f"{way!r}, vLLM's own, has no way to merge; use shm or gloo"
             )
 
@@ -67,7 +66,7 @@ class VllmKind(ServerKind):
             send_seed=python is not None and not self.find_build(python).is_cpu,
             polls_staging=setup.weights.transport in ("shm", "gloo"),
             num_alternatives=MAX_LOGPROBS,
-            adapter=SERVED_ADAPTER if setup.lora.serve == "adapter" else "",
+            adapter=SERVED_ADAPTER if setup.adapter is not None else "",
             **self.client_options(setup, incarnation=incarnation),
         )
 

@@ -21,7 +21,7 @@ from agentgym_rl.config import (
     load_config,
     section_types,
 )
-from agentgym_rl.core import ConfigError, differences
+from agentgym_rl.core import AdapterKeys, ConfigError, differences
 from tests.kit.cases import cases
 
 
@@ -538,6 +538,7 @@ def test_every_key_is_read():
     read = set().union(*(attributes_read(ast.parse(file.read_text())) for file in files))
     # While the configuration is loaded; then the values that they stand for are there.
     read |= {"preset", "allocation"}
+    read |= {it.place for it in Config().sections if isinstance(it, AdapterKeys)}  # by adapter_of
     nodes = [node for file in own.glob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
     for node in nodes:  # a property read elsewhere reads for it
         if isinstance(node, ast.FunctionDef) and node.decorator_list and node.name in read:

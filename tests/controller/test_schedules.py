@@ -317,13 +317,16 @@ PLANTED = [
     *(_told_while_another_is_written, _another_order_again),
 ]
 
+FOUND_SOON = {_too_old_meanwhile: 3, _a_member_is_lost: 2}
+"""The seeds of schedules that find a bug much sooner than those of the seed 1, which do so too."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_planted_bugs_are_found(plant, monkeypatch):
     plant(monkeypatch)
     with pytest.raises(FOUND):
-        try_schedules(UNTIL_FOUND, 1)
+        try_schedules(UNTIL_FOUND, FOUND_SOON.get(plant, 1))
 
 
 if __name__ == "__main__":

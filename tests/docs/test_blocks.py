@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 from pydantic import BaseModel
@@ -81,11 +82,12 @@ def test_a_command_of_ours_is_taken(command):
 def test_commands_within_sentences_have_their_flags():
     """They leave arguments out, so they are not taken whole."""
     known = keys()
+    parsers_for = cache(lambda name: make_parser((name,))[1])
     for command in spoken("arl"):
         name, *words = command.argv[1:]
         if name in ("--help", "--version"):
             continue
-        _, parsers = make_parser((name,))
+        parsers = parsers_for(name)
         assert name in parsers, command
         flags = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
         own = set(parsers[name]._option_string_actions)

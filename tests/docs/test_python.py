@@ -16,7 +16,7 @@ import pytest
 from agentgym_rl.core import SandboxUnavailable
 from agentgym_rl.models.resolve import BUNDLED
 from tests.docs.blocks import Block, blocks
-from tests.e2e.forked import shared_fork_server
+from tests.e2e.forked import share_fork_server
 from tests.kit.cases import cases
 
 # Blocks with these words ask a server: tests/gateway/test_lineages.py has a session of the gateway,
@@ -95,7 +95,7 @@ def test_a_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("agentgym_rl.run.launch.ForkServer", shared_fork_server)
+    share_fork_server(monkeypatch)
     asyncio.run(run(block))
     for name in ("my_module", "mine"):
         sys.modules.pop(name, None)

@@ -118,4 +118,4 @@ def start(tmp_path) -> Iterator[Callable[..., Run]]:
     for run in runs:
         if run.process.poll() is None:
             run.process.kill()
-            run.process.communicate(timeout=10)
+            run.process.communicate(timeout=60)

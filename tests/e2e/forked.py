@@ -14,13 +14,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from select import select
-from typing import IO
+from typing import IO, Any
 
-from agentgym_rl.cluster import ForkServer
+import pytest
+
+from agentgym_rl.cluster import Forks, ForkServer, LocalProcesses
 from agentgym_rl.cluster.fork_server import MESSAGE_BYTES, Request
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.engines import kind_of
@@ -83,7 +85,6 @@ class _Server:
             self.said.setdefault(reply["id"], {}).update(reply)
 
     def shared(self) -> ForkServer:
-        """The server itself, for a run in this process, which hears nothing of earlier forks."""
         while select([self._server.socket], [], [], 0)[0]:
             self.listen(0)
         return self._server
@@ -94,13 +95,36 @@ def _server() -> _Server:
     return _Server()
 
 
+def shared_fork_server() -> ForkServer:
+    """The fork server of the tests of this process, for a run in it, which hears nothing of earlier
+    forks."""
+    return _server().shared()
+
+
 @contextmanager
-def shared_fork_server(
-    modules: Sequence[str] = (), *, environment: Mapping[str, str] | None = None
-) -> Iterator[ForkServer]:
-    """The fork server of the tests of this process, in the place of one that a run in it starts for
-    itself (`agentgym_rl.run.launch.ForkServer`)."""
-    yield _server().shared()
+def _shared(modules: Sequence[str], *, environment: Mapping[str, str]) -> Iterator[ForkServer]:
+    yield shared_fork_server()
+
+
+class _SharedProcesses(LocalProcesses):
+    """Children that are forked, although nobody starts a fork server for so few."""
+
+    async def __aenter__(self) -> LocalProcesses:
+        self._stack = AsyncExitStack()
+        if self.forks is None:
+            self.forks = await self._stack.enter_async_context(Forks(shared_fork_server()))
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await super().__aexit__(*error)
+        await self._stack.aclose()
+
+
+def share_fork_server(patch: pytest.MonkeyPatch) -> None:
+    """Let runs in this process fork their children from the fork server of its tests."""
+    patch.setattr("agentgym_rl.run.launch.ForkServer", _shared)
+    for module in ("agentgym_rl.fleet.fleet", "agentgym_rl.evaluate.command"):
+        patch.setattr(f"{module}.LocalProcesses", _SharedProcesses)
 
 
 class Forked:

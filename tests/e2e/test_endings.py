@@ -51,8 +51,8 @@ def end_by(run: Run, action) -> tuple[int, str]:
     assert len(ports) >= 3  # gateway, controller, engine
     start = time.monotonic()
     action()
-    code, _, err = run.wait(timeout_s=90)
-    assert time.monotonic() - start < 60
+    code, _, err = run.wait(timeout_s=180)
+    assert time.monotonic() - start < 150  # seconds, and a busy machine
     assert gone(children)
     assert ports.isdisjoint({port for port, _ in open_ports()})
     return code, err
@@ -95,8 +95,8 @@ def test_a_killed_parent_takes_its_children_along(start):
 # ---------------------------------------------------------------- at other moments
 def ends_naming_engine(run: Run, killed: float) -> str:
     """The engine was killed at `killed`: the run ends soon, says so, leaves nothing."""
-    code, _, err = run.wait(timeout_s=90)
-    assert time.monotonic() - killed < 60
+    code, _, err = run.wait(timeout_s=180)
+    assert time.monotonic() - killed < 150
     assert code == 1, err
     assert "engine-0 was killed by SIGKILL" in err
     assert run.leftovers() == set()
@@ -105,7 +105,7 @@ def ends_naming_engine(run: Run, killed: float) -> str:
 
 def test_an_engine_killed_while_it_starts_ends_the_run(start):
     run = start(*LONG)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not any(" engine " in line for line in descendants(run.process.pid).values()):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -116,7 +116,7 @@ def test_an_engine_killed_while_it_starts_ends_the_run(start):
 def test_an_engine_killed_in_the_final_evaluation_ends_the_run(start):
     run = start("--steps=2", "--eval.num_tasks=1024", *NO_RESTART)
     run.wait_for_step(1)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while "evaluating on held-out tasks, after training" not in run.process.errors():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -99,7 +99,7 @@ def test_each_trained_token_has_its_numbers_once_and_of_the_step_that_counted(st
     run = start(*SMALL)
     run.wait_for_step(3)  # the checkpoint of two batches is complete, the next is of four
     os.kill(run.process.pid, signal.SIGKILL)
-    run.wait(15)
+    run.wait(60)
     before = spoil(run.folder)
     done = arl("train", "--resume", run.folder, "--json")
     assert done.returncode == 0, done.stderr

@@ -59,7 +59,7 @@ def test_a_run_whose_every_part_is_killed_goes_on_bit_for_bit(start):
     run.process.send_signal(signal.SIGSTOP)  # it would start another trainer
     os.kill(trainer, signal.SIGKILL)
     run.process.send_signal(signal.SIGKILL)  # controller and rollout worker
-    run.wait(15)
+    run.wait(60)
     trained = audit_ledger(run.folder)["batches"]
     (run.folder / "checkpoints" / "step-99").mkdir()
     refused = arl("train", "--resume", run.folder, "--rollout.group_size=2")

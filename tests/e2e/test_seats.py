@@ -74,7 +74,7 @@ def test_a_killed_run_of_games_goes_on_and_trains_each_game_once(start, seats):
     run = start(*GAMES, *seats, *kept, "--steps=8", "--eval.num_tasks=2")
     run.wait_for_step(2)  # then the checkpoint of two is complete
     run.process.send_signal(signal.SIGKILL)
-    run.wait(15)
+    run.wait(60)
     before = {game.episode_id: game.pack() for game in games(run.folder)}
     done = arl("train", "--resume", run.folder, "--json")
     assert done.returncode == 0, done.stderr

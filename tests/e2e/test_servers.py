@@ -26,7 +26,7 @@ def kill_in_mid_turn(run: Run, index: int) -> None:
     pid = engines(run)[index]
     words = descendants(run.process.pid)[pid].split()
     url = f"http://127.0.0.1:{words[words.index('--port') + 1]}/metrics"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while True:
         with urllib.request.urlopen(url, timeout=10) as answer:
             found = re.search(r"^arl_engine_running (\d+)$", answer.read().decode(), re.M)
@@ -59,7 +59,7 @@ def test_the_only_server_is_killed_and_comes_back_at_the_current_version(start):
     os.kill(engines(run)[0], signal.SIGKILL)
     killed = time.monotonic()
     result = run.result()
-    assert time.monotonic() - killed < 90
+    assert time.monotonic() - killed < 200
     assert result["engines"]["restarts"] == 1
     assert result["steps"] == 8
     assert set(result["outcomes"]) <= {"completed", "truncated"}
@@ -70,13 +70,13 @@ def test_a_server_that_keeps_dying_is_given_up(start):
     killed = None
     for _ in range(2):
         run.wait_for_step(len(run.metrics()) if run.folder.exists() and seen(run) else 0)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while (pid := engines(run).get(0)) in (None, killed):
             assert time.monotonic() < end
             time.sleep(0.02)
         os.kill(pid, signal.SIGKILL)
         killed = pid
-    code, _, err = run.wait(60)
+    code, _, err = run.wait()
     assert code == 1
     assert "no engine is left after 1 restarts each" in err
     assert "SIGKILL" in err

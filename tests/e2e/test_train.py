@@ -1,6 +1,7 @@
 """The whole job in small, as a user runs it."""
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.config import load_config
 from agentgym_rl.storage import EpisodeReader
 
-from .conftest import descendants
+from .conftest import SMALL, Run, descendants
 from .forked import arl
 
 pytestmark = pytest.mark.slow
@@ -123,13 +124,23 @@ def test_stragglers_are_dropped_and_their_budget_returned(start, tmp_path):
     assert result["groups_dropped"]["stale"] >= 1
 
 
-def test_a_finished_run_can_be_evaluated_and_is_not_written_over(start):
-    run = start("--eval.num_tasks=16", "--steps=1")
+ONE_STEP = ("--rollout.max_staleness=0", "--steps=1", "--eval.num_tasks=64", "--seed=5")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Iterator[Run]:
+    run = Run(tmp_path_factory.mktemp("finished") / "run", *SMALL, *ONE_STEP)
+    yield run
+    run.process.kill()
+
+
+def test_a_finished_run_can_be_evaluated_and_is_not_written_over(finished):
+    run = finished
     run.result()
     for model in (f"--run={run.folder}", f"--checkpoint={run.folder}/checkpoints/step-1"):
         done = arl("eval", "--json", model)
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["num_tasks"] == 16
+        assert json.loads(done.stdout)["num_tasks"] == 64
     again = arl("train", f"--run={run.folder}")
     assert again.returncode == 2
     assert "already holds a run" in again.stderr
@@ -143,7 +154,6 @@ def test_an_agent_that_always_fails_stops_the_run_with_its_traceback(start):
     assert not descendants(run.process.pid)
 
 
-def test_the_same_seed_gives_the_same_evaluation(start):
-    settings = ("--rollout.max_staleness=0", "--steps=1", "--eval.num_tasks=64", "--seed=5")
-    first, second = (start(*settings).result()["eval_before"] for _ in range(2))
+def test_the_same_seed_gives_the_same_evaluation(finished, start):
+    first, second = (run.result()["eval_before"] for run in (finished, start(*ONE_STEP)))
     assert first == second

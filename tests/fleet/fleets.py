@@ -1,28 +1,25 @@
 """A fleet of real (embedded) engine processes, for tests of it."""
 
 import asyncio
-import atexit
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
-from select import select
 
 from arl_scale.members import Members
 from safetensors.torch import load_file
 
-from agentgym_rl.cluster import Forks, ForkServer, LocalProcesses
+from agentgym_rl.cluster import Forks, LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.core import SamplingParams
-from agentgym_rl.engines import EngineSetup, kind_of
+from agentgym_rl.engines import EngineSetup
 from agentgym_rl.fleet import Fleet, turns_of
 from agentgym_rl.fleet.servers import OwnServer
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer import rank_environment
 from agentgym_rl.weights import Publisher, SharedFiles
+from tests.e2e.forked import shared_fork_server
 
 NAMES = ["engine-0", "engine-1"]
 
@@ -77,23 +74,9 @@ class Running:
         return found
 
 
-@cache
-def warm() -> ForkServer:
-    """What engines are forked from, as in a run; it ends with this process."""
-    config = Config()
-    imports = kind_of(config.own_engine).fork_imports(config.own_engine)
-    server = ForkServer(imports, environment=rank_environment(config.trainer))
-    server.__enter__()
-    atexit.register(server.__exit__)
-    return server
-
-
 def forks() -> Forks:
     """Of one test, which hears nothing of the forks of another."""
-    server = warm()
-    while select([server.socket], [], [], 0)[0]:
-        assert server.socket.recv(1 << 16), server.output
-    return Forks(server)
+    return Forks(shared_fork_server())
 
 
 @asynccontextmanager

@@ -99,7 +99,7 @@ class Served:
     def serving(self):
         self._thread.start()
         try:
-            assert self._ready.wait(10)
+            assert self._ready.wait(60)
             yield self
         finally:
             self._loop.call_soon_threadsafe(self._stop.set)

@@ -222,7 +222,9 @@ def test_nothing_is_left_behind():
         ending(env)
         del env
         gc.collect()
-    assert set(threading.enumerate()) <= before  # a thread of an earlier test may end meanwhile
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def test_closed_and_played_again_it_leaves_nothing_more():

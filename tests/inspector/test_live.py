@@ -45,7 +45,7 @@ def test_a_change_is_told(run):
             began = time.monotonic()
             async for line in events.content:
                 if line.startswith(b"data: "):
-                    assert time.monotonic() - began < 20
+                    assert time.monotonic() - began < 60
                     return json.loads(line.removeprefix(b"data: "))
 
     expected = {"run": "first", "steps": 2, "episodes": 4, "status": "stopped"}

@@ -251,6 +251,11 @@ def test_the_folders_beside_the_policy_are_those_of_the_reference_and_of_teacher
         )
 
 
+def check(algo) -> None:
+    for folder, title in other_folders(algo).items():
+        check_tokenizer(folder, BUNDLED, who=title)
+
+
 def test_a_folder_whose_files_are_broken_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     algo = load_config(None, {"algo.teacher.models": str(tmp_path)}).algo
@@ -261,8 +266,7 @@ def test_a_folder_whose_files_are_broken_is_named(tmp_path):
     }.items():
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=said):
-            for folder, title in other_folders(algo).items():
-                check_tokenizer(folder, BUNDLED, who=title)
+            check(algo)
 
 
 def test_a_teacher_alone_leaves_the_reference_unset():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from arl_lora.keys import LoraConfig
 from arl_objectives.keys.kl import KlConfig
 from arl_objectives.keys.teacher import TeacherConfig
 from arl_plan.command import Models
@@ -12,7 +13,7 @@ from arl_plan.trainer import proximal_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.config import AlgoConfig, LoraConfig, TrainerConfig, load_config
+from agentgym_rl.config import AlgoConfig, TrainerConfig, load_config
 from agentgym_rl.core import ConfigError, num_parameters
 from agentgym_rl.models import BUNDLED_MODELS
 from agentgym_rl.models.resolve import BUNDLED
@@ -174,7 +175,7 @@ def test_the_memory_and_passes_of_teachers_are_those_of_their_sizes():
     algo = AlgoConfig(teacher=TeacherConfig.model_validate(teacher), kl=kl)
     models, sizes = Models.of(algo, BUNDLED), (num_parameters(BUNDLED), num_parameters(other))
     assert models.teacher_passes == pytest.approx(1 + sizes[1] / sizes[0] + 1)
-    memory = models.memory(TrainerConfig(num_ranks=2), LoraConfig(), dtype="float32")
+    memory = models.memory(TrainerConfig(num_ranks=2), None, dtype="float32")
     assert memory is not None
     assert memory.frozen == 4 * (2 * sizes[0] + sizes[1])  # what is not here has the policy's size
     assert memory.rank == (16 * sizes[0] + memory.frozen) / 2
@@ -191,7 +192,7 @@ def test_the_memory_of_a_model_known_by_its_size_alone():
         (TrainerConfig(optimizer="adamw8bit"), 8 + 2 + 1 / 32),
         (TrainerConfig(layer_metrics=True), 20),
     ):
-        memory = models.memory(trainer, LoraConfig(), dtype="float32", parameters=7.6e9)
+        memory = models.memory(trainer, None, dtype="float32", parameters=7.6e9)
         assert memory is not None
         assert memory.rank == pytest.approx(size * 7.6e9)
     lora = LoraConfig(rank=4)

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.e2e.forked import shared_fork_server
+from tests.e2e.forked import share_fork_server
 from tests.kit.groups import row
 
 __all__ = ["row"]
@@ -9,4 +9,4 @@ __all__ = ["row"]
 @pytest.fixture
 def warm(monkeypatch) -> None:
     """A fork server that has made its imports already, for the runs of a test in this process."""
-    monkeypatch.setattr("agentgym_rl.run.launch.ForkServer", shared_fork_server)
+    share_fork_server(monkeypatch)

@@ -77,7 +77,7 @@ class E2BServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not self._server.started:
             if time.monotonic() > until:
                 raise RuntimeError("the fake did not start within 10 s")

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_lora.keys import LoraConfig
 from arl_sglang.build import find_build
 from arl_sglang.client import SglangEngine
 from arl_sglang.command import server_command
 from arl_sglang.kind import SglangEngineConfig
 
 from agentgym_rl.cluster import free_port
-from agentgym_rl.config import LoraConfig, RolloutConfig
+from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core import Interrupt
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.launches import launch

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from arl_lora.keys import LoraConfig
 from torch import Tensor
 
-from agentgym_rl.config import LoraConfig
 from agentgym_rl.core import Delta, SamplingParams
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights import PublicationFailed, Publisher, SharedFiles, recognized, write_version

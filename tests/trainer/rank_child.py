@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from arl_lora.keys import LoraConfig
 from arl_objectives.clamp import ClampCorrection
 from arl_objectives.critic import Critic, ValueModel
 from arl_objectives.keys.teacher import TeacherConfig
@@ -32,7 +33,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from agentgym_rl.algo import all_terms
 from agentgym_rl.config import (
     AlgoConfig,
-    LoraConfig,
     TrainerConfig,
     load_config,
     preset_names,
@@ -76,7 +76,7 @@ def make_stepper(
     how: dict[str, Any] = {"master_dtype": torch.float64, "trainer": trainer}
     if bfloat16:
         how |= {"master_dtype": torch.float32, "compute_dtype": "bfloat16"}
-    policy = Policy.load(model_dir, world, lora=lora, **how)
+    policy = Policy.load(model_dir, world, adapter=lora, **how)
     terms = all_terms(algo)
     for term in terms:
         if isinstance(term, Reference) and lora is not None:
@@ -150,9 +150,10 @@ def pass_by(stepper: Stepper, step: int, *, masked: bool = False) -> dict[str, f
 
 
 def train_preset(model_dir: Path, world: World, name: str) -> list[dict[str, float]]:
-    """Two steps of a preset: in the second, policy and reference differ."""
+    """A step of a preset, whose second minibatch has ratios other than 1. With a reference or a
+    critic two: in the second, policy and reference differ."""
     stepper = make_stepper(model_dir, world, recipe(name))
-    return [train(stepper, step) for step in range(2)]
+    return [train(stepper, step) for step in range(2 if stepper.model_terms else 1)]
 
 
 def train_taught(model_dir: Path, teacher_dir: Path, world: World) -> list[dict[str, float]]:

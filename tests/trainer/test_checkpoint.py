@@ -8,13 +8,14 @@ from traceback import StackSummary
 import numpy as np
 import pytest
 import torch
+from arl_lora.keys import LoraConfig
 from rank_child import ALGO, TRAINER, make_stepper, moving_stepper, pass_by, train
 from torch.distributed.checkpoint.api import CheckpointException
 from trainer_samples import make_row, plain_logprobs, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo import pack_rows
-from agentgym_rl.config import Config, LoraConfig, load_config
+from agentgym_rl.config import Config, load_config
 from agentgym_rl.core import TrainerError
 from agentgym_rl.storage import Retention, newest_checkpoint, read_manifest
 from agentgym_rl.storage.checkpoints import list_checkpoints

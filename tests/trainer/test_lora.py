@@ -7,17 +7,17 @@ import sys
 import numpy as np
 import pytest
 import torch
+from arl_lora.keys import LoraConfig
 from arl_warmup.trainer import learn
 from rank_child import ALGO, TRAINER, make_stepper, train
 from trainer_samples import make_row, plain_logprobs, replaced, save_checkpoint, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agentgym_rl.algo import pack_rows
-from agentgym_rl.config import LoraConfig, load_config
+from agentgym_rl.config import load_config
 from agentgym_rl.core import ConfigError, TrainerError, WeightsError
-from agentgym_rl.trainer import Policy, export_model
+from agentgym_rl.trainer import Policy, export_policy
 from agentgym_rl.trainer.checkpoint import load_checkpoint
-from agentgym_rl.trainer.export import adapter_files
 from agentgym_rl.trainer.policy import PolicyBase
 from agentgym_rl.weights import fingerprint, peft_tensors, write_version
 from agentgym_rl.weights.adapter import merged
@@ -53,12 +53,12 @@ def test_an_adapter_trains_alone(trained):
 
 
 def test_a_new_adapter_changes_nothing(tiny_model, world):
-    plain, adapted = (Policy.load(tiny_model, world, lora=its) for its in (None, LORA))
+    plain, adapted = (Policy.load(tiny_model, world, adapter=its) for its in (None, LORA))
     packed = pack_rows([ROW])
     assert torch.equal(adapted.logprobs(packed), plain.logprobs(packed))
     state = plain.full_state()
     assert all(torch.equal(t, state[name]) for name, t in adapted.full_state().items())
-    other = Policy.load(tiny_model, world, lora=LORA, seed=1)
+    other = Policy.load(tiny_model, world, adapter=LORA, seed=1)
     assert fingerprint(other.trained_state()) != fingerprint(adapted.trained_state())
 
 
@@ -80,8 +80,7 @@ def test_peft_and_transformers_load_the_export(trained, tiny_model, tmp_path):
     from peft import PeftModel
 
     policy = trained[0].policy
-    files = adapter_files(policy.adapter, policy.trained_state())
-    folder = export_model(tmp_path / "x", policy.full_state(), model_dir=tiny_model, adapter=files)
+    folder = export_policy(tmp_path / "x", policy, model_dir=tiny_model)
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
     adapted = PeftModel.from_pretrained(base, folder / "adapter")
@@ -147,7 +146,7 @@ def test_a_checkpoint_has_the_adapter_alone(trained, tiny_model, other_model, wo
 def test_a_warm_up_trains_it_too(tiny_model, world):
     init = {"init.method": "sft", "init.data": "d", "init.epochs": 8, "init.learning_rate": 0.05}
     config = load_config(None, {**init, "lora.rank": 4, "trainer.schedule": "constant"})
-    policy = Policy.load(tiny_model, world, lora=config.lora)
+    policy = Policy.load(tiny_model, world, adapter=config.lora)
     row = replaced(ROW, temperatures=ROW.loss_mask.astype(np.float32))
     losses = [told["loss"] for told in learn(policy, [row], config.init, config.trainer, seed=1)]
     assert losses[-1] < losses[0]
@@ -169,7 +168,7 @@ def test_another_base_is_refused(trained, other_model):
 
 def test_in_bfloat16_the_adapter_is_kept_in_float32_and_the_blocks_are_not(tiny_model, world):
     plain, adapted, reference = (
-        Policy.load(tiny_model, world, compute_dtype="bfloat16", lora=lora, frozen=frozen)
+        Policy.load(tiny_model, world, compute_dtype="bfloat16", adapter=lora, frozen=frozen)
         for lora, frozen in ((None, False), (LORA, False), (None, True))
     )
     packed = pack_rows([ROW])
@@ -189,7 +188,7 @@ def test_layers_are_chosen_by_name(tiny_model, world):
     lora = LoraConfig(
         rank=2, target_modules=("q_proj", "v_proj"), exclude_modules=("layers.0.self_attn.v_proj",)
     )
-    names = peft_tensors(Policy.load(tiny_model, world, lora=lora).trained_state())
+    names = peft_tensors(Policy.load(tiny_model, world, adapter=lora).trained_state())
     layers = {
         name.removeprefix("base_model.model.model.layers.").rsplit(".lora_")[0] for name in names
     }
@@ -198,7 +197,7 @@ def test_layers_are_chosen_by_name(tiny_model, world):
 
 def refused(model, world, **fields) -> str:
     with pytest.raises(TrainerError) as error:
-        Policy.load(model, world, lora=LoraConfig(rank=2, **fields))
+        Policy.load(model, world, adapter=LoraConfig(rank=2, **fields))
     return str(error.value)
 
 
@@ -218,7 +217,7 @@ def test_what_cannot_be_adapted_is_refused(tiny_model, world, tmp_path):
 def test_without_peft_it_says_what_to_install(tiny_model, world, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r"pip install 'agentgym-rl\[lora\]'"):
-        Policy.load(tiny_model, world, lora=LORA)
+        Policy.load(tiny_model, world, adapter=LORA)
 
 
 def test_wrong_settings_are_refused():

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3Moe
 
 from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.core import BatchRow, Row
+from agentgym_rl.core import BatchRow, Row, adapter_of
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer, make_stepper, packed
 from agentgym_rl.trainer.policy import ChunkedHead, default_chunk
@@ -112,7 +112,9 @@ def test_arl_plan_counts_the_bytes_of_a_trainer(world, keys):
     if config.trainer.optimizer == "adamw8bit":
         pytest.importorskip("torchao")
     models = Models.of(config.algo, BUNDLED)
-    plan = models.memory(config.trainer, config.lora, dtype=config.compute_dtype, parameters=0)
+    plan = models.memory(
+        config.trainer, adapter_of(config), dtype=config.compute_dtype, parameters=0
+    )
     stepper = make_stepper(config, world, BUNDLED)
     states = [it.items() for it in stepper.optimizer.state.values()]
     state = sum(stored(t) for its in states for name, t in its if name != "step")
@@ -143,7 +145,9 @@ def test_arl_plan_counts_the_matrices_of_a_mixture_as_the_optimizer_does(world, 
     made = Qwen3MoeConfig(vocab_size=640, tie_word_embeddings=False, **sizes, **heads, **experts)
     Qwen3MoeForCausalLM(made).save_pretrained(tmp_path)
     config = load_config(None, {"trainer.optimizer": "muon", "trainer.learning_rate": 1e-5})
-    plan = Models.of(config.algo, tmp_path).memory(config.trainer, config.lora, dtype="float32")
+    plan = Models.of(config.algo, tmp_path).memory(
+        config.trainer, adapter_of(config), dtype="float32"
+    )
     policy = Policy.load(tmp_path, world, trainer=config.trainer)
     states = [it.items() for it in make_optimizer(policy.model, config.trainer).state.values()]
     assert plan is not None

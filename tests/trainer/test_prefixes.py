@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as T
+from arl_lora.keys import LoraConfig
 from arl_objectives.critic import ValueModel
 from rank_child import TRAINER, make_stepper, train_tree
 from torch.distributed.tensor import DTensor
@@ -29,7 +30,7 @@ from trainer_samples import (
 from transformers.models.qwen3 import modeling_qwen3
 
 from agentgym_rl.algo import PackedRows, micro_batches, pack_rows
-from agentgym_rl.config import LoraConfig, TrainerConfig, load_config
+from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core import Row
 from agentgym_rl.trainer import Phases, Policy, ShardTokens, attention, frozen_pass, packing_trial
 from agentgym_rl.trainer.attention import SEGMENT_SDPA
@@ -128,7 +129,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "checkpointing": lambda *a, **k: Policy.load(
         *a, **k, trainer=TrainerConfig(activation_checkpointing=True)
     ),
-    "adapter": lambda *a, **k: Policy.load(*a, **k, lora=LoraConfig(rank=4, alpha=8)),
+    "adapter": lambda *a, **k: Policy.load(*a, **k, adapter=LoraConfig(rank=4, alpha=8)),
     "critic": ValueModel.load,
 }
 

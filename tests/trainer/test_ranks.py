@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from arl_lora.keys import LoraConfig
 from rank_child import (
     MOVING,
     NUM_STEPS,
@@ -25,7 +26,7 @@ from rank_child import (
 )
 from trainer_samples import save_recurrent_model
 
-from agentgym_rl.config import LoraConfig, preset_names
+from agentgym_rl.config import preset_names
 from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 from tests.e2e.forked import run_all

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from trainer_samples import make_items, make_shards, recipe, with_behavior
 from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import AlgoConfig, preset_names
 from agentgym_rl.core import BatchRow, TrainerError
-from agentgym_rl.trainer import Phases, Policy
+from agentgym_rl.trainer import Phases, Policy, World
 
 ITEMS, REWARDS, GROUPS = make_items()
 R, OF = np.array(REWARDS), np.array([int(g[1:]) for g in GROUPS])
@@ -184,27 +185,46 @@ def near(p: np.ndarray) -> tuple[list[BatchRow], np.ndarray]:
     return [BatchRow(r, it.episode) for r, it in zip(rows, ITEMS, strict=True)], b.astype(float)
 
 
+class Near:
+    """A policy, and the batch that one near to it has sampled."""
+
+    def __init__(self, model: Path, reference: Path, world: World) -> None:
+        self.policy = make_stepper(model, world).policy
+        self.x = row_logprobs(self.policy)
+        """The log-probs of all tokens, with their graph."""
+        self.p = self.x.detach().numpy()
+        self.items, self.b = near(self.p)
+        with torch.no_grad():
+            of = Policy.load(reference, world, master_dtype=torch.float64)
+            self.ref = row_logprobs(of).numpy()
+
+    def gradient(self, slopes: np.ndarray) -> torch.Tensor:
+        """The gradient of a loss with these derivatives by the log-probs."""
+        self.policy.model.zero_grad()
+        (torch.from_numpy(slopes) * self.x).sum().backward(retain_graph=True)
+        return torch.cat([p.grad.flatten() for p in self.policy.model.parameters()])
+
+
+@pytest.fixture(scope="module")
+def sampled(tiny_model, other_model, world) -> Near:
+    return Near(tiny_model, other_model, world)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("name", [n for n in preset_names() if n != "clip-cov"])
 def test_a_preset_has_the_gradient_of_its_formula(
-    tiny_model, other_model, world, name, dtype, tolerance
+    tiny_model, other_model, world, sampled, name, dtype, tolerance
 ):
     algo = recipe(name)
-    policy = make_stepper(tiny_model, world).policy
-    x = row_logprobs(policy)
-    items, b = near(x.detach().numpy())
-    (shard,) = make_shards(items, REWARDS, GROUPS, num_minibatches=1)
+    (shard,) = make_shards(sampled.items, REWARDS, GROUPS, num_minibatches=1)
     reference = other_model if algo.kl.coef else None
     stepper = make_stepper(
         tiny_model, world, algo=algo, reference_dir=reference, max_grad_norm=1e9, dtype=dtype
     )
     _, gradient = gradient_of(stepper, shard)
-    with torch.no_grad():
-        ref = row_logprobs(Policy.load(other_model, world, master_dtype=torch.float64)).numpy()
-    found = slopes(name, x.detach().numpy(), b, ref)
+    found = slopes(name, sampled.p, sampled.b, sampled.ref)
     assert np.abs(found).max() > 1e-5
-    (torch.from_numpy(found) * x).sum().backward()
-    expected = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
+    expected = sampled.gradient(found)
     within = tolerance * max(1.0, float(expected.norm()))
     torch.testing.assert_close(gradient.double(), expected, rtol=0, atol=within)
 

@@ -266,13 +266,18 @@ def test_a_rank_without_a_controller_ends_at_once():
 @cases(
     "path, token, body, status",
     [
-        ("/ready", "", b'{"rank": 9, "url": "http://u", "version": null}', 400),
+        ("/ready", "", b'{"rank": 9, "url": "http://u", "version": null, "build": ""}', 400),
         ("/ready", "", b"{", 400),
         ("/ready", "", b'{"rank": 0}', 400),
-        ("/ready", "wrong", b'{"rank": 0, "url": "http://u", "version": null}', 401),
+        ("/ready", "wrong", b'{"rank": 0, "url": "http://u", "version": null, "build": ""}', 401),
         ("/nowhere", "", b"", 404),
-        ("/ready", "", b'{"rank": 0, "url": "no URL", "version": null}', 424),
-        ("/ready", "", b'{"rank": 0, "url": "http://127.0.0.1:1", "version": null}', 424),
+        ("/ready", "", b'{"rank": 0, "url": "no URL", "version": null, "build": ""}', 424),
+        (
+            "/ready",
+            "",
+            b'{"rank":0, "url": "http://127.0.0.1:1", "version":null, "build":""}',
+            424,
+        ),
         ("/current", "", b"{}", 200),
         ("/current", "wrong", b"{}", 401),
     ],
@@ -358,8 +363,22 @@ def test_a_rank_that_cannot_serve_ends_with_the_reason(monkeypatch):
 
     monkeypatch.setattr(module, "own_address", nowhere)
     server = RankServer(Controller("http://there:1", "x"), passes=float, complete=folder)
-    with pytest.raises(OSError, match="no way to .*http://there:1"), server.served():
+    with pytest.raises(OSError, match=r"no way to .*http://there:1"), server.served():
         raise AssertionError
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_rank_with_other_code_than_the_run_is_no_secret(other, monkeypatch, caplog):
+    if other:
+        monkeypatch.setattr(module, "build", lambda: "0.0.9+abc")
+
+    async def play() -> None:
+        async with ranks({}):
+            pass
+
+    asyncio.run(play())
+    said = "trainer-0 has the package in the build 0.0.9+abc, and this process has "
+    assert [text.startswith(said) for text in caplog.messages] == [True] * other
 
 
 def test_a_rank_whose_controller_has_an_address_of_ipv6():

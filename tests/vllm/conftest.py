@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arl_lora.keys import LoraConfig
 from arl_vllm.build import find_build
 from arl_vllm.client import SERVED_ADAPTER
 from arl_vllm.command import server_command
 from arl_vllm.kind import VllmEngineConfig
 
 from agentgym_rl.cluster import free_port
-from agentgym_rl.config import LoraConfig, WeightsConfig
+from agentgym_rl.config import WeightsConfig
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.launches import launch
 from tests.kit.servers import ServerProcess, launched

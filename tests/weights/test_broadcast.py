@@ -26,7 +26,7 @@ PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH",
 def members(
     *crcs: str,
     size: int = 0,
-    timeout_s: float = 20,
+    timeout_s: float = 60,
     meeting_s: float = 60,
     bucket_bytes: int = 1 << 20,
 ) -> Iterator[tuple[BroadcastGroup, list[Forked]]]:

@@ -69,6 +69,7 @@ _PARTS = {
     "turns": "turns",
     "live_parts": "live part",
     "objectives": "term",
+    "adapters": "adapter",
     "trackers": "tracker",
     "dialects": "dialect",
 }

@@ -33,7 +33,7 @@ async def _ask(client, name, prompt, sampling=REPLY, salt=""):
         return list(prompt), list(delta.token_ids), list(delta.logprobs), list(delta.versions)
 
 
-async def _together(client, prompts, sampling=REPLY, salts=None):
+async def _together(client, engine, prompts, sampling=REPLY, salts=None):
     """All prompts in one admission: they arrive while the engine is paused."""
     await client.pause(interrupt="keep")
     async with asyncio.TaskGroup() as tasks:
@@ -41,7 +41,7 @@ async def _together(client, prompts, sampling=REPLY, salts=None):
             tasks.create_task(_ask(client, f"t{n}", prompt, sampling, (salts or {}).get(n, "")))
             for n, prompt in enumerate(prompts)
         ]
-        await asyncio.sleep(0.05)
+        await _until(lambda: engine.loop.counters.waiting == len(prompts))
         await client.resume()
     return [job.result() for job in jobs]
 
@@ -66,7 +66,7 @@ def test_a_group_computes_its_prompt_once(model_dir, served, plain_logprobs, kin
     async def scenario(client, engine):
         prompts = [PROMPT] * 8
         first = [await _ask(client, "first", PROMPT)] if apart else []
-        turns = await _together(client, prompts[len(first) :])
+        turns = await _together(client, engine, prompts[len(first) :])
         counters = engine.loop.counters
         assert counters.prefilled_tokens == len(PROMPT) - 1
         assert counters.prefix_cache_hits == 7 * (len(PROMPT) - 1)
@@ -119,7 +119,7 @@ def test_engines_of_other_sizes_and_dtypes_reuse_too(model_dir, served, plain_lo
     async def scenario(client, engine):
         turns = await _episode(client, "a", 4, 5)
         assert engine.loop.counters.prefilled_tokens == len(PROMPT) - 1 + 3 * (1 + 5 - 1)
-        return turns + await _together(client, [turns[-1][0]] * 3)
+        return turns + await _together(client, engine, [turns[-1][0]] * 3)
 
     turns = _run(served, model_dir("qwen3"), scenario, **options)
     allowed = 0.3 if "dtype" in options else TOLERANCE
@@ -155,7 +155,11 @@ def test_branches_and_rewritten_histories_share_their_beginning(model_dir, serve
             before = engine.loop.counters.prefilled_tokens
             turns.append(await _ask(client, f"r{number}", prompt))
             computed.append(engine.loop.counters.prefilled_tokens - before)
-        return turns, computed, await _together(client, [[*prompt, 9] for prompt in prompts])
+        return (
+            turns,
+            computed,
+            await _together(client, engine, [[*prompt, 9] for prompt in prompts]),
+        )
 
     turns, computed, again = _run(served, model_dir("qwen3"), scenario)
     assert computed == new
@@ -164,7 +168,7 @@ def test_branches_and_rewritten_histories_share_their_beginning(model_dir, serve
 
 def test_salts_are_kept_apart(model_dir, served):
     async def scenario(client, engine):
-        await _together(client, [PROMPT] * 4, salts={0: "a", 1: "b", 2: "a"})
+        await _together(client, engine, [PROMPT] * 4, salts={0: "a", 1: "b", 2: "a"})
         await _ask(client, "later", PROMPT, salt="c")
         return engine.loop.counters.prefilled_tokens
 

@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from arl_lora.keys import LoraConfig
 from arl_sglang import server
 from arl_sglang.build import RELEASES, find_build
 from arl_sglang.command import server_command
 from arl_sglang.kind import SglangEngineConfig
 from safetensors.numpy import load_file
 
-from agentgym_rl.config import LoraConfig, RolloutConfig
+from agentgym_rl.config import RolloutConfig
 from agentgym_rl.core import ConfigError
 from agentgym_rl.engines import Build
 from agentgym_rl.models.resolve import BUNDLED

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from arl_lora.keys import LoraConfig
 from arl_vllm.build import RELEASES, find_build
 from arl_vllm.command import adapter_flags, server_command
 from arl_vllm.kind import VllmEngineConfig
 from safetensors.numpy import load_file
 
 import agentgym_rl
-from agentgym_rl.config import ClusterConfig, LoraConfig, WeightsConfig
+from agentgym_rl.config import ClusterConfig, WeightsConfig
 from agentgym_rl.core import ConfigError
 from agentgym_rl.engines import Build, empty_adapter
 from agentgym_rl.engines.builds import parse_release

@@ -12,52 +12,43 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentgym_rl.config import LoraConfig
-from agentgym_rl.core import ConfigError, TrainerError, WeightsError, base_checksum
-from agentgym_rl.weights import LazyTensors, read_base
-from agentgym_rl.weights import adapter as version
-from agentgym_rl.weights.adapter import merged
+from agentgym_rl.core import ConfigError, TrainerError, WeightsError
+from agentgym_rl.trainer import Adapter
+from agentgym_rl.weights import peft_tensors, read_base, save_tensors
+
+from .keys import LoraConfig
 
 _NAME = "default"
 """The default adapter name of peft."""
 
 
-class Adapter:
-    """An adapter of a model; `Adapter.on` makes it, before the model is sharded."""
+class LoraAdapter(Adapter):
+    """The LoRA of a model, with peft."""
 
     def __init__(self, layers: Mapping[str, Any], settings: Any, model_dir: Path):
+        super().__init__(model_dir, scaling=next(iter(layers.values())).scaling[_NAME])
         self._layers = dict(layers)
-        self.settings = settings
-        """The settings in peft's own class, for its `adapter_config.json`."""
-        self._model_dir = model_dir
-        self.base = base_checksum(model_dir)
+        self._settings = settings
 
     @classmethod
-    def on(cls, model: Any, config: LoraConfig, *, model_dir: Path, seed: int) -> Adapter:
-        """Freeze `model`, loaded from `model_dir`, and add an adapter to it that changes no output
-        yet; with one `seed`, the adapter is the same on every rank.
-
-        Raises:
-            ConfigError: peft is not installed.
-            TrainerError: these layers cannot be adapted, or engines could not merge them later.
-        """
+    def on(cls, model: Any, keys: LoraConfig, *, model_dir: Path, seed: int) -> LoraAdapter:
         try:
             from peft import LoraConfig as Settings  # slow: only for runs with an adapter
             from peft import inject_adapter_in_model
             from peft.tuners.lora import LoraLayer
         except ImportError as error:
             raise ConfigError(
-                f"lora.rank {config.rank} needs peft ({error}): pip install 'agentgym-rl[lora]'"
+                f"lora.rank {keys.rank} needs peft ({error}): pip install 'agentgym-rl[lora]'"
             ) from error
-        targets = config.target_modules
+        targets = keys.target_modules
         settings: Any = Settings(
             task_type="CAUSAL_LM",
             base_model_name_or_path=str(model_dir),
-            r=config.rank,
-            lora_alpha=config.alpha,  # type: ignore[arg-type] - any number works: peft divides by it
-            use_rslora=config.use_rslora,
+            r=keys.rank,
+            lora_alpha=keys.alpha,  # type: ignore[arg-type] - any number works: peft divides by it
+            use_rslora=keys.use_rslora,
             target_modules=targets if isinstance(targets, str) else list(targets),
-            exclude_modules=list(config.exclude_modules) or None,
+            exclude_modules=list(keys.exclude_modules) or None,
         )
         try:
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -71,34 +62,19 @@ class Adapter:
         _check_layers(layers, model, files)
         return cls(layers, settings, model_dir)
 
-    def version(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the adapter in the format that engines load; `parameters` of the model,
-        unsharded."""
-
+    def pairs(self, parameters: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
         def pair(name: str) -> tuple[Tensor, Tensor]:
             a, b = (parameters[f"{name}.lora_{kind}.{_NAME}.weight"] for kind in "AB")
             return a, b
 
-        scaling = next(iter(self._layers.values())).scaling[_NAME]
-        pairs = {name: pair(name) for name in self._layers}
-        return version.named(pairs, scaling=scaling, base=self.base)
+        return {name: pair(name) for name in self._layers}
 
-    def merged(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return all weights of the model with the adapter `state`, a `version`, merged in; float32
-        or better, except integers. Each is computed when it is read."""
-        whole = merged(state, self._model_dir)
-
-        def read(name: str) -> Tensor:
-            tensor = whole[name]
-            if not tensor.is_floating_point():
-                return tensor
-            return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-        return LazyTensors(whole, read)
+    def save(self, folder: Path, state: Mapping[str, Tensor]) -> None:
+        self._settings.save_pretrained(folder)
+        save_tensors(peft_tensors(state), folder / "adapter_model.safetensors")
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Disable the adapter while the context is open: the model computes as its base."""
         # peft's own switch would turn off the gradients of parameters, which FSDP does not expect.
         # A scale of 0 leaves every bit of the base's output as it was.
         for layer in self._layers.values():
