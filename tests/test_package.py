@@ -405,7 +405,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 999
+MOST_KEYS = 164
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

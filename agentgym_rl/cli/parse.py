@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agentgym_rl import __version__
-from agentgym_rl.core import ConfigError
-from agentgym_rl.core.extensions import missing_member
+from agentgym_rl.core import ConfigError, missing_member
 
 from . import registry
 from .command import Command
