@@ -48,15 +48,15 @@ SURVIVORS = Path(__file__).with_name("mutants_survivors.toml")
 
 
 class Package(NamedTuple):
-    """The folder of a package, and the paths of its tests."""
+    """The folder of a package, or one file, and the paths of its tests."""
 
-    folder: str
+    path: str
     tests: tuple[str, ...]
 
 
 PACKAGES = {
     "core": Package("agentgym_rl/core", ("tests/core",)),
-    "algo": Package("agentgym_rl/algo", ("tests/algo",)),
+    "algo": Package("agentgym_rl/algo", ("tests/algo", "tests/contracts/test_extensions_terms.py")),
     "objectives": Package(
         "extensions/arl_objectives",
         (
@@ -71,6 +71,10 @@ PACKAGES = {
     "rollout": Package("agentgym_rl/rollout", ("tests/rollout", "tests/test_public_parts.py")),
     "gateway/session": Package("agentgym_rl/gateway/session", ("tests/gateway",)),
     "storage": Package("agentgym_rl/storage", ("tests/storage", "tests/weights")),
+    "run": Package("agentgym_rl/run", ("tests/run",)),
+    "trainer/server": Package("agentgym_rl/trainer/server.py", ("tests/trainer/test_server.py",)),
+    "engines/builds": Package("agentgym_rl/engines/builds.py", ("tests/engines/test_builds.py",)),
+    "forks": Package("arl_isolation/forks.py", ("tests/sandboxes/test_forks.py",)),
 }
 """The packages that are mutated."""
 
@@ -134,7 +138,8 @@ def mutants_of(root: Path, package: str) -> list[Mutant]:
     """Return every mutant of a package, in a fixed order."""
     seen: Counter[str] = Counter()
     found: list[Mutant] = []
-    for file in sorted((root / PACKAGES[package].folder).rglob("*.py")):
+    path = root / PACKAGES[package].path
+    for file in [path] if path.suffix else sorted(path.rglob("*.py")):
         source = file.read_bytes()
         edits = {(e.start, e.end, e.text): e for e in _Finder(source).edits}
         for edit in edits.values():

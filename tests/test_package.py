@@ -346,7 +346,7 @@ MOST_LINES = {
     "arl_lora": 300,
     "arl_objectives": 2_700,
     "arl_plan": 3_900,
-    "arl_scale": 3_500,
+    "arl_scale": 4_250,
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_700,
@@ -354,10 +354,10 @@ MOST_LINES = {
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_550,
-    "cli": 2_250,
+    "cli": 2_300,
     "cluster": 1_300,
-    "config": 2_600,
-    "controller": 1_650,
+    "config": 2_300,
+    "controller": 1_300,
     "core": 3_950,
     "engines": 3_750,
     "evaluate": 1_750,
@@ -369,7 +369,7 @@ MOST_LINES = {
     "rollout": 2_500,
     "run": 2_400,
     "runtime": 2_700,
-    "storage": 2_800,
+    "storage": 2_850,
     "trainer": 5_650,
     "weights": 2_650,
 }
@@ -405,7 +405,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 170
+MOST_KEYS = 164
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

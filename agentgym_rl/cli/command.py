@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,15 +144,17 @@ def key_flag(parser: ArgumentParser, flag: str, key: str, **options: Any) -> Non
     parser.set_defaults(**{_KEYS: {**(parser.get_default(_KEYS) or {}), action.dest: key}})
 
 
-def load_configuration(args: Namespace) -> Config:
-    """Load the configuration file of `args`, with its flags and dotted keys on top.
+def load_configuration(args: Namespace, *, defaults: Mapping[str, object] | None = None) -> Config:
+    """Load the configuration file of `args`, with its flags and dotted keys on top; `defaults`:
+    dotted keys that count where there is no file.
 
     Raises:
         ConfigError: see `load_config`; or a key is given twice.
     """
     from agentgym_rl.config import load_config
 
-    return load_config(args.config, overrides_of(args))
+    usual = (defaults or {}) if args.config is None else {}
+    return load_config(args.config, {**usual, **overrides_of(args)})
 
 
 def overrides_of(args: Namespace) -> dict[str, Any]:

@@ -37,9 +37,7 @@ async def dry_run(config: Config, run_dir: Path, *, resumes: bool = False) -> st
     engine, config_file = config.own_engine, run_dir / MARK
     async with cluster_of(config) as places:
         lines = [f"run folder  {run_dir}", "", *places.lines()]
-        if config.cluster.colocated:
-            level = config.cluster.sleep_level
-            lines += [f"on the same devices: engines sleep (level {level}) while ranks train"]
+        lines += config.cluster.notes()
     lines += ["", "processes"]
     controller_url = "http://ADDRESS:PORT"
     label = version_label(0, incarnation=0)

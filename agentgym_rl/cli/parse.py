@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agentgym_rl import __version__
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, missing_member
 
 from . import registry
 from .command import Command
@@ -138,6 +138,10 @@ class _Parser(ArgumentParser):
         choices = [str(choice) for choice in action.choices]
         near = difflib.get_close_matches(str(value), choices, n=1)
         hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(choices)}"
+        if action.dest == "command":
+            missing = missing_member(registry.GROUP, str(value), f"{value!r} is a command")
+            if missing:
+                raise ConfigError(missing)
         what = "command" if action.dest == "command" else "/".join(action.option_strings)
         self.error(f"unknown {what or action.dest} {value!r}; {hint}")
 

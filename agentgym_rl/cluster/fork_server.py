@@ -94,7 +94,13 @@ class _Server(forks.Server):
             return False
         server = os.getpid()
         waits, has_begun = os.pipe()
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:  # the end of this process would end all that it has forked
+            os.close(waits)
+            os.close(has_begun)
+            self._answer(request.id, refused=f"fork: {error}")
+            return False
         if child:
             os.close(has_begun)
             os.read(waits, 1)  # wait until the child leads a group, which the client may kill

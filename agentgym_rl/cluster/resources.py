@@ -41,7 +41,7 @@ def demands(config: Config, *, gpus: bool) -> list[Demand]:
         size = engine.gpus_per_server if _on_gpu(engine.runs_on, gpus) else 0
         found.append(Demand("engine", engine.num_servers, engine.num_threads, size))
     size = int(_on_gpu(trainer.device, gpus))
-    if config.cluster.colocated:
+    if config.cluster.shares_devices:
         found = [_shared(it, trainer.num_threads, size) for it in found]
     else:
         found.append(Demand("trainer", trainer.num_ranks, trainer.num_threads, size))

@@ -33,7 +33,6 @@ from agentgym_rl.core.section import NoKeys, fields_of, free_keys, secret_in, un
 
 from .algo import BASELINES, LOSSES, AlgoConfig
 from .algo_terms import RewardConfig, StdConfig, WhitenConfig
-from .allocation import may_use_gpu
 from .cluster import ClusterConfig, LoggingConfig
 from .corrections import (
     CORRECTIONS,
@@ -51,6 +50,7 @@ from .engine import (
     EngineKind,
     OwnEngineConfig,
     ServerEngineConfig,
+    may_use_gpu,
 )
 from .file import load, preset_names
 from .gateway import GatewayConfig

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from agentgym_rl.core import (
     OneOf,
+    PlaceKeys,
     Section,
     Sections,
     extension_names,
@@ -40,24 +41,13 @@ class ClusterKind(Protocol):
 
 
 @with_added_keys("cluster")
-class ClusterConfig(Section):
+class ClusterConfig(PlaceKeys):
     """The places of the processes."""
 
-    type: Annotated[str, OneOf(lambda: _types(), usual="local")] = "local"
+    type: Annotated[str, OneOf(lambda: _types(), usual="local", group=PROCESSES)] = "local"
     """The type. `local`: on this machine, as children of `arl train`. `ray`: engines and trainer
     ranks on the nodes of a Ray cluster. `slurm`: a job that starts Ray on its nodes and runs the
     same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
-    colocated: bool = False
-    """The sharing of devices: engines sleep while ranks train, and ranks keep their state in CPU
-    memory while engines sample. Experimental on GPUs: never run."""
-    sleep_level: Literal[1, 2] = 1
-    """The level of engine sleep: 1 keeps the weights in CPU memory; 2 discards them, since the
-    engine gets new ones before it samples again."""
-    allocation: str = ""
-    """The engines and ranks in one line: `vllm:d4t2+fsdp:d8` are four vLLM servers of two GPUs each
-    and eight trainer ranks; `vllm:d2|fsdp:d2` share two GPUs (`sglang` has no such form). Sets
-    engine.type, engine.num_servers, engine.tensor_parallel_size, trainer.num_ranks and `colocated`
-    (see config/allocation.py)."""
     stop_timeout_s: float = Field(default=5.0, gt=0)
     """The time that a child has to end by itself before it is killed."""
 

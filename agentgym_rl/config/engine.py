@@ -3,6 +3,7 @@ has their base classes, the contract of a kind, and the registry of kinds by nam
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, Self
@@ -13,11 +14,12 @@ from pydantic_core import PydanticCustomError
 from agentgym_rl.core import SECRET, Anytime, Fitted, OnResume, Section, Sections, is_url
 from agentgym_rl.core.registered import Registered, WithKeys
 
-from .cluster import ClusterConfig
 from .rollout import EvalConfig
 from .trainer import TrainerConfig, WeightsConfig
 
 Device = Literal["auto", "cpu", "cuda"]
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""The device files of the GPU drivers: NVIDIA's, the one under WSL, AMD's."""
 
 
 class EngineConfig(Section):
@@ -44,38 +46,20 @@ class EngineConfig(Section):
                 "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16' "
                 "(and no other trainer.dtype)"
             )
-        if config.of(ClusterConfig).colocated:
-            problems = [*self._cannot_share(config), *_beside_sleepers(config)]
-            if problems:
-                yield f"cluster.colocated: {'; '.join(problems)}"
 
     def _trains_in_bfloat16(self, config: Sections) -> bool:
         return False
 
-    def _cannot_share(self, config: Sections) -> Iterator[str]:
-        """Yield the reasons why it cannot share devices with trainer ranks."""
-        yield f"engine.type {self.type!r} is not started here, and cannot sleep"
+    @property
+    def sleepless(self) -> str:
+        """Return why its servers cannot sleep while trainer ranks use their devices; "": they
+        can."""
+        return f"engine.type {self.type!r} is not started here, and cannot sleep"
 
 
 def _types_with(fits: Callable[[type[EngineConfig]], bool]) -> str:
     """Return the names of the kinds of engines with a property, as "'a' or 'b'"."""
     return " or ".join(repr(name) for name, it in ENGINES.members.items() if fits(it.section))
-
-
-def _beside_sleepers(config: Sections) -> Iterator[str]:
-    """Yield an error for each part of a configuration that cannot work with engines that sleep."""
-    transport = config.of(WeightsConfig).transport
-    if transport not in ("shm", "gloo"):
-        yield (
-            f"weights.transport {transport!r} writes into weights that are served, "
-            "and a sleeper's are not there; use shm or gloo"
-        )
-    if config.of(EvalConfig).scheduled:
-        yield (
-            "eval.every and eval.every_minutes start one engine more, beside training, where the "
-            "devices are the trainer's. Evaluate checkpoints instead: trainer.checkpoint_every, "
-            "and arl eval --checkpoint"
-        )
 
 
 class OwnEngineConfig(EngineConfig):
@@ -139,6 +123,10 @@ class OwnEngineConfig(EngineConfig):
         return ()
 
     @property
+    def sleepless(self) -> str:
+        return ""
+
+    @property
     def rounds_everything(self) -> bool:
         """Return whether it holds all tensors in `dtype`, and not just the matrices of layers."""
         return True
@@ -168,21 +156,6 @@ class OwnEngineConfig(EngineConfig):
 
     def _trains_in_bfloat16(self, config: Sections) -> bool:
         return (config.of(TrainerConfig).dtype or self.dtype) == "bfloat16"
-
-    def _cannot_share(self, config: Sections) -> Iterator[str]:
-        ranks, cluster = config.of(TrainerConfig).num_ranks, config.of(ClusterConfig)
-        each = self.gpus_per_server
-        devices = self.num_servers * each
-        if devices != ranks:
-            yield (
-                f"engines and ranks on the same devices need as many: engine.num_servers "
-                f"{self.num_servers} x {each} = {devices}, trainer.num_ranks {ranks}"
-            )
-        if cluster.kind.gives_out_devices and each > 1:
-            yield (
-                f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
-                f"engine.tensor_parallel_size has to be 1, got {each}"
-            )
 
 
 class ServerEngineConfig(OwnEngineConfig):
@@ -268,20 +241,6 @@ class ServerEngineConfig(OwnEngineConfig):
                 f"{list(self.gpus)}"
             )
 
-    def _cannot_share(self, config: Sections) -> Iterator[str]:
-        gpus = config.of(TrainerConfig).gpus
-        if self.urls:
-            yield (
-                "engine.urls names servers that the run does not start, which it can neither "
-                "place nor start again on the trainer's devices; leave it out"
-            )
-        if set(self.gpus) != set(gpus):
-            yield (
-                f"engine.gpus {list(self.gpus)} and trainer.gpus {list(gpus)} have to be the same, "
-                "or both left out"
-            )
-        yield from super()._cannot_share(config)
-
 
 SampledBy = Literal["temperature", "max_tokens", "max_completion_tokens", "seed"]
 
@@ -360,3 +319,8 @@ class EngineKind(WithKeys):
 
 ENGINES = Registered("engines", EngineKind, usual="embedded")
 """The kinds of engines, by the names that engine.type has."""
+
+
+def may_use_gpu(device: str) -> bool:
+    """Return whether a process with this `device` may use a GPU ("auto" does if there is one)."""
+    return device == "cuda" or (device == "auto" and any(map(os.path.exists, GPU_DRIVERS)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -33,7 +33,6 @@ from agentgym_rl.core import (
     without,
 )
 
-from .allocation import expanded
 from .records import brought_up, is_record
 
 M = TypeVar("M", bound=BaseModel)
@@ -85,8 +84,7 @@ def _load(
         below = read_toml(_preset_file(str(_literal(model, ["preset"], preset))))
         _switch_rows(below, values)
         values = _on_top(below, values)
-    if "cluster" in model.model_fields:
-        overrides = expanded(values, overrides)
+    overrides = _expanded(model, values, overrides)
     _switch_types(model, values, overrides)
     above: dict[str, Any] = {}
     literals = {
@@ -104,6 +102,49 @@ def _load(
         return model.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_explain(model, error)) from error
+
+
+def _expanded(
+    model: type[BaseModel], values: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return `overrides` of a file's `values`, plus the keys that set keys of text stand for
+    (`Section.stands_for`).
+
+    Raises:
+        ConfigError: such a text cannot be read, or another key contradicts it.
+    """
+    in_file = _dotted(values)
+    for key, meaning in _short_forms(model):
+        text = str({**in_file, **overrides}.get(key, ""))
+        if not text:
+            continue
+        found = meaning(text)
+        # A text in the overrides takes precedence over the complete file.
+        beside = overrides if key in overrides else {**in_file, **overrides}
+        for other, value in found.items():
+            given = beside.get(other, value)
+            if str(given).lower() != str(value).lower():
+                raise ConfigError(
+                    f"{other} is {given}, and {key} {text!r} makes it {value}: leave out one of "
+                    "them"
+                )
+        overrides = {**overrides, **found}
+    return overrides
+
+
+def _short_forms(
+    model: type[BaseModel],
+) -> Iterator[tuple[str, Callable[[str], Mapping[str, Any]]]]:
+    for name, field in model.model_fields.items():
+        for kind in section_types(field):
+            if issubclass(kind, Section):
+                yield from ((f"{name}.{key}", of) for key, of in kind.stands_for.items())
+
+
+def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a file's sections in dotted form, like overrides."""
+    sections = [(section, it) for section, it in values.items() if is_mapping(it)]
+    return {f"{section}.{key}": value for section, it in sections for key, value in it.items()}
 
 
 def preset_names() -> list[str]:

@@ -84,12 +84,6 @@ class RolloutConfig(PlayKeys):
     max_concurrent: OnResume[int | None] = Field(default=None, ge=1)
     """The number of concurrent groups (default 2·B); with `adaptive`, the maximum (default: the
     number that the staleness bound admits, (lookahead + 1)·B, which it never exceeds)."""
-    concurrency: OnResume[Literal["fixed", "adaptive"]] = "fixed"
-    """The number of concurrent groups: `max_concurrent`, or adapted to engines and trainer."""
-    start_concurrent: OnResume[int | None] = Field(default=None, ge=1)
-    """The initial number of concurrent groups with `adaptive` (default 2·B, or the maximum)."""
-    min_concurrent: OnResume[int | None] = Field(default=None, ge=1)
-    """The minimum number of concurrent groups with `adaptive` (default 1)."""
     interrupt: OnResume[Literal["keep", "recompute", "abort", "wait"]] = "keep"
     """The treatment of requests in flight at a weight update: they continue with their KV cache, or
     with a KV cache recomputed under the new weights, or are aborted and resubmitted with their
@@ -136,18 +130,12 @@ class RolloutConfig(PlayKeys):
     @property
     def admitted_groups(self) -> int:
         """Return the number of concurrent groups at the start of a run."""
-        if self.concurrency == "adaptive":
-            usual = max(min(2 * self.groups_per_batch, self.most_groups), self.min_concurrent or 1)
-            return self.start_concurrent or usual
         return self.max_concurrent or 2 * self.groups_per_batch
 
     @property
     def most_groups(self) -> int:
         """Return the maximum number of concurrent groups."""
-        if self.concurrency == "fixed":
-            return self.admitted_groups
-        bound = (self.target_staleness + 1) * self.groups_per_batch
-        return min(self.max_concurrent or bound, bound)
+        return self.admitted_groups
 
     @property
     def target_staleness(self) -> int:
@@ -162,7 +150,6 @@ class RolloutConfig(PlayKeys):
             )
         if self.group_reward is not None and not all(self.group_reward.partition(":")):
             raise ValueError(f"group_reward {self.group_reward!r}: expected module:function")
-        self._check_concurrency()
         return self
 
     def conflicts(self, config: Sections) -> Iterator[str]:
@@ -173,24 +160,6 @@ class RolloutConfig(PlayKeys):
                 f"{algo.scale!r} trains nothing: an episode alone in its group has "
                 "advantage 0; use group_size 2 or more, or baseline batch_mean with scale "
                 "batch_std or none (or a teacher alone: algo.teacher.reward_coef 0)"
-            )
-
-    def _check_concurrency(self) -> None:
-        if self.concurrency == "fixed":
-            for key in ("start_concurrent", "min_concurrent"):
-                if (value := getattr(self, key)) is not None:
-                    raise ValueError(
-                        f"{key} {value} is only for concurrency 'adaptive'; with 'fixed', "
-                        "max_concurrent groups are played at once"
-                    )
-            return
-        least, first, most = self.min_concurrent or 1, self.admitted_groups, self.most_groups
-        if not least <= first <= most:
-            raise ValueError(
-                f"concurrency 'adaptive' begins with {first} groups at once (start_concurrent), "
-                f"and may have {least} (min_concurrent) to {most}, the smaller of "
-                f"max_concurrent and (lookahead + 1)·groups_per_batch = "
-                f"{(self.target_staleness + 1) * self.groups_per_batch}"
             )
 
 

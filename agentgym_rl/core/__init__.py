@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .added_keys import LossKind as LossKind
     from .added_keys import ObjectiveKeys as ObjectiveKeys
     from .added_keys import OtherModel as OtherModel
+    from .added_keys import PlaceKeys as PlaceKeys
     from .added_keys import PlayKeys as PlayKeys
     from .added_keys import ServiceKeys as ServiceKeys
     from .added_keys import adapter_of as adapter_of

@@ -132,6 +132,16 @@ class PlayKeys(Section):
     what those of `super()` do, and what its own keys add."""
 
     @property
+    def admitted_groups(self) -> int:
+        """Return the number of concurrent groups at the start of a run."""
+        raise NotImplementedError
+
+    @property
+    def most_groups(self) -> int:
+        """Return the maximum number of concurrent groups."""
+        raise NotImplementedError
+
+    @property
     def other_engines(self) -> list[str]:
         """Return the models beside the policy that the run serves by engines of their own."""
         return []
@@ -147,6 +157,20 @@ class PlayKeys(Section):
 
     def not_simulated(self) -> Iterator[tuple[str, str]]:
         """Yield the keys without effect on a prediction, and what it assumes instead."""
+        return iter(())
+
+
+class PlaceKeys(Section):
+    """Keys of the section `cluster`. A package's class derives from this one; its methods return
+    what those of `super()` do, and what its own keys add."""
+
+    @property
+    def shares_devices(self) -> bool:
+        """Return whether engines and trainer ranks use the same devices in turns."""
+        return False
+
+    def notes(self) -> Iterator[str]:
+        """Yield lines on the places of processes for `arl train --dry-run`."""
         return iter(())
 
 
@@ -250,6 +274,9 @@ def with_added_keys(place: str = "") -> Callable[[type[S]], type[S]]:
             "added": tuple(parts),
             "needs": tuple(rule for each in (kind, *parts) for rule in each.needs),
             "absent": {name: why for each in (kind, *parts) for name, why in each.absent.items()},
+            "stands_for": {
+                key: of for each in (kind, *parts) for key, of in each.stands_for.items()
+            },
             "conflicts": _conflicts_of(kind, parts),
         }
         made = type(kind)(kind.__name__, (*parts, kind), space, use_attribute_docstrings=False)

@@ -121,10 +121,11 @@ def _found(group: str, name: str) -> Any:
         hint = (
             f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
         )
-        raise ConfigError(
+        why = missing_member(group, name, f"{name!r} is a member of {PREFIX}{group}") or (
             f"{group} has no {name!r}: no installed package adds it (the group of entry points "
-            f"{PREFIX}{group}); {hint}"
+            f"{PREFIX}{group})"
         )
+        raise ConfigError(f"{why}; {hint}")
     try:
         return found.load()
     except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything

@@ -36,10 +36,10 @@ def type_of(section: type[BaseModel]) -> str:
 
 class OneOf:
     """The mark of a key whose values are registered names; those other than the `usual` one are
-    found when they are needed."""
+    found when they are needed. `group`: the registry of which they are the members, if they are."""
 
-    def __init__(self, names: Callable[[], Sequence[str]], *, usual: str) -> None:
-        self.names, self.usual = names, usual
+    def __init__(self, names: Callable[[], Sequence[str]], *, usual: str, group: str = "") -> None:
+        self.names, self.usual, self.group = names, usual, group
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -48,6 +48,8 @@ class OneOf:
 
     def _known(self, value: Any) -> Any:
         if value != self.usual and value not in (names := self.names()):
+            if why := missing_member(self.group, str(value), f"{value!r} is a type"):
+                raise ValueError(why)
             *others, last = map(repr, names)
             expected = f"{', '.join(others)} or {last}" if others else last
             raise PydanticKnownError("literal_error", {"expected": expected})

@@ -102,6 +102,9 @@ class Section(BaseModel):
     """The reasons why keys that users may look for do not exist, by name."""
     needs: ClassVar[Sequence[Needs]] = ()
     """The rules of keys that have an effect only with some values of another key."""
+    stands_for: ClassVar[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {}
+    """The functions that return the dotted keys, with their values, that the text of a key stands
+    for, by the key; they raise `ConfigError` for a text that they cannot read."""
 
     added: ClassVar[Sequence[type[Section]]] = ()
     """The classes of the keys that other packages add to this one (core/added_keys.py)."""

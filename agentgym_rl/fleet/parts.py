@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Protocol
 
 from agentgym_rl.config import ClusterConfig, OwnEngineConfig, TrainerConfig
-from agentgym_rl.core import extension_names, load_extension, not_installed, only_one
+from agentgym_rl.core import extension_names, load_extension, only_one
 from agentgym_rl.core.messages import Used
 from agentgym_rl.engines import Router
 
@@ -105,7 +105,7 @@ def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineCo
     applies, or else `Turns`.
 
     Raises:
-        ConfigError: several registered members apply, or none does and devices are shared.
+        ConfigError: several registered members apply.
     """
     found: dict[str, MakeTurns] = {}
     for name in extension_names(GROUP):
@@ -113,9 +113,6 @@ def turns_of(cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineCo
         if (make := of(cluster, trainer, engine)) is not None:
             found[name] = make
     made = only_one(GROUP, found, would="both decide on the turns of this run's devices")
-    if made is None and cluster.colocated:
-        does = "shares devices between engines and ranks"
-        raise not_installed(GROUP, "cluster.colocated", does)
     return Turns if made is None else made
 
 

@@ -78,7 +78,7 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
     if not engine.attached:
         tensor_heads(folder)
         # attached servers are checked when they answer
-        interrupt, sleeps = config.rollout.interrupt, config.cluster.colocated
+        interrupt, sleeps = config.rollout.interrupt, config.cluster.shares_devices
         kind_of(engine).check_build(engine, interrupt=interrupt, sleeps=sleeps)
     return chat
 

@@ -125,7 +125,7 @@ async def serving_policy(
     max_model_len = config.own_engine.max_model_len
     spec = env_spec(config.env, config.rollout)
     running = services(spec, config.sandbox, config.verifier_options)
-    patience = {"patience_s": ASLEEP_S} if config.cluster.colocated else {}
+    patience = {"patience_s": ASLEEP_S} if config.cluster.shares_devices else {}
     async with (
         policy_gateway(fleet, model_dir, config.gateway, max_model_len=max_model_len) as gateway,
         contextlib.nullcontext(given) if given else running as given,

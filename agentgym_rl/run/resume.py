@@ -26,6 +26,7 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
 from agentgym_rl.models import model_digests, model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.runtime.atomic_file import remove
 from agentgym_rl.storage import (
     EPISODES,
     WARMED_UP,
@@ -387,6 +388,7 @@ def begin(
                 "log does not say enough to go on; begin a new run"
             )
         return NOTHING
+    remove(run_dir / "export")  # if the run had ended, of fewer batches or another last evaluation
     found = recover(run_dir / EPISODES, step=step, checkpoint=checkpoint, incarnation=incarnation)
     rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
     log.info(

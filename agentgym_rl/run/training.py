@@ -11,15 +11,14 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from agentgym_rl.cluster import Processes
 from agentgym_rl.config import Config
 from agentgym_rl.controller import Controller, RanksApi
-from agentgym_rl.controller.concurrency import adapt
 from agentgym_rl.core import TaskSource, extension_names, load_extension
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import EngineLoads, Fleet
@@ -64,6 +63,7 @@ class TrainingRun(ABC):
     """The monotonic time at which the run was opened, before any warm-up of its model."""
     producer: Producer | None = None
     """The producer of groups, once it is being started."""
+    _live: Sequence[LivePart] = field(default=(), init=False)
 
     @property
     @abstractmethod
@@ -81,6 +81,7 @@ class TrainingRun(ABC):
         parts: list[LivePart] = [
             load_extension(LIVE_PARTS, name)(self) for name in extension_names(LIVE_PARTS)
         ]
+        self._live = parts
         app: App = RanksApi(self.trainer.ranks)
         for part in parts:
             app = part.app(app)
@@ -140,11 +141,11 @@ class TrainingRun(ABC):
             await self.trainer.ranks.close()
 
     async def adapt(self, services: Services = NO_SERVICES) -> None:
-        """Adapt the number of groups that are played at once, if so configured; `services` are
-        those of the episodes that this process plays."""
-        loads = EngineLoads(self.fleet.in_service)
-        rollout, controller = self.config.rollout, self.controller
-        await adapt(rollout, controller.buffer, controller, loads, services.sandbox_stats)
+        """Let live parts adapt the run while groups are played, until cancelled; see
+        `LivePart.adapt`."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in self._live:
+                tasks.create_task(part.adapt(services), name=f"adapt {type(part).__name__}")
 
     async def _count_tokens(self) -> None:
         loads = EngineLoads(self.fleet.in_service)
@@ -175,7 +176,8 @@ class TrainingRun(ABC):
 
 
 class LivePart:
-    """A part that an extension adds to each live run: routes on the controller's port.
+    """A part that an extension adds to each live run: routes on the controller's port, and the
+    adaptation of the run to what is observed.
 
     Its class is registered in the group `agentgym_rl.live_parts`, and an instance is made for each
     run.
@@ -192,3 +194,7 @@ class LivePart:
     def reachable(self, url: str) -> Iterator[None]:
         """Return a context that is open while the run can be reached at `url`."""
         yield
+
+    async def adapt(self, services: Services) -> None:
+        """Adapt the run to what is observed, while groups are played, until cancelled; `services`
+        are those of the episodes that this process plays."""

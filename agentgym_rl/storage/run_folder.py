@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import time
 from collections.abc import Generator
 from functools import cache
@@ -126,10 +127,11 @@ def config_of(run: Path, argument: str) -> Path:
 
 
 def release_if_unused(folder: Path) -> None:
-    """Release the claim on a folder whose run ended before its first step; its logs stay."""
+    """Release the claim on a folder whose run ended before it recorded anything to continue from;
+    its logs stay."""
     # A trainer that is restarted truncates its metrics, but never its phases.
     files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
-    if not any(file.exists() and file.stat().st_size for file in files):
+    if not any(file.exists() and file.stat().st_size for file in files) and not _has_groups(folder):
         for name in (
             *(
                 MARK,
@@ -146,6 +148,20 @@ def release_if_unused(folder: Path) -> None:
             with contextlib.suppress(OSError):  # a folder that the run could not write to
                 (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVALUATIONS, ignore_errors=True)
+
+
+def _has_groups(folder: Path) -> bool:
+    """Return whether the log has groups that train. They may have taken hours, so a run that fails
+    in its first batch, as on a full disk, keeps them."""
+    log = folder / EPISODES
+    if not log.exists():
+        return False
+    found = "SELECT 1 FROM groups WHERE status != 'dropped' LIMIT 1"
+    try:
+        with contextlib.closing(sqlite3.connect(log)) as db:
+            return db.execute(found).fetchone() is not None
+    except sqlite3.Error:  # no log that a run can be resumed from
+        return False
 
 
 @contextlib.contextmanager

@@ -174,7 +174,7 @@ class _Rank:
             keep=num_stored_versions(config.weights),
             config=files.model_dir / "config.json",
             # Engines that drop their weights when they sleep have no earlier version.
-            follows=not config.cluster.colocated,
+            follows=not config.cluster.shares_devices,
         )
         self._offload = self._stepper.offload()
         self._agreement = Agreement(self._policy, trainer, engine_dtype=config.own_engine.dtype)
@@ -232,7 +232,7 @@ class _Rank:
     def _let_go(self) -> None:
         """Leave the device to the engines if they share it; on all ranks, before rank 0
         publishes."""
-        if self._config.cluster.colocated:
+        if self._config.cluster.shares_devices:
             self._offload.away()
             self._world.barrier()
 
@@ -242,7 +242,7 @@ class _Rank:
         self._check_done(shard.step)
         step, waited = shard.step, ("rollout_wait", self._server.idle_since_s, time.monotonic())
         phases.intervals.append(waited)
-        if self._config.cluster.colocated:
+        if self._config.cluster.shares_devices:
             with phases.phase("onload"):
                 self._offload.back()
 

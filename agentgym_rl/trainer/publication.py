@@ -337,7 +337,7 @@ def make_publisher(
         timeout_s=config.weights.update_timeout_s,
         polls_staging=receiver_kind(config.engine.type).polls_staging,
         incarnation=incarnation,
-        may_sleep=config.cluster.colocated,
+        may_sleep=config.cluster.shares_devices,
         recognize=recognized,
     )
 

@@ -34,6 +34,7 @@ from agentgym_rl.core import TrainerError
 from agentgym_rl.runtime import MSGPACK, Api, in_thread, is_secret, read_body, serving
 from agentgym_rl.runtime.http_client import call
 from agentgym_rl.runtime.http_server import bearer
+from agentgym_rl.storage.run_folder import build
 from agentgym_rl.weights import own_address
 
 _CALL_TIMEOUT_S = 90.0
@@ -72,7 +73,7 @@ class Controller:
         Raises:
             TrainerError: other ranks have replaced it, or the controller does not answer.
         """
-        self._post("/ready", {"rank": rank, "url": url, "version": version})
+        self._post("/ready", {"rank": rank, "url": url, "version": version, "build": build()})
 
     def check_current(self) -> None:
         """Check that these ranks are still the run's current ranks.

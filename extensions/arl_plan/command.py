@@ -114,7 +114,7 @@ class Planned:
 
 
 def _check_apart(cluster: ClusterConfig, where: str) -> None:
-    if cluster.colocated:
+    if cluster.shares_devices:
         raise ConfigError(
             f"{where}arl plan simulates engines and trainer ranks on devices of their own, and "
             "with cluster.colocated they take turns; plan with cluster.colocated=false, '+' in "

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arl_scale.keys import ConcurrencyKeys
+
 from agentgym_rl.config import Config, unset_keys
 from agentgym_rl.core import ConfigError, without
 
@@ -47,7 +49,7 @@ class Tried:
             "rollout.max_staleness": rollout.max_staleness,
             "rollout.groups_per_batch": rollout.groups_per_batch,
             "rollout.max_concurrent": rollout.most_groups,
-            "rollout.concurrency": rollout.concurrency,
+            "rollout.concurrency": rollout.part(ConcurrencyKeys).concurrency,
         }
 
     def changed(self, changes: Changes) -> Config:
@@ -90,13 +92,13 @@ class Tried:
         for times in (1, 2, 3, 4):
             at_once = times * rollout.groups_per_batch
             yield _ANY_START | {"rollout.concurrency": "fixed", "rollout.max_concurrent": at_once}
-        if rollout.concurrency == "fixed":
+        if not rollout.part(ConcurrencyKeys).adapts:
             yield {"rollout.concurrency": "adaptive", "rollout.max_concurrent": None}
 
     def batches(self) -> Iterator[Changes]:
         """Yield half and twice the size of a batch."""
         rollout = self.config.rollout
-        now, fixed = rollout.groups_per_batch, rollout.concurrency == "fixed"
+        now, fixed = rollout.groups_per_batch, not rollout.part(ConcurrencyKeys).adapts
         concurrent = rollout.admitted_groups if fixed else rollout.max_concurrent
         for size in (now // 2, now * 2):
             if size >= 1:

@@ -9,9 +9,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from arl_scale.concurrency import METRIC, adapt
+
 from agentgym_rl.config import AlgoConfig, Config, RolloutConfig
 from agentgym_rl.controller import Buffer, Controller, Plan
-from agentgym_rl.controller.concurrency import METRIC, adapt
 from agentgym_rl.core import ConfigError, Group, StepReport, Task, TaskSource, Trajectory
 from agentgym_rl.core.errors import leaves
 from agentgym_rl.gym import SandboxStats

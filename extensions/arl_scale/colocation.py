@@ -27,6 +27,8 @@ from agentgym_rl.fleet import GiveUp, MakeTurns, Server, Turns
 from agentgym_rl.fleet.parts import Answering, Interval
 from agentgym_rl.runtime import Changes
 
+from .keys import ShareKeys
+
 log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S = 45.0
@@ -55,10 +57,11 @@ class SharedDevices:
         cls, cluster: ClusterConfig, trainer: TrainerConfig, engine: OwnEngineConfig
     ) -> SharedDevices | None:
         """Return the shared devices of a run, or None if it has none."""
-        if not cluster.colocated:
+        keys = cluster.part(ShareKeys)
+        if not keys.colocated:
             return None
         starts_s = trainer.start_timeout_s + engine.start_timeout_s
-        return cls(cluster.sleep_level, trainer.batch_timeout_s + starts_s)
+        return cls(keys.sleep_level, trainer.batch_timeout_s + starts_s)
 
 
 def turns_of(

@@ -75,7 +75,7 @@ class SeatKeys(PlayKeys):
                 "the seats of the league (rollout.seats) need weights.keep_versions 'all' and "
                 "weights.transport 'shm', which keep past versions as files"
             )
-        if config.cluster.colocated:
+        if config.cluster.shares_devices:
             yield (
                 f"{seats} (rollout.seats) need engines that do not sleep: leave out "
                 "cluster.colocated"

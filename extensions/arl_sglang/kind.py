@@ -69,13 +69,13 @@ class SglangEngineConfig(ServerEngineConfig):
                 "lora.serve to merged"
             )
 
-    def _cannot_share(self, config: Sections) -> Iterator[str]:
-        yield (
+    @property
+    def sleepless(self) -> str:
+        return (
             "SGLang gives memory back only while it has no request, and with one its server ends "
             "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
             "vLLM, the embedded engine, or separate devices"
         )
-        yield from super()._cannot_share(config)
 
 
 class SglangKind(ServerKind):

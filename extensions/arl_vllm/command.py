@@ -34,7 +34,7 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
     """
     config, adapter = launch.engine, launch.adapter
     transport = launch.config.weights.transport
-    sleeps, routed = launch.config.cluster.colocated, config.routing_replay == "on"
+    sleeps, routed = launch.config.cluster.shares_devices, config.routing_replay == "on"
     if sleeps:
         check_sleep(build)
     if routed:

@@ -57,6 +57,17 @@ def test_a_logprob_that_is_not_finite_costs_nothing():
     assert loss.isfinite()
     assert x.grad is not None
     assert x.grad.isfinite().all()
+    assert x.grad[0] == 0
+    for estimator in ("k1", "k2", "k3", "abs"):
+        kl = KlConfig(coef=1.0, reference="initial", estimator=estimator)
+        assert kl_estimates(x.detach(), r, kl)[0] == 0
+
+
+def test_a_weight_that_is_not_finite_is_one():
+    x, r = torch.tensor([-1.0]), torch.tensor([-2.0])
+    kl = KlConfig(coef=1.0, reference="initial", on_policy=True, estimator="k1")
+    for behavior in (math.nan, -math.inf):
+        assert kl_loss(x, r, torch.tensor([behavior]), torch.ones(1), kl).item() == 1
 
 
 def test_as_a_reward_it_counts_for_what_came_before_it():

@@ -112,3 +112,32 @@ def test_a_batch_for_trials_is_of_one_rank():
     ranks = made_up_batch(()).ranks
     assert ranks.gather(3.0) == [3.0]
     assert ranks.moments(torch.tensor([1.0, 3.0])) == (2.0, 2.0, 2)
+
+
+def test_a_batch_for_trials_could_be_a_real_one():
+    batch = made_up_batch(("proximal", "reference"))
+    of_tokens = (batch.episodes, batch.rows, batch.turns, batch.positions, batch.staleness)
+    of_tokens += (batch.turn_rewards, batch.turn_returns, batch.behavior_logprobs)
+    assert {len(found) for found in of_tokens} == {batch.num_tokens} == {8}
+    assert batch.lengths.tolist() == torch.bincount(batch.episodes).tolist() == [2] * 4
+    assert batch.rows.tolist() == batch.episodes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert batch.turns.tolist() == [0, 1] * 4
+    assert batch.positions.min() > 0
+    assert (batch.positions[1::2] > batch.positions[::2]).all()
+    assert batch.rewards.tolist() == batch.raw_rewards.tolist() == [0, 1, 0, 0]
+    assert (batch.groups.tolist(), batch.truncated.sum()) == ([0, 0, 1, 1], 1)
+    assert batch.reference is not None
+    for logprobs in (batch.behavior_logprobs, batch.reference):
+        assert logprobs.max() < 0
+        assert len(logprobs.unique()) == 8
+    assert batch.proximal is batch.behavior_logprobs
+    assert (batch.reference != batch.proximal).all()
+    assert batch.num_minibatches > 1
+    for token, (episode, turn) in enumerate(zip(batch.episodes, batch.turns, strict=True)):
+        credit = batch.credits[episode]
+        assert (credit.parents, credit.lineages) == ([-1, 0], [0, 0])
+        paid = [*credit.turn_rewards, 0.0, 0.0][int(turn) : 2]
+        assert batch.turn_rewards[token] == paid[0]
+        assert batch.turn_returns[token] == sum(paid) + sum(credit.lineage_rewards)
+    assert batch.turn_rewards.any()
+    assert batch.staleness.sum() == 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agentgym_rl.algo import LossTokens, TokenObjective, policy_loss
-from agentgym_rl.algo.own_loss import check_loss
+from agentgym_rl.algo.own_loss import check_loss, made_up_tokens
 from agentgym_rl.config import AlgoConfig
 from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime.imports import check_findable
@@ -124,3 +124,21 @@ def test_a_module_that_is_not_there_is_refused_before_anything_starts():
     check_findable(f"{HERE}:gained", "algo.loss")
     with pytest.raises(ConfigError, match="no module 'nowhere_at_all'"):
         check_findable("nowhere_at_all.deep:loss", "algo.loss")
+
+
+def test_tokens_for_trials_could_be_real_ones():
+    given = made_up_tokens()
+    assert given.weights.sum().item() == pytest.approx(1)
+    assert (given.rows.tolist(), given.turns.tolist()) == ([0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 1, 1])
+    for logprobs in (given.logprobs, given.anchor, given.behavior_logprobs, given.reference):
+        assert logprobs is not None
+        assert logprobs.max() < 0
+        assert len(logprobs) == 6
+    assert given.live.tolist() == [True] * 5 + [False]
+    assert {*given.log_ratio.sign().tolist()} == {-1, 0, 1}
+    assert {*given.advantages.sign().tolist()} == {-1, 1}
+    assert given.entropies is not None
+    assert given.entropies.min() > 0
+    assert given.index is not None
+    assert given.index.tolist() == [*range(6)]
+    assert given.first is given.index or given.first.tolist() == [*range(6)]

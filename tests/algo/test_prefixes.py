@@ -52,6 +52,10 @@ def test_short_beginnings_are_not_shared():
     short[1][LEAST_SHARED - 1] = 31  # not by chance like the other one's
     assert chained([*long, *short]).shared == [0, LEAST_SHARED, 0, 0]
     assert chained([]).order == []
+    few = [np.array(row) for row in ([4], [1, 2], [1, 3], [1], [1])]
+    for least in (0, 1):
+        assert chained(few, least=least) == ([0, 2, 1, 3, 4], [0, 0, 1, 1, 1])
+    assert chained(few, least=2).shared == [0] * 5
 
 
 def test_rows_that_share_nothing_are_packed_as_ever():
@@ -114,3 +118,19 @@ def test_a_family_is_cut_where_its_costliest_piece_is_cheapest():
         ]
         cheapest = min(max(map(costs.of, way)) for way in ways)
         assert max(map(costs.of, pieces)) == cheapest
+
+
+def test_a_family_stays_together_where_cutting_it_saves_no_bin():
+    """Families of 60, 80 and 40 distinct tokens, for two bins of 110 either way."""
+    families = [group(20, *tails) for tails in ([20] * 2, [20] * 3, [10] * 2)]
+    rows = [row for family in families for row in family]
+    assert sorted(filled(rows, 110)) == [[0, 1, 5, 6], [2, 3, 4]]
+
+
+def test_only_a_row_that_goes_on_after_what_it_shares_needs_copied_keys():
+    rows = [np.array([30, *tail]) for tail in (range(24), range(1, 25))]
+    costs = _Costs([25, 25], chained(rows, least=1))
+    assert costs.of([0, 1]) == 49 + 25 // 12
+    assert costs.of([0]) == costs.of([1]) == 25
+    twice = _Costs([25, 25], chained([rows[0]] * 2, least=1))
+    assert twice.of([0, 1]) == 25

@@ -1,9 +1,11 @@
 """Processes forked from one that has made their imports are as if they had been executed."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.cluster import Forks, ForkServer, LocalProcesses, ProcessSpec
+from agentgym_rl.cluster import Forks, ForkServer, LocalProcesses, ProcessSpec, fork_server
+from agentgym_rl.cluster.fork_server import Request
 from agentgym_rl.core import ProcessDied
 
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -218,3 +221,18 @@ def gone(pid: int, *, within_s: float = 20) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_a_fork_that_fails_is_refused_and_ends_no_process_that_was_forked(monkeypatch):
+    def fork():
+        raise BlockingIOError(errno.EAGAIN, "too many processes")
+
+    monkeypatch.setattr(os, "fork", fork)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = fork_server._Server(theirs, "")
+    with ours, theirs, server._woken, server._wake:
+        server.obey(Request(7, "module", (), dict(os.environ), "/", ()).pack())
+        assert json.loads(ours.recv(999)) == {
+            "id": 7,
+            "refused": f"fork: [Errno {errno.EAGAIN}] too many processes",
+        }

@@ -3,11 +3,11 @@
 import contextlib
 
 import pytest
+from arl_scale.allocation import settings
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl.config import dump_toml, load_config
-from agentgym_rl.config.allocation import settings
 from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 

@@ -15,7 +15,6 @@ from agentgym_rl.core import ConfigError, extensions
 from agentgym_rl.core.extensions import register_extension
 from agentgym_rl.engines import Router
 from agentgym_rl.fleet import Turns, turns_of
-from agentgym_rl.fleet import parts as fleet_parts
 from agentgym_rl.gym import Verifier, running_services, spec
 from agentgym_rl.gym import verifier as verifiers
 from agentgym_rl.rollout import LocalProducer, PlayerKind, check_single_agent, player_kind
@@ -87,6 +86,9 @@ class Door(LivePart):
         (self.run.run_dir / "door").write_text(url)
         yield
 
+    async def adapt(self, services):
+        (self.run.run_dir / "adapts").write_text("")
+
 CLUSTER, CURRICULUM, MARKING = LabCluster(), Curriculum(), Marking()
 '''
 POINTS = {
@@ -125,6 +127,7 @@ def test_a_run_of_another_package(arl, tmp_path):
     assert all(each.metrics["marked"] == 1.0 for each in played)
     assert (folder / "prepared").read_text() == "lab"
     assert (folder / "copy").read_text().splitlines() == ["0 loss", "1 loss"]
+    assert (folder / "adapts").exists()
     assert (folder / "door").read_text().startswith("http://")
 
 
@@ -278,10 +281,3 @@ def test_pools_that_cannot_be_chosen_are_refused(registered, monkeypatch):
     monkeypatch.setattr(verifiers, "VERIFIERS", "verifiers_of_nobody")
     with pytest.raises(ConfigError, match="no installed package has a pool"):
         verifiers.make_pool(1)
-
-
-def test_keys_that_no_installed_package_serves_are_refused(monkeypatch):
-    monkeypatch.setattr(fleet_parts, "GROUP", "turns_of_nobody")
-    config = load_config(overrides={"cluster.colocated": True})
-    with pytest.raises(ConfigError, match=r"cluster\.colocated: no installed package"):
-        turns_of(config.cluster, config.trainer, config.own_engine)

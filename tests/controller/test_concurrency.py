@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 from arl_plan.clock import run_virtual
+from arl_scale.concurrency import METRIC, Concurrency, Look, adapt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.config import RolloutConfig, load_config
 from agentgym_rl.controller import Buffer
-from agentgym_rl.controller.concurrency import METRIC, Concurrency, Look, adapt
 from agentgym_rl.core import ConfigError, EngineError, EngineLoad
 from agentgym_rl.engines import read_counters
 from agentgym_rl.engines.client.client import MEASURES

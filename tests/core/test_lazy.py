@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from tests.kit.extension import install
+
 INIT = """from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,3 +51,33 @@ def test_other_names_are_missing_and_modules_are_found(shed):
     from lazy_shed import tools
 
     assert tools.saw == 2
+
+
+def test_names_of_other_modules_and_of_extensions_are_listed_too(tmp_path, monkeypatch):
+    listed = (
+        '"""    from .none import listed as listed"""\n'
+        "from typing import TYPE_CHECKING\n\n"
+        "if TYPE_CHECKING:\n"
+        "    from lazy_far.inner import nail as nail\n"
+        "    from .tools import saw\n\n"
+        "from agentgym_rl.core.lazy import lazy_names\n\n"
+        '_more = ("anvil", "dud")\n'
+        "__getattr__, __dir__, __all__ = lazy_names(__name__, of_extensions=_more)\n"
+    )
+    points = {"names": {"anvil": "lazy_far.inner:nail", "dud": "lazy_far.gone:X"}}
+    monkeypatch.syspath_prepend(str(install(tmp_path / "theirs", {}, points)))
+    for name, text in (("lazy_near", listed), ("lazy_far", "")):
+        (tmp_path / "theirs" / name).mkdir()
+        (tmp_path / "theirs" / name / "__init__.py").write_text(text)
+    (tmp_path / "theirs" / "lazy_far" / "inner.py").write_text("nail = 5")
+    import lazy_near
+
+    assert dir(lazy_near) == lazy_near.__all__ == ["anvil", "dud", "nail"]
+    assert "lazy_far" not in sys.modules
+    assert (lazy_near.nail, lazy_near.anvil) == (5, 5)
+    with pytest.raises(
+        AttributeError, match=r"'lazy_near' has no attribute 'dud': .*lazy_far.gone"
+    ):
+        _ = lazy_near.dud
+    for name in ("lazy_near", "lazy_far", "lazy_far.inner"):
+        sys.modules.pop(name, None)

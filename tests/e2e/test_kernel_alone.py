@@ -130,10 +130,10 @@ def test_a_run_trains_on_the_scripted_engine(kernel, tmp_path):
 
 
 REFUSALS: dict[str, list[str]] = {
-    "agentgym_rl.engines": [],
+    "agentgym_rl.engines of the extension arl_embedded, which is not installed": [],
     "engine: 'vllm' is a type of the extension arl_vllm": ["--engine=vllm"],
     "rollout.workers is a key of the extension arl_scale": ["--rollout.workers=2"],
-    "cluster.type": ["--cluster=ray"],
+    "cluster.type: 'ray' is a type of the extension arl_scale": ["--cluster=ray"],
     "init is a key of the extension arl_warmup": ["--init=sft", "--init.data=rows.jsonl"],
     "algo.baseline": ["--algo.baseline=critic"],
     "algo.behavior_correction: 'clamp' is a type of the extension arl_objectives": [
@@ -154,14 +154,31 @@ def test_what_is_missing_is_refused_by_name(kernel, tmp_path):
         assert "Traceback" not in err
 
 
+def test_a_command_of_a_missing_extension_is_refused_by_its_name(kernel):
+    commands = ["serve", "inspect", "plan", "new", "ledger", "engines"]
+    for command, (code, _, err) in zip(
+        commands, arl(kernel, *([it] for it in commands)), strict=True
+    ):
+        assert code == 2
+        assert f"{command!r} is a command of the extension arl_" in err
+        assert "which is not installed" in err
+
+
+def test_the_doctor_examines_the_machine_all_the_same(kernel):
+    done = python(kernel, "-m", "agentgym_rl", "doctor", "--json")
+    assert {"python", "torch"} <= {row["name"] for row in json.loads(done.stdout)["probes"]}
+
+
 MISSING = {
     "rollout.seats.x": ("policy", "rollout.seats", "arl_selfplay"),
+    "rollout.concurrency": ("adaptive", "rollout.concurrency", "arl_scale"),
     "rollout.curriculum": ("task", "rollout.curriculum", "arl_objectives"),
     "algo.entropy_coef": (0.1, "algo.entropy_coef", "arl_objectives"),
     "algo.kl.coef": (0.1, "algo.kl", "arl_objectives"),
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
+    "cluster.allocation": ("scripted:d1+fsdp:d1", "cluster.allocation", "arl_scale"),
     "eval.price_prompt": (2.0, "eval.price_prompt", "arl_endpoints"),
     "logging.project": ("shop", "logging.project", "arl_trackers"),
     "verifier.timeout_s": (2.0, "verifier", "arl_verifier"),

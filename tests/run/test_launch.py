@@ -7,7 +7,7 @@ import pytest
 
 from agentgym_rl.cluster import ForkServer
 from agentgym_rl.config import load_config
-from agentgym_rl.config.allocation import GPU_DRIVERS, may_use_gpu
+from agentgym_rl.config.engine import GPU_DRIVERS, may_use_gpu
 from agentgym_rl.core import ConfigError
 from agentgym_rl.run import producer_kind
 from agentgym_rl.run.launch import fork_server, launch

@@ -17,7 +17,7 @@ from agentgym_rl.gym.data import Rows, RowTask, row_tasks
 from agentgym_rl.models import resolve_paths, with_model_defaults
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run import resumed_config
-from agentgym_rl.run.resume import check_kept, check_resumable
+from agentgym_rl.run.resume import begin, check_kept, check_resumable
 from agentgym_rl.storage import EPISODES, EpisodeLog, check_log
 from agentgym_rl.storage.run_folder import MARK, create_run_dir, record_tasks
 from tests.kit.cases import cases
@@ -347,3 +347,12 @@ def test_a_resumed_run_keeps_the_date_in_its_prompts(tmp_path, recorded):
     lines[at] = f'date = "{recorded}"' if recorded else ""  # a run of an earlier version has none
     file.write_text("\n".join(lines))
     assert resumed_config(run, None, {}).gateway.date == (recorded or "")
+
+
+def test_a_run_that_goes_on_has_no_model_of_its_earlier_end(tmp_path):
+    """Killed once more, it would count as finished, with the weights of fewer batches."""
+    begun(tmp_path / "run", Untold())
+    (tmp_path / "run" / "export").mkdir()
+    with closing(EpisodeLog(tmp_path / "run" / EPISODES)) as log:
+        begin(tmp_path / "run", log, None, num_ranks=1)
+    assert not (tmp_path / "run" / "export").exists()

@@ -31,7 +31,7 @@ server = http.server.HTTPServer(("127.0.0.1", 0), Here)
 threading.Thread(target=server.serve_forever).start()
 headers = {"authorization": "Bearer " + os.environ["ARL_TOKEN"]}
 url = "http://127.0.0.1:%d" % server.server_port
-body = ('{"rank": 0, "url": "%s", "version": null}' % url).encode()
+body = ('{"rank": 0, "url": "%s", "version": null, "build": "other"}' % url).encode()
 ready = urllib.request.Request(sys.argv[1] + "/ready", body, headers)
 urllib.request.urlopen(ready).close()
 """

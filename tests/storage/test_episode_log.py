@@ -218,3 +218,17 @@ def test_a_full_disk_is_said_with_the_file_and_costs_nothing_that_was_there(tmp_
     found = statuses(path)
     assert found["b"] == ("leased", "", 4)
     assert found["later"] == ("waiting", "", None)
+
+
+def test_every_restart_of_ranks_has_a_number_of_its_own(tmp_path):
+    path = tmp_path / "episodes.db"
+    with closing(EpisodeLog(path)) as log:
+        assert log.begin(step=0, checkpoint="", num_ranks=2) == 0
+        for number in (1, 2):
+            again = log.restarted(step=0, checkpoint="step-0", num_ranks=2)
+            assert asyncio.run(again) == number
+    with closing(EpisodeLog(path)) as log:
+        assert log.begin(step=0, checkpoint="", num_ranks=1) == 3
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT incarnation, checkpoint, num_ranks FROM incarnations").fetchall()
+    assert found == [(0, "", 2), (1, "step-0", 2), (2, "step-0", 2), (3, "", 1)]

@@ -101,8 +101,21 @@ LEARNED = (
         ([(0.3, 0.6), (6.0, 0.0)], "the reward fell"),
         ([(0.3, 0.6, 0.1), (0.3, 0.6, 0.7)], "differ by 0.7 nats"),
         ([(math.nan, 0.5), (math.nan, 0.5)], ""),
+        # where a fall of the entropy begins to count: from 0.2, below a fifth, without more reward
+        ([(0.25, 0.5), (0.04, 0.5)], "the reward did not rise (0.5 to 0.5)"),
+        ([(0.25, 0.5), (0.05, 0.5)], ""),
+        ([(0.19, 0.5), (0.01, 0.5)], ""),
+        ([(0.25, 0.5), (0.04, 0.51)], ""),
+        # and a rise: above three times and above one more, with less reward
+        ([(0.25, 0.5), (1.3, 0.4)], "the reward fell (0.5 to 0.4)"),
+        ([(0.25, 0.5), (1.25, 0.4)], ""),
+        ([(0.25, 0.5), (1.3, 0.5)], ""),
+        ([(1.0, 0.5), (2.9, 0.4)], ""),
+        ([(1.0, 0.5), (3.1, 0.4)], "the reward fell"),
+        ([(0.3, 0.6, 0.5), (0.3, 0.6, 0.4)], ""),
+        ([(0.3, 0.6, 0.51)], "differ by 0.51 nats"),
     ],
-    ids=range(8),
+    ids=range(19),
 )
 def test_a_broken_policy_is_warned_of_once(batches, warning, caplog):
     watch = MetricWarnings()
@@ -144,8 +157,16 @@ WELL = {
         ({"policy/behavior_weight_masked": 0.5}, "rollout.max_staleness"),
         ({"mismatch/sampling_importance_ratio": 0.3}, "sampling_importance_ratio 0.3"),
         ({"mismatch/sampling_importance_ratio": math.nan}, ""),
+        # the bounds themselves are usual
+        ({"policy/approx_kl": 1.0, "policy/behavior_weight_masked": 0.0}, ""),
+        ({"policy/clip_fraction": 0.25, "mismatch/sampling_importance_ratio": 0.75}, ""),
+        ({"policy/approx_kl": 1.001}, "policy/approx_kl 1, usually"),
+        ({"policy/behavior_weight_masked": -0.001}, "behavior_weight_masked -0.001"),
+        ({"episode/overflows": 0.1875, "episode/length_turns": 0.5, "episode/turns": 2.5}, ""),
+        ({"policy/approx_entropy": 0.01}, ""),
+        ({"policy/approx_entropy": 0.004, "episode/turns": 0.0}, "the policy says the same"),
     ],
-    ids=range(11),
+    ids=range(18),
 )
 def test_trouble_is_warned_of_once_and_for_several_batches(changed, warning, caplog):
     watch = MetricWarnings()
@@ -172,3 +193,34 @@ def test_several_kinds_of_trouble_are_each_told(caplog):
     for step in range(9):
         watch.step(step, WELL | {"episode/length_turns": 2.0, "policy/approx_kl": 9.0})
     assert len(caplog.records) == 2
+
+
+def test_only_the_last_batches_are_judged_and_the_first_reward_counts(caplog):
+    """Three batches with cut replies, among others without: their mean is above the share."""
+    watch = MetricWarnings()
+    cut = WELL | {"episode/length_turns": 1.0}
+    for step in range(4):
+        watch.step(step, WELL)
+    watch.step(4, cut)
+    assert caplog.records == []  # a sixth
+    watch.step(5, cut)
+    assert caplog.records[0].getMessage().startswith("steps 3 to 5: 33% of the replies")
+
+
+def test_a_reward_that_is_unknown_at_first_is_that_of_the_next_batch(caplog):
+    watch = MetricWarnings()
+    sure = WELL | {"policy/approx_entropy": 0.004}
+    for step, reward in enumerate([math.nan, 0.5, 0.6, 0.7]):
+        watch.step(step, sure | {"reward/mean": reward})
+    assert caplog.records == []
+
+
+def test_overlap_counts_both_ends_of_an_interval_and_forgets_none(row):
+    overlap = Overlap()
+    overlap.add_intervals([("critic", 20.0, 21.0), ("optimizer", 10.0, 11.0)])
+    overlap.add_intervals([("values", 30.0, 31.0), ("publish", 40.0, 50.0)])
+    stamps = [10.0, 11.0, 11.5, 20.5, 31.0, 45.0]
+    assert overlap.add_episodes([episode(row, stamps)]) == 4 / 6
+    assert overlap.add_episodes([episode(row, [30.5, 31.5])]) == 1 / 2
+    assert overlap.add_episodes([episode(row, [5.0, 9.5])]) == 0
+    assert overlap.share == 5 / 10

@@ -1,12 +1,14 @@
 """A run's folder is claimed once."""
 
+import asyncio
 import json
+from contextlib import closing
 
 import pytest
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core import ConfigError, SeededTasks
-from agentgym_rl.storage import config_of, file_name
+from agentgym_rl.core import ConfigError, SeededTasks, Task
+from agentgym_rl.storage import EpisodeLog, config_of, file_name
 from agentgym_rl.storage.run_folder import (
     MARK,
     TASKS,
@@ -14,6 +16,7 @@ from agentgym_rl.storage.run_folder import (
     record_tasks,
     release_if_unused,
 )
+from tests.kit.groups import make_group
 
 
 def test_default_names_are_unique(tmp_path, monkeypatch):
@@ -37,6 +40,18 @@ def test_a_folder_with_a_trained_step_stays_claimed(tmp_path):
     config = Config(run=str(tmp_path / "mine"))
     folder, _ = create_run_dir(config)
     (folder / "metrics.jsonl").write_text("{}\n")
+    release_if_unused(folder)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        create_run_dir(config)
+
+
+def test_a_folder_with_a_group_to_train_stays_claimed(tmp_path):
+    """Its first batch may have taken hours, and the disk have been full when it was trained."""
+    config = Config(run=str(tmp_path / "mine"))
+    folder, _ = create_run_dir(config)
+    with closing(EpisodeLog(folder / "episodes.db")) as log:
+        group = make_group("a", [0])
+        asyncio.run(log.add_group(Task(group.task_id, 0), 0, group))
     release_if_unused(folder)
     with pytest.raises(ConfigError, match="already holds a run"):
         create_run_dir(config)

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from agentgym_rl.core import WeightsError
+from agentgym_rl.core.model_folder import Stored
 from agentgym_rl.storage import WeightsFolder, weights_folder
-from agentgym_rl.storage.weights_folder import remove_dead
+from agentgym_rl.storage.weights_folder import check_fits, remove_dead
 from tests.kit.cases import cases
 
 HOLDER = """
@@ -90,6 +93,13 @@ def test_what_is_not_ours_stays(tmp_path):
     assert (tmp_path / "arl-link").is_symlink()
 
 
+def test_an_empty_folder_of_a_dead_run_is_removed_and_one_that_is_being_made_stays(tmp_path):
+    (tmp_path / "arl-empty").mkdir()
+    (tmp_path / ".arl-new-x").mkdir()
+    assert remove_dead(tmp_path) == [tmp_path / "arl-empty"]
+    assert [path.name for path in tmp_path.iterdir()] == [".arl-new-x"]
+
+
 def test_scarce_shared_memory_falls_back_with_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with (
@@ -121,3 +131,39 @@ def test_the_body_may_fail(tmp_path):
     with pytest.raises(KeyError), WeightsFolder("mine", root=tmp_path):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
+
+
+VALUES = {
+    "F64": (np.float64, np.inf, np.finfo(np.float64).max),
+    "F32": (np.float32, -np.inf, np.finfo(np.float32).min),
+    "F16": (np.float16, np.nan, np.finfo(np.float16).max),
+    "BF16": (np.uint16, 0x7F80, 0x7F7F),
+}
+"""For each dtype: that of its bits, a number that is not finite, and the largest that is."""
+
+
+def checked(folder: Path, dtype: str, values: np.ndarray) -> bool:
+    tensor = Stored(dtype, values.shape, values.view(np.uint8))
+    return check_fits(["a"], lambda name: tensor, folder, what="weights v7")
+
+
+@cases("dtype", VALUES)
+def test_a_value_that_is_not_finite_is_found_wherever_it_is(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(weights_folder, "_AT_ONCE", 4)
+    kind, bad, largest = VALUES[dtype]
+    save_file({"a": np.zeros(9, np.float32)}, tmp_path / "model.safetensors")
+    values = np.full(9, largest, kind)
+    assert not checked(tmp_path, dtype, values)
+    for place in range(9):
+        wrong = values.copy()
+        wrong[place] = bad
+        with pytest.raises(WeightsError, match="weights v7: a has values that are not finite"):
+            checked(tmp_path, dtype, wrong)
+
+
+def test_numbers_without_an_exponent_are_finite_and_of_models_with_such(tmp_path):
+    whole = np.full(3, -1, np.int64)
+    save_file({"a": whole}, tmp_path / "model.safetensors")
+    assert not checked(tmp_path, "I64", whole)
+    with pytest.raises(WeightsError, match="weights v7: a is F32, the model has I64"):
+        checked(tmp_path, "F32", np.zeros(3, np.float32))

@@ -266,13 +266,18 @@ def test_a_rank_without_a_controller_ends_at_once():
 @cases(
     "path, token, body, status",
     [
-        ("/ready", "", b'{"rank": 9, "url": "http://u", "version": null}', 400),
+        ("/ready", "", b'{"rank": 9, "url": "http://u", "version": null, "build": ""}', 400),
         ("/ready", "", b"{", 400),
         ("/ready", "", b'{"rank": 0}', 400),
-        ("/ready", "wrong", b'{"rank": 0, "url": "http://u", "version": null}', 401),
+        ("/ready", "wrong", b'{"rank": 0, "url": "http://u", "version": null, "build": ""}', 401),
         ("/nowhere", "", b"", 404),
-        ("/ready", "", b'{"rank": 0, "url": "no URL", "version": null}', 424),
-        ("/ready", "", b'{"rank": 0, "url": "http://127.0.0.1:1", "version": null}', 424),
+        ("/ready", "", b'{"rank": 0, "url": "no URL", "version": null, "build": ""}', 424),
+        (
+            "/ready",
+            "",
+            b'{"rank":0, "url": "http://127.0.0.1:1", "version":null, "build":""}',
+            424,
+        ),
         ("/current", "", b"{}", 200),
         ("/current", "wrong", b"{}", 401),
     ],
@@ -350,6 +355,20 @@ def test_a_rank_without_a_token_serves_nobody():
                 return (await http.call(url, "POST", "/stop", headers=headers, timeout_s=9))[0]
 
     assert asyncio.run(play()) == 401
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_rank_with_other_code_than_the_run_is_no_secret(other, monkeypatch, caplog):
+    if other:
+        monkeypatch.setattr(module, "build", lambda: "0.0.9+abc")
+
+    async def play() -> None:
+        async with ranks({}):
+            pass
+
+    asyncio.run(play())
+    said = "trainer-0 has the package in the build 0.0.9+abc, and this process has "
+    assert [text.startswith(said) for text in caplog.messages] == [True] * other
 
 
 def test_a_rank_whose_controller_has_an_address_of_ipv6():

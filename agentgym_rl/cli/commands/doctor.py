@@ -43,10 +43,11 @@ def _flags(parser: ArgumentParser) -> None:
 
 
 def doctor(args: Namespace) -> int:
-    from agentgym_rl.config import ServerEngineConfig
+    from agentgym_rl.config import ENGINES, ServerEngineConfig
     from agentgym_rl.runtime import run_interruptible
 
-    config = load_configuration(args)
+    engine_type = next(iter(ENGINES.members))  # the usual one may be of no installed package
+    config = load_configuration(args, defaults={"engine.type": engine_type})
     log.setup(config.logging.level)
     if args.what is None:
         engine = config.engine

@@ -18,11 +18,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agentgym_rl.config import RolloutConfig
+from agentgym_rl.controller import Buffer
 from agentgym_rl.core import EngineLoad
-from agentgym_rl.gym import SandboxStats
+from agentgym_rl.fleet import EngineLoads
+from agentgym_rl.gym import SandboxStats, Services
+from agentgym_rl.run import LivePart
 from agentgym_rl.runtime import ENGINE_CLOCK
 
-from .buffer import Buffer
+from .keys import ConcurrencyKeys
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,16 @@ class TrainerSide(Protocol):
     def trainer_waits(self) -> bool: ...
 
 
+class Adaptation(LivePart):
+    """The adaptation of a run."""
+
+    async def adapt(self, services: Services) -> None:
+        run = self.run
+        loads, sandboxes = EngineLoads(run.fleet.in_service), services.sandbox_stats
+        buffer = run.controller.buffer
+        await adapt(run.config.rollout, buffer, run.controller, loads, sandboxes)
+
+
 async def adapt(
     config: RolloutConfig,
     buffer: Buffer,
@@ -64,7 +77,7 @@ async def adapt(
         sandboxes: The source of the counters of the episodes' sandboxes, if they are known here.
 
     Returns at once if the configuration sets a fixed number."""
-    if config.concurrency == "fixed":
+    if not config.part(ConcurrencyKeys).adapts:
         return
     concurrency = Concurrency(config)
     buffer.limit = concurrency.limit
@@ -333,7 +346,7 @@ class Concurrency:
         """Lower the limit for a while; later raises take smaller steps."""
         self._trial, self._doubles, self._pressed = None, False, 0
         fewer = min(math.ceil(self.limit * factor - 1e-9), self.limit - 1)
-        lower = max(self.config.min_concurrent or 1, fewer)
+        lower = max(self.config.part(ConcurrencyKeys).min_concurrent or 1, fewer)
         if lower < self.limit:
             self._too_many, self._forget_in = self.limit, _REMEMBERED
             self.limit = lower

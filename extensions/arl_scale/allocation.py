@@ -16,18 +16,13 @@ Spaces are ignored. An allocation is converted into `engine.type`, `engine.num_s
 from __future__ import annotations
 
 import math
-import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Never
 
-from agentgym_rl.core import ConfigError, is_mapping
+from agentgym_rl.config import ENGINES
+from agentgym_rl.core import ConfigError
 
-from .engine import ENGINES
-
-GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""The device files of the GPU drivers: NVIDIA's, the one under WSL, AMD's."""
 KEY = "cluster.allocation"
 _TRAINERS = {"fsdp": "d"}
 """The backends that train, with the dimensions of each."""
@@ -78,33 +73,6 @@ class Part:
     @property
     def trains(self) -> bool:
         return self.backend in _TRAINERS
-
-
-def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `overrides` of a file's `values`, plus the keys of the allocation in force.
-
-    Raises:
-        ConfigError: see `settings`; or another key contradicts the allocation.
-    """
-    text = str({**_dotted(values), **overrides}.get(KEY, ""))
-    if not text:
-        return overrides
-    found = settings(text)
-    # An allocation in the overrides takes precedence over the complete file.
-    beside = overrides if KEY in overrides else {**_dotted(values), **overrides}
-    for key, value in found.items():
-        given = beside.get(key, value)
-        if str(given).lower() != str(value).lower():
-            raise ConfigError(
-                f"{key} is {given}, and {KEY} {text!r} makes it {value}: leave out one of them"
-            )
-    return {**overrides, **found}
-
-
-def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a file's sections in dotted form, like overrides."""
-    sections = [(section, it) for section, it in values.items() if is_mapping(it)]
-    return {f"{section}.{key}": value for section, it in sections for key, value in it.items()}
 
 
 def settings(text: str) -> dict[str, Any]:
@@ -271,8 +239,3 @@ class _Reader:
 
     def fail(self, at: int, why: str) -> Never:
         raise ConfigError(f"{KEY}: {why}\n    {self._text}\n    {' ' * at}^")
-
-
-def may_use_gpu(device: str) -> bool:
-    """Return whether a process with this `device` may use a GPU ("auto" does if there is one)."""
-    return device == "cuda" or (device == "auto" and any(map(os.path.exists, GPU_DRIVERS)))
