@@ -98,7 +98,7 @@ def test_a_variation_is_small(name):
 def test_the_loop_trains_within_the_staleness_bound(warm, tmp_path, name):
     script = tmp_path / "loop.py"
     script.write_text(variation(name) if name else LOOP.read_text())
-    run = tmp_path / f"run-{tmp_path.name}"  # a name of its own, for its weights folder
+    run = tmp_path / "run"
     before, after = asyncio.run(imported(script).main(SMALL | {"run": str(run)}))
     # The engine answers with the last published weights, and it began with the first ones.
     assert (before.versions, after.versions) == ((0,), (STEPS,))
