@@ -55,7 +55,7 @@ class Package(NamedTuple):
 
 
 PACKAGES = {
-    "core": Package("agentgym_rl/core", ("tests/core",)),
+    "core": Package("agentgym_rl/core", ("tests/core", "tests/config")),
     "algo": Package("agentgym_rl/algo", ("tests/algo", "tests/contracts/test_extensions_terms.py")),
     "objectives": Package(
         "extensions/arl_objectives",
@@ -75,7 +75,9 @@ PACKAGES = {
         "agentgym_rl/run/loop.py",
         ("tests/run/test_lost_ranks.py", "tests/controller/test_controller.py"),
     ),
-    "run/record": Package("agentgym_rl/run/record.py", ("tests/run/test_record.py",)),
+    "run/record": Package(
+        "agentgym_rl/run/record.py", ("tests/run/test_record.py", "tests/run/test_lost_ranks.py")
+    ),
     "trainer/server": Package("agentgym_rl/trainer/server.py", ("tests/trainer/test_server.py",)),
     "engines/builds": Package("agentgym_rl/engines/builds.py", ("tests/engines/test_builds.py",)),
     "forks": Package("arl_isolation/forks.py", ("tests/sandboxes/test_forks.py",)),
