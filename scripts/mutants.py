@@ -71,7 +71,11 @@ PACKAGES = {
     "rollout": Package("agentgym_rl/rollout", ("tests/rollout", "tests/test_public_parts.py")),
     "gateway/session": Package("agentgym_rl/gateway/session", ("tests/gateway",)),
     "storage": Package("agentgym_rl/storage", ("tests/storage", "tests/weights")),
-    "run": Package("agentgym_rl/run", ("tests/run",)),
+    "run/loop": Package(
+        "agentgym_rl/run/loop.py",
+        ("tests/run/test_lost_ranks.py", "tests/controller/test_controller.py"),
+    ),
+    "run/record": Package("agentgym_rl/run/record.py", ("tests/run/test_record.py",)),
     "trainer/server": Package("agentgym_rl/trainer/server.py", ("tests/trainer/test_server.py",)),
     "engines/builds": Package("agentgym_rl/engines/builds.py", ("tests/engines/test_builds.py",)),
     "forks": Package("arl_isolation/forks.py", ("tests/sandboxes/test_forks.py",)),

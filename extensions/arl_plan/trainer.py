@@ -235,7 +235,7 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     """Return for each episode of the batch whether the trainer computes gradients for it: if its
     advantage is not zero, or the loss has other terms than advantages."""
     level = algo.baseline in ("mean", "leave_one_out", "length_weighted")
-    others = algo.whitening.over != "none" or bool(algo.reward.parts or algo.advantage)
+    others = algo.whitening.over != "none" or bool(algo.reward_parts or algo.advantage)
     if not level or others or algo.uses_every_row or algo.other_models or algo.of_task("", {}):
         return [True] * len(shard.rewards)
     rewards: dict[str, set[float]] = {}
@@ -258,8 +258,7 @@ def not_simulated(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[tuple[st
             "algo.leave_out",
             "every episode trains, so the trainer is slower here than in the run",
         )
-    if algo.reward.parts:
-        yield "algo.reward.parts", "no group has equal parts, so every episode has a gradient"
+    yield from algo.not_simulated()
     yield from rollout.not_simulated()
     if rollout.group_reward:
         yield "rollout.group_reward", "it takes no time, and changes no reward"

@@ -129,3 +129,34 @@ def test_a_checkpoint_that_ranks_give_up_is_no_secret(tmp_path, caplog):
     assert [text.split(":")[0] for text in given_up] == [
         f"no checkpoint of step {step}" for step in (1, 2)
     ]
+
+
+class Evaluations:
+    """Scheduled evaluations, all of which are still missing."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.due: dict[int, bool] = {}
+
+    def owed(self, version: int) -> bool:
+        self.asked.append(version)
+        return True
+
+    def began(self) -> None:
+        self.asked.append(0)
+
+    def published(self, version: int, parameters: str, *, due: bool) -> None:
+        self.due[version] = due
+
+
+def test_evaluations_are_those_of_the_versions_after_new_batches(tmp_path):
+    async def play() -> Evaluations:
+        ranks = Lost("none", 1, silent=False)
+        async with begun(tmp_path, ranks) as (_, controller):
+            controller.evaluations = found = Evaluations()
+            await ranks.ended.wait()
+            return found
+
+    found = asyncio.run(play())
+    assert found.asked == [0, 1, 2]
+    assert found.due == {1: True, 2: False}  # the last one is that of the end

@@ -357,6 +357,16 @@ def test_a_rank_without_a_token_serves_nobody():
     assert asyncio.run(play()) == 401
 
 
+def test_a_rank_that_cannot_serve_ends_with_the_reason(monkeypatch):
+    def nowhere(urls: list[str]) -> str:
+        raise OSError(f"no way to {urls}")
+
+    monkeypatch.setattr(module, "own_address", nowhere)
+    server = RankServer(Controller("http://there:1", "x"), passes=float, complete=folder)
+    with pytest.raises(OSError, match=r"no way to .*http://there:1"), server.served():
+        raise AssertionError
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_a_rank_with_other_code_than_the_run_is_no_secret(other, monkeypatch, caplog):
     if other:
