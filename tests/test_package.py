@@ -336,7 +336,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_350,
+    "algo": 2_300,
     "arl_audit": 2_850,
     "arl_check": 2_900,
     "arl_dialects": 2_200,
@@ -344,7 +344,7 @@ MOST_LINES = {
     "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
     "arl_lora": 300,
-    "arl_objectives": 2_700,
+    "arl_objectives": 2_900,
     "arl_plan": 3_900,
     "arl_scale": 4_250,
     "arl_selfplay": 800,
@@ -356,9 +356,9 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 2_300,
     "cluster": 1_300,
-    "config": 2_300,
+    "config": 2_250,
     "controller": 1_300,
-    "core": 3_950,
+    "core": 4_000,
     "engines": 3_750,
     "evaluate": 1_750,
     "fleet": 1_150,
@@ -405,7 +405,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 164
+MOST_KEYS = 154
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -1,6 +1,6 @@
 """The objective as pure functions: tensors in, tensors out.
 
-    advantages.py   rewards, shaped -> one advantage per episode
+    advantages.py   rewards -> one advantage per episode
     losses.py       log-probs -> behavior weights; PPO, decoupled or naive; GSPO, REINFORCE
     corrections.py  the control of outliers among behavior weights; behavior.py: their logs
     inputs.py       what parts of the objective get and return: of a batch, of its tokens
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .advantages import Moments as Moments
     from .advantages import episode_advantages as episode_advantages
     from .advantages import moments_of as moments_of
-    from .advantages import shaped_rewards as shaped_rewards
     from .aggregation import Tally as Tally
     from .aggregation import aggregation_weights as aggregation_weights
     from .aggregation import tally_mismatch as tally_mismatch

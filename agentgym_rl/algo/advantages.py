@@ -1,73 +1,17 @@
-"""The advantages of episodes, relative to their group or batch, and the rewards that they use
-(penalized for length, shifted, scaled, clipped, normalized)."""
+"""The advantages of episodes, relative to their group or batch."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.config import AlgoConfig, StdConfig, WhitenConfig
+from agentgym_rl.config import StdConfig, WhitenConfig
 
-_EPS, _STD = 1e-6, StdConfig()
-
-
-def shaped_rewards(
-    rewards: Sequence[float],
-    lengths: Sequence[int],
-    algo: AlgoConfig,
-    *,
-    truncated: Sequence[bool] = (),
-) -> Tensor:
-    """Return [E] float64, the batch's rewards after `algo.reward`, in this order: the factor of
-    truncated episodes, the penalty on long ones, (r + bias) · scale, the clip, the normalization by
-    the batch's mean and unbiased std.
-
-    `lengths` are the numbers of trained tokens of each episode. Logs and the selection of groups
-    use the original rewards.
-
-    Raises:
-        ValueError: the penalty needs lengths, or the factor the truncated ones, and there are not
-            as many as rewards.
-    """
-    config = algo.reward
-    reward = torch.as_tensor(rewards, dtype=torch.float64)
-    if config.truncated_factor != 1:
-        cut = torch.tensor(_each(truncated, rewards, "truncations"), dtype=torch.bool)
-        reward = torch.where(cut, config.truncated_factor * reward, reward)
-    if config.overlong_penalty:
-        limit = config.overlong_limit or algo.max_tokens
-        buffer = config.overlong_buffer or max(1, limit // 5)
-        lengths = _each(lengths, rewards, "lengths")
-        most = 1.0 if config.overlong_capped else math.inf
-        share = overlong(lengths, limit=limit, buffer=buffer, most=most)
-        reward = reward - config.overlong_penalty * share
-    reward = (reward + config.bias) * config.scale
-    if config.clip is not None:
-        reward = reward.clamp(-config.clip, config.clip)
-    if config.normalize and len(reward):
-        spread = reward.std() if len(reward) > 1 else reward.new_zeros(())
-        reward = (reward - reward.mean()) / (spread + _EPS)
-    return reward
-
-
-def _each(found: Sequence[Any], rewards: Sequence[float] | Tensor, what: str) -> Sequence[Any]:
-    if len(found) != len(rewards):
-        raise ValueError(f"{len(rewards)} rewards but {len(found)} {what}")
-    return found
-
-
-def overlong(lengths: Sequence[int], *, limit: int, buffer: int, most: float = 1.0) -> Tensor:
-    """Return [E] float64 in [0, most], the share of the last `buffer` tokens before `limit` in use.
-
-    The penalty is the soft overlong punishment of DAPO, Yu et al. 2025
-    (https://arxiv.org/abs/2503.14476).
-    """
-    length = torch.tensor(lengths, dtype=torch.float64)
-    return ((length - (limit - buffer)) / buffer).clamp(0.0, most)
+_STD = StdConfig()
+T = TypeVar("T")
 
 
 Scale = Literal["none", "group_std", "leave_one_out_std", "batch_std", "nonzero_share"]
@@ -106,7 +50,7 @@ def episode_advantages(
     groups = _group_index(group_ids)
     size, mean, spread = _group_statistics(reward, groups, unbiased=std.unbiased)
     if baseline == "length_weighted":
-        length = torch.tensor(_each(lengths, rewards, "lengths"), dtype=torch.float64)
+        length = torch.tensor(_checked(lengths, rewards, "lengths"), dtype=torch.float64)
         mean = _weighted_mean(reward, length, groups)
     advantage = centred = reward - _baseline(baseline, reward, size[groups], mean[groups])
     if scale in ("group_std", "batch_std"):
@@ -123,6 +67,12 @@ def episode_advantages(
         # computed.
         advantage = advantage * (spread[groups] > 0)
     return advantage
+
+
+def _checked(found: Sequence[T], rewards: Sequence[float] | Tensor, what: str) -> Sequence[T]:
+    if len(found) != len(rewards):
+        raise ValueError(f"{len(rewards)} rewards but {len(found)} {what}")
+    return found
 
 
 def whitened(advantages: Tensor, moments: Moments, whiten: WhitenConfig) -> Tensor:

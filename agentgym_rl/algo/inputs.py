@@ -5,7 +5,7 @@ Losses, advantages and terms of this package and of users have the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -47,7 +47,7 @@ class TokenBatch:
     raw_rewards: Tensor
     """The rewards of episodes as the environment paid them, [E] float64."""
     rewards: Tensor
-    """The rewards of episodes as `algo.reward` shapes them, [E] float64."""
+    """The rewards of episodes that advantages use, as terms shape them, [E] float64."""
     groups: Tensor
     """The number of each episode's group, [E] int64. The players of a game are groups of their
     own."""
@@ -77,6 +77,9 @@ class TokenBatch:
     """The age of the weights that sampled each token, in versions, [N] int64."""
     ranks: Ranks
     """The ranks, for statistics over the complete batch."""
+    parts: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The metrics of episodes that advantages use in place of rewards, by name, each [E] float64
+    (`ObjectiveKeys.reward_parts`)."""
     proximal: Tensor | None = None
     """The log-probs under the weights at the start of the batch, [N], if they are needed."""
     reference: Tensor | None = None

@@ -99,6 +99,8 @@ def _check_term(name: str, term: Term) -> None:
     )
     used = torch.arange(size)
     trials: list[tuple[str, Callable[[], object], list[int]]] = [
+        ("shaped", lambda: term.shaped(batch, batch.rewards), [len(batch.rewards)]),
+        ("compared", lambda: term.compared(batch, torch.zeros_like), [len(batch.rewards)]),
         ("of_episodes", lambda: term.of_episodes(batch, batch.rewards), [len(batch.rewards)]),
         ("rewards", lambda: term.rewards(batch), [size]),
         ("returns", lambda: term.returns(batch), [size]),

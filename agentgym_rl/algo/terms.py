@@ -9,7 +9,7 @@ the key of `algo` that turns them on; those that `algo.baseline` chooses, in the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from agentgym_rl.config import BASELINES, AlgoConfig, NoKeys, Section
@@ -54,6 +54,17 @@ class Term:
     def learns(self, step: int) -> bool:
         """Return whether the policy is trained on batch `step`."""
         return True
+
+    def shaped(self, batch: TokenBatch, rewards: Tensor) -> Tensor:
+        """Return rewards of the episodes, [E], in place of these: they become `batch.rewards`."""
+        return rewards
+
+    def compared(
+        self, batch: TokenBatch, advantages_of: Callable[[Tensor], Tensor]
+    ) -> Tensor | None:
+        """Return advantages of the episodes, [E], made of those that `advantages_of` some rewards
+        are, relative to group or batch; None: those of `batch.rewards`."""
+        return None
 
     def of_episodes(self, batch: TokenBatch, advantages: Tensor) -> Tensor:
         """Return advantages of the episodes, [E], in place of these, which are relative to a group

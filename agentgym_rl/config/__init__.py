@@ -32,7 +32,7 @@ from agentgym_rl.core import (
 from agentgym_rl.core.section import NoKeys, fields_of, free_keys, secret_in, unset_keys
 
 from .algo import BASELINES, LOSSES, AlgoConfig
-from .algo_terms import RewardConfig, StdConfig, WhitenConfig
+from .algo_terms import StdConfig, WhitenConfig
 from .cluster import ClusterConfig, LoggingConfig
 from .corrections import (
     CORRECTIONS,
@@ -92,7 +92,6 @@ __all__ = [
     "NoKeys",
     "OneOf",
     "OwnEngineConfig",
-    "RewardConfig",
     "RolloutConfig",
     "SandboxConfig",
     "Section",

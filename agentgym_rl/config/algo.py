@@ -38,7 +38,7 @@ from agentgym_rl.core import (
     with_added_keys,
 )
 
-from .algo_terms import RewardConfig, StdConfig, WhitenConfig
+from .algo_terms import StdConfig, WhitenConfig
 from .corrections import CORRECTIONS, CorrectionConfig, MaskCorrection, kind_of
 
 BASELINES = "baselines"
@@ -147,7 +147,6 @@ class AlgoConfig(ObjectiveKeys):
     conversation."""
     std: StdConfig = StdConfig()
     whiten: WhitenConfig = WhitenConfig()
-    reward: RewardConfig = RewardConfig()
 
     @classmethod
     def added_names(cls) -> Sequence[str]:
@@ -236,12 +235,6 @@ class AlgoConfig(ObjectiveKeys):
         self._consistent_loss()
         self._consistent_advantage()
         self._consistent_scale()
-        limit = self.reward.overlong_limit or self.max_tokens
-        if (self.reward.overlong_buffer or 0) > limit:
-            raise ValueError(
-                f"reward.overlong_buffer {self.reward.overlong_buffer} exceeds max_tokens {limit}, "
-                "the limit where reward.overlong_limit is not set"
-            )
         return self
 
     @property
@@ -280,11 +273,6 @@ class AlgoConfig(ObjectiveKeys):
             raise ValueError('loss gspo has a ratio per row; with ratio "token" it is ppo')
 
     def _consistent_advantage(self) -> None:
-        if self.advantage is not None and self.reward.parts:
-            raise ValueError(
-                f"reward.parts has an advantage for each part, and advantage {self.advantage!r} "
-                "computes them by itself: leave one out"
-            )
         if self.advantage is not None and self.whiten.over == "episodes":
             raise ValueError(
                 f"whiten.over 'episodes' whitens advantages of episodes, and advantage "

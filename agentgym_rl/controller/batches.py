@@ -113,7 +113,7 @@ def shards_of(
         num_minibatches=trainer.num_minibatches,
         turn_discount=algo.turn_discount,
         leave_out=algo.leave_out,
-        reward_parts=algo.reward.parts,
+        reward_parts=algo.reward_parts,
         of_task=algo.of_task,
     )
 

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from .errors import ConfigError
 from .extensions import entry_points_of, extension_names, is_ours, load_extension, not_installed
@@ -74,6 +74,19 @@ class ObjectiveKeys(Section):
         """Return the models that trainer ranks use beside the policy, without those that they
         train."""
         return []
+
+    @property
+    def reward_parts(self) -> list[str]:
+        """Return the names of the metrics of episodes that advantages use in place of rewards."""
+        return []
+
+    def not_simulated(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys without effect on a prediction, and what it assumes instead."""
+        return iter(())
+
+    def simulated(self) -> Self:
+        """Return the section without the keys that a simulated batch has no numbers for."""
+        return self
 
     def of_task(self, env_id: str, data: Mapping[str, Any]) -> dict[str, list[float]]:
         """Return the numbers that terms need of each episode, by the term's name, for a task of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class Run:
         """Open the files of the run in `folder`, which this process holds, for a context. `begin`
         begins its log, and returns the state from which it continues."""
         with (
-            WeightsFolder(file_name(folder.name)) as weights,
+            WeightsFolder(f"{file_name(folder.name)}-{os.getpid()}") as weights,
             closing(EpisodeLog(folder / EPISODES)) as log,
         ):
             recovered = begin(log)

@@ -22,7 +22,6 @@ from agentgym_rl.algo import (
     moments_of,
     number_of_batch,
     own_advantages,
-    shaped_rewards,
 )
 from agentgym_rl.algo.advantages import whitened
 from agentgym_rl.config import AlgoConfig
@@ -169,15 +168,12 @@ def base_advantages(algo: AlgoConfig, batch: RankBatch, terms: Sequence[Term]) -
     user's own function, or those of their episodes."""
     if algo.advantage is not None:
         return own_advantages(batch, algo)
-    found = relative_advantages(batch.shard, algo)
-    for term in terms:
-        found = term.of_episodes(batch, found)
-    return found[batch.episodes]
+    return relative_advantages(algo, batch, terms)[batch.episodes]
 
 
-def relative_advantages(shard: BatchShard, algo: AlgoConfig) -> Tensor:
-    """Return the advantages of episodes, [E], relative to group or batch; with parts of rewards
-    the weighted sum of one for each."""
+def relative_advantages(algo: AlgoConfig, batch: RankBatch, terms: Sequence[Term]) -> Tensor:
+    """Return the advantages of episodes, [E], relative to group or batch, as terms change them."""
+    shard = batch.shard
     compare = partial(
         episode_advantages,
         group_ids=shard.compared,
@@ -186,15 +182,13 @@ def relative_advantages(shard: BatchShard, algo: AlgoConfig) -> Tensor:
         std=algo.std,
         lengths=shard.lengths,
     )
-    if algo.reward.parts:
-        parts = algo.reward.parts.items()
-        found = torch.stack([weight * compare(shard.parts[name]) for name, weight in parts])
-        advantages = found.sum(0)
-    else:
-        rewards = shaped_rewards(shard.rewards, shard.lengths, algo, truncated=shard.truncated)
-        advantages = compare(rewards)
+    own = (term.compared(batch, compare) for term in terms)
+    found = next((its for its in own if its is not None), None)
+    advantages = compare(batch.rewards) if found is None else found
     if algo.whitening.over == "episodes":
         advantages = whitened(advantages, moments_of(advantages), algo.whitening)
+    for term in terms:
+        advantages = term.of_episodes(batch, advantages)
     return advantages
 
 
@@ -243,8 +237,10 @@ def rank_batch(
     seed: int,
     phases: Phases,
     tally: Tally,
+    terms: Sequence[Term] = (),
 ) -> RankBatch:
-    """Return the batch that parts of the objective get, still without log-probs."""
+    """Return the batch that parts of the objective get, with the rewards that terms shape, still
+    without log-probs."""
     number = {group: i for i, group in enumerate(dict.fromkeys(shard.compared))}
     weights = aggregation_weights(
         tokens.episodes,
@@ -254,13 +250,14 @@ def rank_batch(
         num_episodes=shard.num_episodes,
         max_tokens=algo.max_tokens,
     )
-    return RankBatch(
+    rewards = torch.tensor(shard.rewards, dtype=torch.float64)
+    batch = RankBatch(
         step=shard.step,
         seed=seed,
         num_tokens=shard.num_trained_tokens,
         num_minibatches=len(shard.minibatches),
-        raw_rewards=torch.tensor(shard.rewards, dtype=torch.float64),
-        rewards=shaped_rewards(shard.rewards, shard.lengths, algo, truncated=shard.truncated),
+        raw_rewards=rewards,
+        rewards=rewards,
         groups=torch.tensor([number[group] for group in shard.compared], dtype=torch.int64),
         lengths=torch.tensor(shard.lengths, dtype=torch.int64),
         truncated=torch.tensor(shard.truncated, dtype=torch.bool),
@@ -279,7 +276,11 @@ def rank_batch(
         phases=phases,
         tally=tally,
         aggregation=weights * len(shard.minibatches),
+        parts={name: torch.tensor(its, dtype=torch.float64) for name, its in shard.parts.items()},
     )
+    for term in terms:
+        batch.rewards = term.shaped(batch, batch.rewards)
+    return batch
 
 
 def all_advantages(

@@ -128,6 +128,7 @@ class Stepper:
             seed=self._seed,
             phases=phases,
             tally=tally,
+            terms=self.terms,
         )
         objective = self._objective(batch)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
@@ -158,7 +159,7 @@ class Stepper:
     @property
     def parts(self) -> Sequence[str]:
         """Return the names of the parts of rewards that a batch has to have."""
-        return [*self._algo.reward.parts]
+        return self._algo.reward_parts
 
     @property
     def flops(self) -> float:

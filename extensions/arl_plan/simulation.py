@@ -96,8 +96,7 @@ class Prediction:
 def _without_metrics(algo: AlgoConfig) -> AlgoConfig:
     """Return `algo` without the keys that depend on metrics of episodes, which simulated episodes
     lack."""
-    reward = algo.reward.model_copy(update={"parts": {}})
-    return algo.model_copy(update={"leave_out": [], "reward": reward})
+    return algo.simulated().model_copy(update={"leave_out": []})
 
 
 def simulate(
@@ -405,6 +404,9 @@ class _NoLog(EpisodeLog):
         pass
 
     async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
+        pass
+
+    async def checkpointed(self, step: int, folder: str) -> None:
         pass
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from agentgym_rl.algo import fill_bins, fill_shared
 from agentgym_rl.algo.prefixes import Chain, chained
 from agentgym_rl.config import AlgoConfig, RolloutConfig, TrainerConfig
-from agentgym_rl.controller import Ranks
+from agentgym_rl.controller import Metrics, Ranks
 from agentgym_rl.core import (
     BatchRow,
     BatchShard,
@@ -179,6 +179,9 @@ class SimulatedTrainer(Ranks):
         self._began_s = _now_s()
         return await self.fleet.begin_publication(version)
 
+    async def complete(self, metrics: Metrics) -> Path:
+        return Path()  # simulated checkpoints take no time
+
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
     ) -> Published:
@@ -235,7 +238,7 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
     """Return for each episode of the batch whether the trainer computes gradients for it: if its
     advantage is not zero, or the loss has other terms than advantages."""
     level = algo.baseline in ("mean", "leave_one_out", "length_weighted")
-    others = algo.whitening.over != "none" or bool(algo.reward.parts or algo.advantage)
+    others = algo.whitening.over != "none" or bool(algo.reward_parts or algo.advantage)
     if not level or others or algo.uses_every_row or algo.other_models or algo.of_task("", {}):
         return [True] * len(shard.rewards)
     rewards: dict[str, set[float]] = {}
@@ -258,8 +261,7 @@ def not_simulated(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[tuple[st
             "algo.leave_out",
             "every episode trains, so the trainer is slower here than in the run",
         )
-    if algo.reward.parts:
-        yield "algo.reward.parts", "no group has equal parts, so every episode has a gradient"
+    yield from algo.not_simulated()
     yield from rollout.not_simulated()
     if rollout.group_reward:
         yield "rollout.group_reward", "it takes no time, and changes no reward"

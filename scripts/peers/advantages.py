@@ -11,14 +11,16 @@ import nemo
 import numpy as np
 import torch
 from arl_objectives.keys.kl import KlConfig
+from arl_objectives.keys.rewards import RewardConfig
 from arl_objectives.kl import kl_to_come
+from arl_objectives.rewards import shaped_rewards
 from arl_objectives.values import adaptive_lambdas, generalized_advantages
 from cases import Case, Settings, take
 from torch import Tensor
 
-from agentgym_rl.algo import episode_advantages, moments_of, shaped_rewards
+from agentgym_rl.algo import episode_advantages, moments_of
 from agentgym_rl.algo.advantages import whitened
-from agentgym_rl.config import AlgoConfig, RewardConfig, StdConfig, WhitenConfig
+from agentgym_rl.config import AlgoConfig, StdConfig, WhitenConfig
 
 Values = Callable[[Case], tuple[Tensor, Tensor]]
 VERL = WhitenConfig(over="tokens", eps=1e-8, eps_in="variance")

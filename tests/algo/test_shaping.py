@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from arl_objectives.keys.rewards import RewardConfig
+from arl_objectives.rewards import overlong, shaped_rewards
 
-from agentgym_rl.algo import shaped_rewards
-from agentgym_rl.algo.advantages import overlong
-from agentgym_rl.config import AlgoConfig, RewardConfig
+from agentgym_rl.config import AlgoConfig
 
 
 def shaped(rewards: list[float], lengths: list[int] | None = None, **reward) -> list[float]:

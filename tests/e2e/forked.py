@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from select import select
 from typing import IO, Any
@@ -122,9 +123,9 @@ class _SharedProcesses(LocalProcesses):
 
 def share_fork_server(patch: pytest.MonkeyPatch) -> None:
     """Let runs in this process fork their children from the fork server of its tests."""
-    patch.setattr("agentgym_rl.run.launch.ForkServer", _shared)
+    patch.setattr(import_module("agentgym_rl.run.launch"), "ForkServer", _shared)
     for module in ("agentgym_rl.fleet.fleet", "agentgym_rl.evaluate.command"):
-        patch.setattr(f"{module}.LocalProcesses", _SharedProcesses)
+        patch.setattr(import_module(module), "LocalProcesses", _SharedProcesses)
 
 
 class Forked:

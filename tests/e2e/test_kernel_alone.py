@@ -175,6 +175,7 @@ MISSING = {
     "rollout.curriculum": ("task", "rollout.curriculum", "arl_objectives"),
     "algo.entropy_coef": (0.1, "algo.entropy_coef", "arl_objectives"),
     "algo.kl.coef": (0.1, "algo.kl", "arl_objectives"),
+    "algo.reward.scale": (2, "algo.reward", "arl_objectives"),
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),

@@ -98,7 +98,7 @@ def test_a_variation_is_small(name):
 def test_the_loop_trains_within_the_staleness_bound(warm, tmp_path, name):
     script = tmp_path / "loop.py"
     script.write_text(variation(name) if name else LOOP.read_text())
-    run = tmp_path / f"run-{tmp_path.name}"  # a name of its own, for its weights folder
+    run = tmp_path / "run"
     before, after = asyncio.run(imported(script).main(SMALL | {"run": str(run)}))
     # The engine answers with the last published weights, and it began with the first ones.
     assert (before.versions, after.versions) == ((0,), (STEPS,))
@@ -161,15 +161,15 @@ def script(folder: Path, *, dies: bool = False) -> Path:
 def run(file: Path, **keys: Any) -> int:
     words = [f"{key}={value}" for key, value in keys.items()]
     command = [sys.executable, str(file), *words]
-    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=600)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1900)
 def test_a_killed_loop_continues_and_ends_with_the_same_weights(tmp_path):
-    killed, whole = (tmp_path / f"{name}-{tmp_path.name}" for name in ("killed", "whole"))
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
     assert run(script(tmp_path), run=whole, **EXACT) == 0
     assert run(script(tmp_path, dies=True), run=killed, **EXACT) == -signal.SIGKILL
     assert run(script(tmp_path), resume=killed) == 0
@@ -195,7 +195,7 @@ def exported(folder: Path) -> bytes:
 
 
 def test_a_resumed_run_has_the_batches_groups_and_tasks_that_its_log_has(tmp_path):
-    folder = tmp_path / f"run-{tmp_path.name}"
+    folder = tmp_path / "run"
 
     async def begun() -> None:
         with runs.new(overrides=SMALL | {"run": str(folder)}) as run:

@@ -14,6 +14,7 @@ import torch
 from arl_objectives.clamp import ClampCorrection
 from arl_objectives.critic import Critic, ValueModel
 from arl_objectives.keys.kl import KlConfig
+from arl_objectives.keys.rewards import RewardConfig
 from arl_objectives.reference import Reference
 from arl_objectives.teachers import TeacherTerm
 from trainer_samples import (
@@ -31,7 +32,6 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.algo import all_terms, episode_advantages, pack_rows
 from agentgym_rl.config import (
     AlgoConfig,
-    RewardConfig,
     TrainerConfig,
     preset_names,
 )

@@ -28,7 +28,8 @@ def _advantages(stepper, shard):
     tokens = ShardTokens.from_shard(shard, vocab_size=VOCAB)
     turns = [turn for row in tokens.rows for turn in row.turn_ids[row.loss_mask].tolist()]
     algo, world = stepper._algo, stepper.policy.world
-    batch = rank_batch(*(algo, shard, tokens), world=world, seed=0, phases=Phases(), tally=Tally())
+    how = {"seed": 0, "phases": Phases(), "tally": Tally(), "terms": stepper.terms}
+    batch = rank_batch(*(algo, shard, tokens), world=world, **how)
     found = all_advantages(algo, batch, stepper.terms, world=world)
     return found, tokens.episodes.tolist(), turns
 

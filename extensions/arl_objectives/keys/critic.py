@@ -79,7 +79,7 @@ class CriticKeys(ObjectiveKeys):
                 f"baseline 'critic' with whiten.over {algo.whiten.over!r} and scale "
                 f"{algo.scale!r}: its advantages are those of tokens; use tokens with scale none"
             )
-        if algo.reward.parts:
+        if algo.reward_parts:
             raise ValueError("baseline 'critic' learns one return: leave reward.parts out")
         if algo.part(KlKeys).kl.placement == "token":
             raise ValueError("baseline 'critic' sums rewards itself: use kl.placement reward")
