@@ -10,6 +10,7 @@ from tests.kit.cases import cases
 
 ROOT = Path(__file__).parents[1]
 mutants = load_script("mutants")
+CORE = mutants.Package("agentgym_rl/core", ("tests/core",))
 
 
 def plant(root: Path, source: str, package: str = "core", name: str = "x.py") -> Path:
@@ -119,6 +120,7 @@ def test_a_mutant_is_killed_or_survives(tmp_path, monkeypatch, capsys):
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow"]\n')
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    monkeypatch.setitem(mutants.PACKAGES, "core", CORE)
     verdicts = list(mutants.judge(mutants.mutants_of(tmp_path, "core"), jobs=2))
     killed = {found.mutant.text: found.killed_by for found in verdicts}
     test = "tests/core/test_x.py::test_least"
@@ -133,6 +135,7 @@ def test_a_mutant_is_killed_or_survives(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_test_far_from_the_mutant_must_fail_twice(tmp_path, monkeypatch):
+    monkeypatch.setitem(mutants.PACKAGES, "core", CORE)
     plant(tmp_path, "x = 1\n")
     (tmp_path / "agentgym_rl/__init__.py").touch()
     (tmp_path / "tests/core").mkdir(parents=True)

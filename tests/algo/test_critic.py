@@ -11,6 +11,8 @@ from arl_objectives.values import (
     value_loss,
 )
 
+from agentgym_rl.config import AlgoConfig, load_config
+from agentgym_rl.core import ConfigError
 from tests.kit.cases import cases
 
 ROWS = torch.tensor([0, 0, 0, 1, 1])
@@ -91,3 +93,18 @@ def test_a_long_row_has_a_larger_lambda():
     one = generalized_advantages(rewards, values, ROWS[:3], discount=1, gae_lambda=share)
     other = generalized_advantages(rewards, values, ROWS[:3], discount=1, gae_lambda=0.5)
     assert torch.equal(one.advantages, other.advantages)
+
+
+def test_the_policy_is_trained_after_the_warm_up_of_its_critic():
+    given = {"baseline": "critic", "scale": "none", "critic": {"warmup_steps": 2}}
+    algo = AlgoConfig.model_validate(given)
+    assert [algo.trains_policy(step) for step in range(4)] == [False, False, True, True]
+    assert AlgoConfig().trains_policy(0)
+
+
+def test_a_critic_may_have_any_learning_rate_from_zero_on():
+    for rate in (0.0, 1e-5):
+        given = {"trainer.critic_learning_rate": rate, "preset": "ppo-critic"}
+        assert load_config(None, given).trainer.model_dump()["critic_learning_rate"] == rate
+    with pytest.raises(ConfigError, match="greater than or equal to 0"):
+        load_config(None, {"trainer.critic_learning_rate": -1e-5, "preset": "ppo-critic"})

@@ -236,3 +236,8 @@ def test_no_token_without_an_advantage_counts_as_bounded(name):
         turns=torch.zeros(2, dtype=torch.int64),
     )
     assert policy_loss(tokens, AlgoConfig(loss=name)).clipped.item() == 0
+
+
+def test_vespo_has_the_numbers_of_its_paper():
+    found = AlgoConfig(loss="vespo").model_dump()["vespo"]
+    assert found == {"k_good": 2.0, "lambda_good": 3.0, "k_bad": 3.0, "lambda_bad": 2.0}

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from agentgym_rl.controller import RanksFailed
 from agentgym_rl.controller.schedule import Due
 from agentgym_rl.core import StepReport
 from agentgym_rl.run import record
-from agentgym_rl.run.record import Batch, Record, with_intervals
+from agentgym_rl.run.record import Batch, Checkpoints, Record, with_intervals
 from tests.kit.groups import make_group
 from tests.kit.served import CONFIG
 
@@ -206,3 +207,42 @@ def test_more_intervals_add_to_those_of_a_report():
     assert found.intervals == [("optimizer", 1.0, 2.0), *own]
     assert found.others == {"trainer-1": [("a", 0.0, 1.0), ("b", 1.0, 2.0)], "e": others["e"]}
     assert before.metrics == {"time/checkpoint": 1.0, "loss": 2.0}
+
+
+def test_a_checkpoint_is_begun_where_one_is_due_and_its_loss_ends_the_next(clock):
+    run: Any = Run()
+    steps, lost = [], []
+    run.trainer = CONFIG.trainer
+
+    class FailingRanks:
+        async def checkpoint(self, step):
+            steps.append(step)
+            return {
+                "trainer-0": [("checkpoint", 1.0, 3.0)],
+                "trainer-1": [("checkpoint", 1.0, 2.0)],
+            }
+
+        async def complete(self, metrics):
+            raise RanksFailed("gone")
+
+        def lost(self, error):
+            lost.append(error)
+
+    async def play() -> None:
+        saves: Any = Checkpoints(run, FailingRanks())
+        its = report(4)
+        assert await saves.begin(batch(4), its) is its
+        due = batch(4, due=Due(checkpoint=True, evaluation=False))
+        found = await saves.begin(due, its)
+        assert found.metrics["time/checkpoint"] == 2
+        assert found.others == {"trainer-1": [("checkpoint", 1.0, 2.0)]}
+        async with asyncio.TaskGroup() as beside:
+            saves.complete(batch(4), {}, beside)
+            await saves.finish()
+            saves.complete(due, {}, beside)
+        with pytest.raises(RanksFailed, match="gone"):
+            await saves.finish()
+
+    asyncio.run(play())
+    assert steps == [5]
+    assert [str(error) for error in lost] == ["gone"]
