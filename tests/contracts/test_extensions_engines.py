@@ -27,7 +27,7 @@ from typing import Literal
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import OwnEngineConfig, RolloutConfig
-from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines import HttpEngine
 from agentgym_rl.engines.kind import OwnKind
 from agentgym_rl.models.resolve import tokenizer_hash
 
