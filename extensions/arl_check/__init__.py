@@ -1,4 +1,5 @@
-"""The extension of checks: `arl check` and `arl new` for authors of environments, `arl doctor`.
+"""The extension of checks: `arl check` and `arl new` for authors of environments, `arl doctor`,
+and `arl bench` for the benchmarks of the source checkout.
 
     check_env ─► Subject: the environment from `make`, with a Spy inside; played by scripted agents
               ─► Criteria (criteria/): each judges those episodes, or plays episodes of its own

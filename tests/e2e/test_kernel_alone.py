@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agentgym_rl", "arl_isolation", "envs", "agents", "sandboxes")
-KERNEL_COMMANDS = ["train", "eval", "runs", "list", "engine", "trainer", "bench"]
+KERNEL_COMMANDS = ["train", "eval", "runs", "list", "engine", "trainer"]
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def test_what_is_missing_is_refused_by_name(kernel, tmp_path):
 
 
 def test_a_command_of_a_missing_extension_is_refused_by_its_name(kernel):
-    commands = ["serve", "inspect", "plan", "new", "doctor", "ledger", "engines"]
+    commands = ["serve", "inspect", "plan", "new", "doctor", "bench", "ledger", "engines"]
     for command, (code, _, err) in zip(
         commands, arl(kernel, *([it] for it in commands)), strict=True
     ):
