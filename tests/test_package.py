@@ -342,7 +342,7 @@ MOST_LINES = {
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
-    "arl_inspect": 1_900,
+    "arl_inspect": 2_000,
     "arl_lora": 300,
     "arl_objectives": 2_900,
     "arl_plan": 3_900,
@@ -365,7 +365,7 @@ MOST_LINES = {
     "gateway": 11_400,
     "gym": 5_750,
     "models": 650,
-    "report": 750,
+    "report": 700,
     "rollout": 2_500,
     "run": 2_400,
     "runtime": 2_700,
@@ -405,7 +405,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 154
+MOST_KEYS = 153
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -1,8 +1,9 @@
 """The extension of the inspector, a page that shows runs, live and afterwards (docs/inspect.md):
-`arl inspect` and `arl timeline`.
+`arl inspect` and `arl timeline`; and of the picture that a run leaves, `reward.png`.
 
 `folders` finds runs and reads their small files; `index` keeps the summaries of episodes in memory,
 and `query` selects from them; `detail` reads a complete episode or group; `timeline` makes the
-timeline. `app` serves HTTP requests and sends changes of runs, `export` writes one file. The
-inspector never writes to a run; all functions that read from disk run in a thread.
+timeline, `picture` the picture. `app` serves HTTP requests and sends changes of runs, `export`
+writes one file. The inspector never writes to a run; all functions that read from disk run in a
+thread.
 """

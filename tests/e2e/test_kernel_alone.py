@@ -176,6 +176,7 @@ MISSING = {
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
     "cluster.allocation": ("scripted:d1+fsdp:d1", "cluster.allocation", "arl_scale"),
     "eval.price_prompt": (2.0, "eval.price_prompt", "arl_endpoints"),
+    "logging.plot": (False, "logging.plot", "arl_inspect"),
     "logging.project": ("shop", "logging.project", "arl_trackers"),
     "verifier.timeout_s": (2.0, "verifier", "arl_verifier"),
     "serve.max_sessions": (2, "serve", "arl_serve"),
