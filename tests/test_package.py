@@ -363,7 +363,7 @@ MOST_LINES = {
     "evaluate": 1_750,
     "fleet": 1_150,
     "gateway": 11_400,
-    "gym": 5_750,
+    "gym": 5_500,
     "models": 650,
     "report": 700,
     "rollout": 2_500,
