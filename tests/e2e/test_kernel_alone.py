@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("agentgym_rl", "arl_isolation", "envs", "agents", "sandboxes")
-KERNEL_COMMANDS = ["train", "eval", "runs", "list", "engine", "trainer"]
+KERNEL_COMMANDS = ["train", "eval", "list", "engine", "trainer"]
 
 pytestmark = pytest.mark.slow
 
