@@ -342,7 +342,7 @@ MOST_LINES = {
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
-    "arl_inspect": 2_400,
+    "arl_inspect": 2_250,
     "arl_lora": 300,
     "arl_objectives": 2_900,
     "arl_plan": 3_900,
@@ -369,7 +369,7 @@ MOST_LINES = {
     "rollout": 2_500,
     "run": 2_400,
     "runtime": 2_700,
-    "storage": 2_650,
+    "storage": 2_800,
     "trainer": 5_650,
     "weights": 2_650,
 }

@@ -3,7 +3,7 @@
     gymnasium.make("agentgym_rl.gym.gymnasium:arl/math-v0")
 
 Gymnasium imports the module before the colon, this one, and then looks up the rest. The import
-registers the ids of all our environments: arl_envs/gymnasium/made_there.py does it.
+registers the ids of all our environments: envs/arl_envs/gymnasium/made_there.py does it.
 """
 
 from typing import Any

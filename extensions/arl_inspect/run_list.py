@@ -1,170 +1,104 @@
-"""The runs on this machine, read from their folders: listed, compared, deleted."""
+"""The list of runs: their tables, the comparison of some, and the deletion of a run's folder."""
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from string import ascii_uppercase
 
-from agentgym_rl.config import ENGINES
-from agentgym_rl.core import ConfigError, differences, parse_json, parse_toml
-from agentgym_rl.runtime.frozen import state
-from agentgym_rl.storage.evaluations import LINES
-from agentgym_rl.storage.run_folder import MARK, held, holder, is_held, shown
+from agentgym_rl.core import ConfigError, differences
+from agentgym_rl.storage import RunSummary
+from agentgym_rl.storage.run_folder import MARK, held
+from agentgym_rl.storage.run_list import is_run, summary
 
-State = Literal["running", "frozen", "finished", "stopped"]
-LAST = 5
-"""The number of last batches over which the reward is averaged."""
-_READERS = ("episodes.db-shm", "episodes.db-wal")
-"""The files that also a reader of a log creates."""
-MEANS: Mapping[str, str] = {
-    "staleness": "staleness/mean",
-    "overlap": "overlap",
-    "trained_tokens_per_s": "throughput/trained_tokens_per_s",
-    "mismatch": "mismatch/token_mult_prob_error",
-    "step_s": "time/step",
-}
-"""The metrics that are averaged over all batches except the first, by their names in a summary."""
+_UNKNOWN = "-"
+_DAY_S = 86400.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """The summary of a run, made without reading its episodes."""
-
-    run: str
-    """The run's folder, as a user would type it in the current folder."""
-    state: State
-    """The state of the run. `stopped`: ended before its last batch; `arl train --resume` continues.
-    `frozen`: `arl train` was stopped by a signal, and continues with `fg` or `kill -CONT`."""
-    env: str
-    agent: str
-    engine: str
-    batches: int
-    batches_planned: int
-    reward: float | None
-    """The mean reward of training episodes in the last batches."""
-    eval_before: float | None
-    """The held-out reward of version 0."""
-    eval_after: float | None
-    """The held-out reward of the newest version that was evaluated after training began."""
-    means: Mapping[str, float | None]
-    """The mean metrics, by the names of `MEANS`."""
-    updated_s: float
-    """The time of the last write, in seconds since 1970."""
-    size_bytes: int
-    error: str = ""
-    """The reason why the folder cannot be read; empty: it can."""
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+def runs_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield one line per run, ending with its complete folder, for use in other commands."""
+    head = ("STATE", "BATCHES", "REWARD", "HELD-OUT", "AGE", "SIZE", "RUN")
+    rows = [head, *(_row(run) for run in runs)]
+    yield from _aligned(rows)
+    for run in runs:
+        if run.error:
+            yield f"{run.run}: cannot be read: {run.error}"
 
 
-def find_runs(places: Sequence[Path], *, as_named: bool = False) -> list[RunSummary]:
-    """Return the runs in `places`, each a run or a folder of runs, the newest first; `as_named`: in
-    the order of `places`.
-
-    Raises:
-        ConfigError: a place does not exist.
-    """
-    folders: dict[Path, None] = {}
-    for place in places:
-        if not place.is_dir():
-            raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
-        inside = [place] if is_run(place) else sorted(p for p in place.iterdir() if is_run(p))
-        folders.update(dict.fromkeys(path.resolve() for path in inside))
-    found = [summary(folder) for folder in folders]
-    return found if as_named else sorted(found, key=lambda run: -run.updated_s)
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether the folder belongs to a run."""
-    return (folder / MARK).is_file()
-
-
-def summary(folder: Path) -> RunSummary:
-    """Return the summary of the run in `folder`; a file that cannot be read is reported in `error`,
-    not raised."""
-    error = ""
-    config: Mapping[str, Any] = {}
-    steps: list[Mapping[str, Any]] = []
-    evaluations: list[Mapping[str, Any]] = []
-    try:
-        config = parse_toml((folder / MARK).read_text(encoding="utf-8"))
-        steps = _lines(folder / "metrics.jsonl")
-        evaluations = _lines(folder / LINES)
-    except (OSError, ValueError) as caught:
-        error = f"{type(caught).__name__}: {caught}"
-    files = [(path, path.stat()) for path in _files(folder)]
-    rewards = {e["version"]: e.get("eval/reward") for e in evaluations if e.get("version") == 0}
-    later = [e.get("eval/reward") for e in evaluations if e.get("version")]
-    planned = int(config.get("steps", 0))
-    return RunSummary(
-        run=shown(folder),
-        state=state_of(folder, len(steps), planned),
-        env=_of(config, "env"),
-        agent=_of(config, "agent"),
-        engine=str(config.get("engine", {}).get("type", ENGINES.usual)),
-        batches=len(steps),
-        batches_planned=planned,
-        reward=recent_reward(steps),
-        eval_before=rewards.get(0),
-        eval_after=later[-1] if later else None,
-        means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
-        updated_s=max((s.st_mtime for path, s in files if path.name not in _READERS), default=0.0),
-        size_bytes=sum(stat.st_size for _, stat in files),
-        error=error,
-        config=config,
+def _row(run: RunSummary) -> tuple[str, ...]:
+    return (
+        run.state,
+        f"{run.batches}/{run.batches_planned}",
+        _share(run.reward),
+        f"{_share(run.eval_before)} → {_share(run.eval_after)}",
+        _age(time.time() - run.updated_s),
+        size_text(run.size_bytes),
+        run.run,
     )
 
 
-def recent_reward(steps: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the reward of a run as one number: the mean reward of training episodes in its last
-    `LAST` batches, from the metrics of its steps."""
-    return _mean(step.get("reward/mean") for step in steps[-LAST:])
+def comparison_lines(
+    runs: Sequence[RunSummary], different: Mapping[str, list[str]]
+) -> Iterator[str]:
+    """Yield the figures of the runs side by side, and their differing configuration keys."""
+    names = [*ascii_uppercase][: len(runs)]
+    for name, run in zip(names, runs, strict=True):
+        yield f"{name}  {run.run}  ({run.env}, {run.agent}, {run.engine})"
+    yield ""
+    rows: list[tuple[str, ...]] = [("", *names)]
+    rows.append(("state", *(run.state for run in runs)))
+    rows.append(("batches", *(f"{run.batches}/{run.batches_planned}" for run in runs)))
+    rows.append(("reward, last batches", *(_share(run.reward) for run in runs)))
+    rows.append(("held-out, before", *(_share(run.eval_before) for run in runs)))
+    rows.append(("held-out, after", *(_share(run.eval_after) for run in runs)))
+    for label, name, form in (
+        ("staleness, versions", "staleness", ".2f"),
+        ("overlap", "overlap", ".0%"),
+        ("trained tokens/s", "trained_tokens_per_s", ",.0f"),
+        ("mismatch", "mismatch", ".4f"),
+        ("s per batch", "step_s", ".2f"),
+    ):
+        rows.append((label, *(_number(run.means[name], form) for run in runs)))
+    yield from _aligned(rows)
+    for name, run in zip(names[1:], runs[1:], strict=True):
+        yield ""
+        keys = different[run.run]
+        yield f"{name} beside A: {'the same configuration' if not keys else ''}".rstrip()
+        yield from (f"  {key}" for key in keys)
 
 
-def _files(folder: Path) -> Iterable[Path]:
-    """Yield the files in a folder; those of a live run may disappear meanwhile."""
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file() and not path.is_symlink():
-                yield path
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
 
 
-def _lines(file: Path) -> list[Mapping[str, Any]]:
-    """Return the objects of a JSON Lines file; a last line that is being written is left out.
-
-    Raises:
-        ValueError: another line is not JSON.
-    """
-    if not file.exists():
-        return []
-    lines = file.read_text(encoding="utf-8").splitlines()
-    found: list[Mapping[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(parse_json(line))
-        except ValueError as error:
-            if number < len(lines):
-                raise ValueError(f"{file.name}, line {number}: {error}") from None
-    return found
+def _share(value: float | None) -> str:
+    return _number(value, ".3f")
 
 
-def state_of(folder: Path, batches: int, planned: int) -> State:
-    """Return the state of the run in `folder`, which has trained `batches` of `planned`."""
-    if is_held(folder):
-        return "frozen" if state(holder(folder)) == "T" else "running"
-    return "finished" if 0 < planned <= batches and (folder / "export").exists() else "stopped"
+def _number(value: float | None, form: str) -> str:
+    return _UNKNOWN if value is None else format(value, form)
 
 
-def _of(config: Mapping[str, Any], section: str) -> str:
-    return str(config.get(section, {}).get("id", ""))
+def _age(seconds: float) -> str:
+    for unit, length_s in (("d", _DAY_S), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def size_text(size_bytes: int) -> str:
+    """Format a size: "35 MB"."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 def differing(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
@@ -185,6 +119,6 @@ def delete(folder: Path) -> int:
     if not is_run(folder):
         raise ConfigError(f"{folder} is no run's folder (it has no {MARK}): nothing is deleted")
     with held(folder):
-        size = sum(path.stat().st_size for path in _files(folder))
+        size = summary(folder).size_bytes
         shutil.rmtree(folder)
     return size

@@ -16,19 +16,9 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium import Space
 
-from agentgym_rl import wrappers
-from agentgym_rl.core import (
-    ConfigError,
-    Message,
-    Split,
-    Task,
-    TaskSource,
-    ToolSpec,
-    checked_task,
-    is_list,
-    is_mapping,
-)
-from agentgym_rl.gym import Env, EnvSpec, registry
+from agentgym_rl import ConfigError, Env, EnvSpec, Message, Task, TaskSource, ToolSpec, wrappers
+from agentgym_rl.core import Split, checked_task, is_list, is_mapping
+from agentgym_rl.gym import registry
 from agentgym_rl.runtime import LoopThread
 
 log = logging.getLogger(__name__)

@@ -37,8 +37,8 @@ def _flags(parser: ArgumentParser) -> None:
 
 def runs(args: Namespace) -> int:
     """List runs, compare some, or delete some."""
-    from arl_inspect.run_list import differing, find_runs
-    from arl_inspect.run_tables import comparison_lines, runs_lines
+    from agentgym_rl.storage import find_runs
+    from arl_inspect.run_list import comparison_lines, differing, runs_lines
 
     if args.compare and args.delete:
         raise ConfigError("--compare and --delete: give one of them")
@@ -66,8 +66,8 @@ def runs(args: Namespace) -> int:
 
 def _delete(args: Namespace) -> int:
     from agentgym_rl.storage.run_folder import shown
-    from arl_inspect.run_list import delete, summary
-    from arl_inspect.run_tables import size_text
+    from agentgym_rl.storage.run_list import summary
+    from arl_inspect.run_list import delete, size_text
 
     if not args.runs:
         raise ConfigError("--delete: which runs? arl runs --delete RUN …")
