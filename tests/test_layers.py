@@ -234,7 +234,7 @@ def test_imports_go_one_way():
     assert violations(ROOT) == []
 
 
-MOST_PAST = 303
+MOST_PAST = 299
 """The number of names that are imported past the `__init__` of their package; it may only fall."""
 
 

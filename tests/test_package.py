@@ -338,11 +338,11 @@ MOST_LINES = {
     ".": 100,
     "algo": 2_300,
     "arl_audit": 2_850,
-    "arl_check": 2_900,
+    "arl_check": 3_350,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
-    "arl_inspect": 1_900,
+    "arl_inspect": 2_400,
     "arl_lora": 300,
     "arl_objectives": 2_900,
     "arl_plan": 3_900,
@@ -354,7 +354,7 @@ MOST_LINES = {
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_550,
-    "cli": 2_300,
+    "cli": 1_750,
     "cluster": 1_300,
     "config": 2_250,
     "controller": 1_300,
@@ -363,13 +363,13 @@ MOST_LINES = {
     "evaluate": 1_750,
     "fleet": 1_150,
     "gateway": 11_400,
-    "gym": 5_750,
+    "gym": 5_500,
     "models": 650,
-    "report": 750,
+    "report": 600,
     "rollout": 2_500,
     "run": 2_400,
     "runtime": 2_700,
-    "storage": 2_850,
+    "storage": 2_650,
     "trainer": 5_650,
     "weights": 2_650,
 }
@@ -405,7 +405,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 154
+MOST_KEYS = 153
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

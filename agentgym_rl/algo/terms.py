@@ -62,8 +62,9 @@ class Term:
     def compared(
         self, batch: TokenBatch, advantages_of: Callable[[Tensor], Tensor]
     ) -> Tensor | None:
-        """Return advantages of the episodes, [E], made of those that `advantages_of` some rewards
-        are, relative to group or batch; None: those of `batch.rewards`."""
+        """Return advantages of the episodes, [E], computed with `advantages_of`, which maps
+        rewards, [E], to advantages relative to the group or the batch; None: those of
+        `batch.rewards`."""
         return None
 
     def of_episodes(self, batch: TokenBatch, advantages: Tensor) -> Tensor:

@@ -72,8 +72,6 @@ class LoggingConfig(Section):
     """The least severe lines that the log shows."""
     progress: Literal["auto", "rich", "plain", "none"] = "auto"
     """The view of the progress; `auto`: a live view on a terminal, plain lines elsewhere."""
-    plot: bool = True
-    """The switch to write `reward.png` when the run ends."""
     tokens: bool = True
     """The switch to keep proximal log-probs and advantages of trained tokens, for `arl inspect`:
     8 bytes each."""

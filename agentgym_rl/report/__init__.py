@@ -1,4 +1,4 @@
-"""The views of a run: progress while it runs, and texts and a picture when it ends."""
+"""The views of a run: progress while it runs, and texts when it ends."""
 
 from typing import TYPE_CHECKING
 
@@ -8,10 +8,6 @@ if TYPE_CHECKING:
     from .progress import Progress as Progress
     from .progress import make_progress as make_progress
     from .progress import reporting_to as reporting_to
-    from .run import comparison_lines as comparison_lines
-    from .run import plot_reward as plot_reward
-    from .run import runs_lines as runs_lines
-    from .run import size_text as size_text
     from .run import training_text as training_text
 else:
     from agentgym_rl.core.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""The result of a training run, and the summary with a plot when it has ended."""
+"""The result of a training run that has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from agentgym_rl.controller import Controller
 from agentgym_rl.controller.batches import taught
 from agentgym_rl.evaluate import EvalResult
 from agentgym_rl.fleet import Fleet
-from agentgym_rl.report import plot_reward
 from agentgym_rl.rollout import FinishedGroups, Pace, SandboxPace, VerifierPace
 from agentgym_rl.storage import EvalRecord, Recovered, Retention, best_checkpoint
 from agentgym_rl.storage.run_folder import shown
@@ -114,24 +113,12 @@ def summarize_training(
     records: Mapping[int, EvalRecord],
     played: Played,
     *,
-    plots: bool,
-    title: str,
     trainer_restarts: int,
     duration_s: float,
 ) -> TrainResult:
-    """Return the result of a run that has ended well; `plots`: plot `reward.png`, titled `title`.
-    `records` are the run's evaluations, by version.
-    """
+    """Return the result of a run that has ended well; `records` are its evaluations, by version."""
     before, after, pace = played.before, played.after, played.pace
     history = controller.history
-    if plots:
-        rewards = {v: r.metrics.get("eval/reward") for v, r in records.items()}
-        plot_reward(
-            run_dir / "reward.png",
-            history,
-            title=title,
-            evaluations={v: reward for v, reward in rewards.items() if reward is not None},
-        )
     return TrainResult(
         eval_before=before.reward if before else None,
         eval_after=after.reward if after else None,

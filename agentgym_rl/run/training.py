@@ -68,7 +68,7 @@ class TrainingRun(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """Return the title of the run's plot."""
+        """Return what the run trains on, as a title of views of it."""
 
     @abstractmethod
     async def play(self) -> Played:
@@ -93,7 +93,7 @@ class TrainingRun(ABC):
                 for part in parts:
                     stack.enter_context(part.reachable(controller_url))
                 played = await self._run(controller_url)
-        return summarize_training(
+        result = summarize_training(
             config.trainer,
             self.run_dir,
             self.controller,
@@ -101,11 +101,12 @@ class TrainingRun(ABC):
             self.recovered,
             self.evaluations.records.read(),
             played,
-            plots=config.logging.plot,
-            title=self.title,
             trainer_restarts=self.trainer.restarts,
             duration_s=time.monotonic() - self.begun_s,
         )
+        for part in parts:
+            part.finish()
+        return result
 
     @contextlib.asynccontextmanager
     async def groups(self, draws: Draws | None = None) -> AsyncIterator[OpenGroups]:
@@ -176,8 +177,8 @@ class TrainingRun(ABC):
 
 
 class LivePart:
-    """A part that an extension adds to each live run: routes on the controller's port, and the
-    adaptation of the run to what is observed.
+    """A part that an extension adds to each live run: routes on the controller's port, the
+    adaptation of the run to what is observed, and work on a run that has ended.
 
     Its class is registered in the group `agentgym_rl.live_parts`, and an instance is made for each
     run.
@@ -198,3 +199,6 @@ class LivePart:
     async def adapt(self, services: Services) -> None:
         """Adapt the run to what is observed, while groups are played, until cancelled; `services`
         are those of the episodes that this process plays."""
+
+    def finish(self) -> None:
+        """Work on a run that has ended well, after its last process."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .run_folder import WARMED_UP as WARMED_UP
     from .run_folder import config_of as config_of
     from .run_folder import file_name as file_name
-    from .run_list import RunSummary as RunSummary
-    from .run_list import find_runs as find_runs
     from .weights_folder import BASE as BASE
     from .weights_folder import MATRIX_A as MATRIX_A
     from .weights_folder import MATRIX_B as MATRIX_B

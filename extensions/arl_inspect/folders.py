@@ -18,10 +18,10 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.storage import EpisodeReader
 from agentgym_rl.storage.evaluations import LINES
 from agentgym_rl.storage.run_folder import MARK, shown
-from agentgym_rl.storage.run_list import is_run, recent_reward, state_of
 
 from .index import EpisodeIndex
 from .query import HttpError, missing
+from .run_list import is_run, recent_reward, state_of
 
 _FILE = "tokenizer.json"
 

@@ -173,6 +173,6 @@ print(*command_names())
 
 def test_without_the_extensions_there_are_the_commands_of_the_kernel():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
-    kernel = ["bench", "doctor", "engine", "eval", "list", "runs", "train", "trainer"]
+    kernel = ["engine", "eval", "list", "train", "trainer"]
     assert done.stdout.split() == kernel
     assert {"plan", "check", "serve", "audit", *kernel} < {*command_names()}

@@ -89,6 +89,9 @@ class Door(LivePart):
     async def adapt(self, services):
         (self.run.run_dir / "adapts").write_text("")
 
+    def finish(self):
+        (self.run.run_dir / "finished").write_text(str(len(self.run.controller.history)))
+
 CLUSTER, CURRICULUM, MARKING = LabCluster(), Curriculum(), Marking()
 '''
 POINTS = {
@@ -128,6 +131,7 @@ def test_a_run_of_another_package(arl, tmp_path):
     assert (folder / "prepared").read_text() == "lab"
     assert (folder / "copy").read_text().splitlines() == ["0 loss", "1 loss"]
     assert (folder / "adapts").exists()
+    assert (folder / "finished").read_text() == "2"
     assert (folder / "door").read_text().startswith("http://")
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agentgym_rl.report import make_progress, plot_reward, training_text
+from agentgym_rl.report import make_progress, training_text
 from agentgym_rl.report.evaluation import _estimate_lines, eval_line
 from agentgym_rl.report.figures import evaluated_lines, trained_lines
 from agentgym_rl.report.progress import sparkline
@@ -155,13 +155,6 @@ def test_none_shows_nothing(capsys):
 def test_sparkline_spans_its_range():
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([]) == ""
-
-
-@pytest.mark.slow
-def test_the_picture_is_a_png(tmp_path):
-    path = tmp_path / "reward.png"
-    plot_reward(path, [METRICS] * 3, title="math", evaluations={0: 0.3, 3: 0.9})
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def estimates(reward: float, **more: object) -> list[str]:

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from arl_inspect.run_list import state_of
 
 from agentgym_rl.runtime import Vital, frozen
 from agentgym_rl.runtime.frozen import STARTED_BY, STOPPED_LOOKS, state
 from agentgym_rl.storage.run_folder import holder
-from agentgym_rl.storage.run_list import state_of
 
 SPIN = "while True: pass"
 SLEEP = "import time; time.sleep(60)"

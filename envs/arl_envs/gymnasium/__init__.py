@@ -6,6 +6,7 @@ observations   an element of any observation space as text
 toy_text  the texts of the four toy-text environments
 tasks     seeds, split by the openings of their episodes
 oracle    shortest paths, in environments that show their transitions
+made_there  the opposite direction: our environments, made by `gymnasium.make`
 """
 
 from agentgym_rl import EnvSpec

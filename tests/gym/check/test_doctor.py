@@ -7,9 +7,9 @@ import sys
 from importlib import metadata
 
 import pytest
+from arl_check import machine as module
+from arl_check.machine import machine_text, probe_text
 
-from agentgym_rl.cli import doctor as module
-from agentgym_rl.cli.doctor import machine_text, probe_text
 from agentgym_rl.core import ConfigError
 from agentgym_rl.gym import Capabilities, Probe, ProbeReport
 from tests.e2e.forked import arl

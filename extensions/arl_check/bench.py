@@ -12,8 +12,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cli.command import Command, json_flag
-from agentgym_rl.cli.output import print_result
+from agentgym_rl.cli import Command, json_flag, print_result
 from agentgym_rl.core import ConfigError
 
 _HELP = """\
@@ -71,7 +70,7 @@ def bench(args: Namespace) -> int:
 
 def _benchmark(name: str) -> Any:
     """Import benchmarks/<name>.py of the source checkout (benchmarks are not installed)."""
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cli.command import Command, json_flag, runs_argument
-from agentgym_rl.cli.output import print_result
+from agentgym_rl.cli import Command, json_flag, print_result, runs_argument
 from agentgym_rl.core import ConfigError
 
 _HELP = """\
@@ -38,9 +37,8 @@ def _flags(parser: ArgumentParser) -> None:
 
 def runs(args: Namespace) -> int:
     """List runs, compare some, or delete some."""
-    from agentgym_rl.report import comparison_lines, runs_lines
-    from agentgym_rl.storage import find_runs
-    from agentgym_rl.storage.run_list import differing
+    from arl_inspect.run_list import differing, find_runs
+    from arl_inspect.run_tables import comparison_lines, runs_lines
 
     if args.compare and args.delete:
         raise ConfigError("--compare and --delete: give one of them")
@@ -67,9 +65,9 @@ def runs(args: Namespace) -> int:
 
 
 def _delete(args: Namespace) -> int:
-    from agentgym_rl.report import size_text
     from agentgym_rl.storage.run_folder import shown
-    from agentgym_rl.storage.run_list import delete, summary
+    from arl_inspect.run_list import delete, summary
+    from arl_inspect.run_tables import size_text
 
     if not args.runs:
         raise ConfigError("--delete: which runs? arl runs --delete RUN …")

@@ -12,9 +12,8 @@ from typing import Any, Literal
 from agentgym_rl.config import ENGINES
 from agentgym_rl.core import ConfigError, differences, parse_json, parse_toml
 from agentgym_rl.runtime.frozen import state
-
-from .evaluations import LINES
-from .run_folder import MARK, held, holder, is_held, shown
+from agentgym_rl.storage.evaluations import LINES
+from agentgym_rl.storage.run_folder import MARK, held, holder, is_held, shown
 
 State = Literal["running", "frozen", "finished", "stopped"]
 LAST = 5

@@ -9,14 +9,13 @@ import os
 
 import pytest
 from arl_inspect.folders import InspectedRun
+from arl_inspect.run_list import delete, differing, find_runs, summary
+from arl_inspect.run_tables import size_text
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.core import ConfigError
-from agentgym_rl.report import size_text
-from agentgym_rl.storage import find_runs
 from agentgym_rl.storage.run_folder import release_if_unused
-from agentgym_rl.storage.run_list import delete, differing, summary
 
 
 @pytest.fixture

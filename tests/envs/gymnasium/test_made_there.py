@@ -10,12 +10,12 @@ import weakref
 import gymnasium
 import numpy as np
 import pytest
+from arl_envs.gymnasium import made_there as ids
 from gymnasium.utils.env_checker import check_env
 
 import agentgym_rl
 from agentgym_rl.core import ConfigError, EnvError, Task, TaskSource
 from agentgym_rl.gym import Env, EnvSpec, Step
-from agentgym_rl.gym import gymnasium as ids
 from agentgym_rl.gym.gymnasium import SyncGym
 from tests.kit.cases import cases
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
-from agentgym_rl.cli.command import (
+from agentgym_rl.cli import (
     Command,
     config_flag,
     json_flag,
     load_configuration,
+    print_result,
     sandbox_flag,
 )
-from agentgym_rl.cli.output import print_result
 from agentgym_rl.runtime import log
 
 _HELP = """\
@@ -53,8 +53,8 @@ def doctor(args: Namespace) -> int:
         engine = config.engine
         python = engine.python if isinstance(engine, ServerEngineConfig) else ""
         return _examine(python, as_json=args.json)
-    from agentgym_rl.cli.doctor import probe_text
     from agentgym_rl.gym import make_sandbox
+    from arl_check.machine import probe_text
 
     report = run_interruptible(make_sandbox(config.sandbox.id, **config.sandbox.options).probe)
     print_result({**asdict(report), "ok": report.ok}, probe_text(report), as_json=args.json)
@@ -64,8 +64,8 @@ def doctor(args: Namespace) -> int:
 def _examine(python: str, *, as_json: bool) -> int:
     """Probe the complete machine, with the servers that the interpreter `python` has; print the
     result."""
-    from agentgym_rl.cli.doctor import examine, machine_text
     from agentgym_rl.runtime import run_interruptible
+    from arl_check.machine import examine, machine_text
 
     probes = run_interruptible(lambda: examine(python))
     ok = all(probe.ok for probe in probes if probe.required)

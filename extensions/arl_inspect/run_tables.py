@@ -1,0 +1,96 @@
+"""The tables that list or compare runs, as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase
+
+from .run_list import RunSummary
+
+_UNKNOWN = "-"
+_DAY_S = 86400.0
+
+
+def runs_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield one line per run, ending with its complete folder, for use in other commands."""
+    head = ("STATE", "BATCHES", "REWARD", "HELD-OUT", "AGE", "SIZE", "RUN")
+    rows = [head, *(_row(run) for run in runs)]
+    yield from _aligned(rows)
+    for run in runs:
+        if run.error:
+            yield f"{run.run}: cannot be read: {run.error}"
+
+
+def _row(run: RunSummary) -> tuple[str, ...]:
+    return (
+        run.state,
+        f"{run.batches}/{run.batches_planned}",
+        _share(run.reward),
+        f"{_share(run.eval_before)} → {_share(run.eval_after)}",
+        _age(time.time() - run.updated_s),
+        size_text(run.size_bytes),
+        run.run,
+    )
+
+
+def comparison_lines(
+    runs: Sequence[RunSummary], different: Mapping[str, list[str]]
+) -> Iterator[str]:
+    """Yield the figures of the runs side by side, and their differing configuration keys."""
+    names = [*ascii_uppercase][: len(runs)]
+    for name, run in zip(names, runs, strict=True):
+        yield f"{name}  {run.run}  ({run.env}, {run.agent}, {run.engine})"
+    yield ""
+    rows: list[tuple[str, ...]] = [("", *names)]
+    rows.append(("state", *(run.state for run in runs)))
+    rows.append(("batches", *(f"{run.batches}/{run.batches_planned}" for run in runs)))
+    rows.append(("reward, last batches", *(_share(run.reward) for run in runs)))
+    rows.append(("held-out, before", *(_share(run.eval_before) for run in runs)))
+    rows.append(("held-out, after", *(_share(run.eval_after) for run in runs)))
+    for label, name, form in (
+        ("staleness, versions", "staleness", ".2f"),
+        ("overlap", "overlap", ".0%"),
+        ("trained tokens/s", "trained_tokens_per_s", ",.0f"),
+        ("mismatch", "mismatch", ".4f"),
+        ("s per batch", "step_s", ".2f"),
+    ):
+        rows.append((label, *(_number(run.means[name], form) for run in runs)))
+    yield from _aligned(rows)
+    for name, run in zip(names[1:], runs[1:], strict=True):
+        yield ""
+        keys = different[run.run]
+        yield f"{name} beside A: {'the same configuration' if not keys else ''}".rstrip()
+        yield from (f"  {key}" for key in keys)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+def _share(value: float | None) -> str:
+    return _number(value, ".3f")
+
+
+def _number(value: float | None, form: str) -> str:
+    return _UNKNOWN if value is None else format(value, form)
+
+
+def _age(seconds: float) -> str:
+    for unit, length_s in (("d", _DAY_S), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def size_text(size_bytes: int) -> str:
+    """Format a size: "35 MB"."""
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
