@@ -66,6 +66,7 @@ _PARTS = {
     "engines": "engine",
     "preparations": "preparation",
     "receivers": "receiver of metrics",
+    "measurements": "measurement",
     "turns": "turns",
     "live_parts": "live part",
     "objectives": "term",
