@@ -344,7 +344,7 @@ MOST_LINES = {
     "arl_endpoints": 1_450,
     "arl_inspect": 1_900,
     "arl_lora": 300,
-    "arl_meters": 200,
+    "arl_meters": 350,
     "arl_objectives": 2_900,
     "arl_plan": 3_900,
     "arl_scale": 4_250,
@@ -363,7 +363,7 @@ MOST_LINES = {
     "engines": 3_750,
     "evaluate": 1_750,
     "fleet": 1_150,
-    "gateway": 11_400,
+    "gateway": 11_350,
     "gym": 5_750,
     "models": 650,
     "report": 750,
@@ -406,7 +406,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 152
+MOST_KEYS = 151
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -1,4 +1,4 @@
-"""The keys of measurements, which this extension adds to the section `trainer`."""
+"""The keys of measurements, which this extension adds to the sections `trainer` and `gateway`."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ class PeakKeys(Section):
     peak_tflops: OnResume[float | None] = Field(default=None, gt=0)
     """The dense bfloat16 teraFLOP/s of one device, for throughput/mfu; unset: known for many
     GPUs."""
+
+
+class CanaryKeys(Section):
+    """The key of the canary."""
+
+    after = "train_side_lineages"
+
+    canary_fraction: float = Field(default=0.002, ge=0, le=1)
+    """The share of turns checked against a rendering of the whole conversation (`canary_…`)."""
