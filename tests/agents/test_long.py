@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -107,9 +106,9 @@ def test_a_hundred_turns_are_one_exact_row_and_stay_fast() -> None:
     assert 60_000 < len(row.tokens) <= MAX_MODEL_LEN
     assert record.counters["forks"] == 0
     check_exact(record.rows, journal)
-    # CPU time, which other programs do not change; medians, as collections of garbage are rare.
+    # The least CPU time of ten turns: other programs and collections of garbage only add to it.
     turns_s = np.diff(env.times_s)
-    early_s, late_s = statistics.median(turns_s[5:15]), statistics.median(turns_s[-10:])
+    early_s, late_s = min(turns_s[5:15]), min(turns_s[-10:])
     print(f"{1e3 * early_s:.1f} ms of CPU at turn 10, {1e3 * late_s:.1f} ms at turn {NUM_TURNS}")
     assert late_s <= 3 * early_s
 
