@@ -69,8 +69,8 @@ EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/engines/embe
     tests/models/test_architectures.py tests/rollout/test_curriculum.py tests/rollout/test_game.py \
     tests/rollout/test_oracle.py tests/rollout/test_teachers.py tests/run/test_demonstrations.py \
     tests/run/test_warmup.py tests/storage/test_trackers.py tests/test_examples.py \
-    tests/trainer/test_critic.py tests/trainer/test_memory.py tests/trainer/test_teacher.py \
-    tests/trainer/test_warmup.py tests/weights/test_publish_embedded.py \
+    tests/trainer/test_critic.py tests/trainer/test_memory.py tests/trainer/test_meters.py \
+    tests/trainer/test_teacher.py tests/trainer/test_warmup.py tests/weights/test_publish_embedded.py \
     tests/weights/test_publish_sglang.py tests/weights/test_vllm_client.py
 PROGRAMS_TESTS := tests/programs tests/models/test_tiny_model.py
 NOT_CORE := $(addprefix --ignore=,$(ENVS_TESTS) $(EXTENSIONS_TESTS) $(PROGRAMS_TESTS))

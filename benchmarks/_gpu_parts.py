@@ -27,6 +27,7 @@ from arl_embedded.app import App
 from arl_embedded.engine import EmbeddedEngine
 from arl_embedded.model import load_model
 from arl_embedded.section import EmbeddedEngineConfig
+from arl_meters.devices import peak_tflops
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -38,7 +39,6 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime import serving
 from agentgym_rl.storage import WeightsFolder
 from agentgym_rl.trainer import Policy, join_world, make_optimizer
-from agentgym_rl.trainer.usage import peak_tflops
 
 from ._common import engine_server, model_config
 from ._runs import RunFailed, train

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arl_meters.devices import peak_tflops
 
 from agentgym_rl.core import ConfigError
-from agentgym_rl.trainer.usage import peak_tflops
 
 from ._common import end, hardware, say, versions
 from ._toy import TOY

@@ -110,6 +110,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/trainer/test_choices.py",
         "tests/trainer/test_critic.py",
         "tests/trainer/test_memory.py",
+        "tests/trainer/test_meters.py",
         "tests/trainer/test_step.py",
         "tests/trainer/test_teacher.py",
         "tests/trainer/test_warmup.py",

@@ -344,6 +344,7 @@ MOST_LINES = {
     "arl_endpoints": 1_450,
     "arl_inspect": 2_250,
     "arl_lora": 300,
+    "arl_meters": 350,
     "arl_objectives": 2_900,
     "arl_plan": 3_900,
     "arl_scale": 4_250,
@@ -356,13 +357,13 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 1_750,
     "cluster": 1_300,
-    "config": 2_250,
+    "config": 2_200,
     "controller": 1_300,
     "core": 4_000,
     "engines": 3_750,
     "evaluate": 1_750,
     "fleet": 1_150,
-    "gateway": 11_400,
+    "gateway": 11_350,
     "gym": 5_500,
     "models": 650,
     "report": 600,
@@ -370,7 +371,7 @@ MOST_LINES = {
     "run": 2_400,
     "runtime": 2_700,
     "storage": 2_800,
-    "trainer": 5_650,
+    "trainer": 5_600,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
@@ -405,7 +406,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 153
+MOST_KEYS = 150
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

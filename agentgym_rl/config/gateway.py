@@ -7,9 +7,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from agentgym_rl.core import Fitted, InEval, Section
+from agentgym_rl.core import Fitted, InEval, Section, with_added_keys
 
 
+@with_added_keys("gateway")
 class GatewayConfig(Section):
     """The OpenAI-compatible endpoint between agents and engine."""
 
@@ -83,8 +84,6 @@ class GatewayConfig(Section):
     train_side_lineages: bool = True
     """The switch to train conversations with other system messages or tools than the main one, too
     (of helper agents, for titles)."""
-    canary_fraction: float = Field(default=0.002, ge=0, le=1)
-    """The share of turns checked against a rendering of the whole conversation (`canary_…`)."""
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """The maximum size of a request; larger ones are refused with 413."""
     disconnect_grace_s: float = Field(default=2.0, ge=0)

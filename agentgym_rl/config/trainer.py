@@ -80,9 +80,6 @@ class TrainerConfig(Section):
     """The final learning rate as a fraction of `learning_rate`."""
     betas: tuple[_Decay, _Decay] = (0.9, 0.99)
     """The decays of AdamW for the mean gradient and for its square."""
-    layer_metrics: OnResume[bool] = False
-    """The switch to measure the norms of gradient and update of each layer (metrics `layer/…`),
-    for which the weights are in memory twice during a step."""
     mismatch_warn: OnResume[float | None] = Field(default=None, gt=0)
     """The mean |Δ log-prob| in nats between trainer and engine, on tokens sampled by the batch's
     own weights, above which the run warns once; unset: 0.001, with engine.dtype bfloat16 0.05."""
@@ -116,9 +113,6 @@ class TrainerConfig(Section):
     """The attention over packed rows: one row after the other with SDPA, or all at once with
     torch's variable-length flash attention (a GPU and engine.dtype bfloat16; experimental: one
     H200 ran it)."""
-    peak_tflops: OnResume[float | None] = Field(default=None, gt=0)
-    """The dense bfloat16 teraFLOP/s of one device, for throughput/mfu; unset: known for many
-    GPUs."""
     checkpoint_every: OnResume[int] = Field(default=0, ge=0)
     """The steps between checkpoints; 0: by steps only at the end."""
     checkpoint_every_minutes: OnResume[float] = Field(default=0.0, ge=0)

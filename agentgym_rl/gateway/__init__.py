@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     from .request.unreadable import Unreadable as Unreadable
     from .server.gateway import Gateway as Gateway
     from .server.session_server import SessionServer as SessionServer
+    from .session.nodes import Context as Context
+    from .session.nodes import Sampled as Sampled
     from .session.sampling import SessionSampling as SessionSampling
     from .session.session import Session as Session
     from .session.session import SessionRecord as SessionRecord
+    from .session.turn_check import Fed as Fed
+    from .session.turn_check import TurnCheck as TurnCheck
     from .template.chat_format import ChatFormat as ChatFormat
 else:
     from agentgym_rl.core.lazy import lazy_names

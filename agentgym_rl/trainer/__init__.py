@@ -10,14 +10,15 @@ model_term.py   the contract of a term with models of its own
 adapter.py      the contract of an adapter, which is trained in place of all weights
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
-optim.py        AdamW, Muon, schedules, clipping, norms by layer
+optim.py        AdamW, Muon, schedules, clipping
 publication.py  the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
 trial.py        a trial of the model before a run starts anything
 export.py       the export to a folder that `from_pretrained` loads
 recompute.py    the computations of audits, after a run
 world.py        the ranks, and the messages between them
-usage.py        the time of each phase, and the use of the device
+measurement.py  the contract of measurements, whose numbers are metrics
+usage.py        the time of each phase, and the operations of passes
 """
 
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .launch import trainer_processes as trainer_processes
     from .launch import trial_process as trial_process
     from .launch import warm_up_trainer as warm_up_trainer
+    from .measurement import Measurement as Measurement
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm
     from .objective import RankBatch as RankBatch

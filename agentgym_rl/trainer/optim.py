@@ -1,12 +1,9 @@
-"""AdamW and Muon, the learning rate of a batch, a step with clipped gradients, and the norms of
-gradients and updates by layer."""
+"""AdamW and Muon, the learning rate of a batch, and a step with clipped gradients."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,12 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from agentgym_rl.algo import Tally
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import ConfigError, TrainerError, is_function_path
 from agentgym_rl.runtime import check_eight_bits, import_function
-
-from .sharding import local
 
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """The coefficients of Jordan et al.: fast for small singular values, inexact around 1."""
@@ -302,37 +296,3 @@ def take_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return value
-
-
-class LayerNorms:
-    """The norms of gradients (before clipping) and of updates, by layer of a model: the first
-    number in the names of its parameters, or `rest`."""
-
-    def __init__(self, model: nn.Module, *, num_ranks: int, num_replicas: int) -> None:
-        self._layers: dict[str, list[nn.Parameter]] = {}
-        for name, p in model.named_parameters():
-            if p.requires_grad:
-                number = re.search(r"\.(\d+)\.", name)
-                self._layers.setdefault(number[1] if number else "rest", []).append(p)
-        self._share, self._replicas = 1.0 / num_ranks, num_replicas
-
-    @contextmanager
-    def watch(self, tally: Tally) -> Iterator[None]:
-        """Add the squares of the norms for the optimizer step in this context; in the meantime, the
-        parameters are in memory twice. The mean over all ranks is the square of the norm of the
-        complete model."""
-        before = {p: local(p).clone() for ps in self._layers.values() for p in ps}
-        for layer, ps in self._layers.items():
-            self._add(tally, f"layer/{layer}/grad_norm", [p.grad for p in ps if p.grad is not None])
-        yield
-        for layer, ps in self._layers.items():
-            self._add(tally, f"layer/{layer}/update_norm", [local(p) - before.pop(p) for p in ps])
-
-    def _add(self, tally: Tally, name: str, parts: list[Tensor]) -> None:
-        total = sum(float(local(part).square().sum()) for part in parts)
-        tally.mean(name, total / self._replicas, self._share)
-
-
-def root(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics with the roots of those that `LayerNorms` added."""
-    return {k: v**0.5 if k.startswith("layer/") else v for k, v in metrics.items()}

@@ -8,8 +8,8 @@ the batch has the same weight, however minibatches, micro-batches and ranks spli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from agentgym_rl.core import BatchShard, TrainerError
 from agentgym_rl.storage import Manifest
 
 from .checkpoint import load_checkpoint
+from .measurement import measurements_of
 from .model_term import Loading, ModelTerm
 from .objective import (
     Objective,
@@ -40,10 +41,8 @@ from .objective import (
 )
 from .optim import (
     GradientError,
-    LayerNorms,
     learning_rate,
     make_optimizer,
-    root,
     set_learning_rate,
     take_step,
 )
@@ -51,7 +50,7 @@ from .packed import PackedModel
 from .policy import Policy
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
 from .sharding import Offload
-from .usage import Phases, Usage
+from .usage import Phases
 from .world import World
 
 _WITHOUT_A_LOSS = dict.fromkeys(
@@ -95,10 +94,7 @@ class Stepper:
         self.optimizer = optimizer
         self._algo = algo
         self._trainer = trainer
-        self._layers: LayerNorms | None = None
-        if trainer.layer_metrics:
-            sizes = {"num_ranks": policy.world.size, "num_replicas": trainer.num_replicas}
-            self._layers = LayerNorms(policy.model, **sizes)
+        self._measurements = measurements_of(trainer, policy)
         self._num_steps = num_steps
         self._seed = seed
 
@@ -120,7 +116,8 @@ class Stepper:
             TrainerError: the batch cannot be trained, or a gradient is not finite.
         """
         tally = Tally()
-        usage = Usage(self._models, self._trainer.peak_tflops)
+        for measurement in self._measurements:
+            measurement.begin(self._models)
         tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
         batch = rank_batch(
             *(self._algo, shard, tokens),
@@ -146,10 +143,15 @@ class Stepper:
         except GradientError as error:
             largest = largest_advantage(shard, tokens, objective.advantages)
             raise TrainerError(f"{error}; {largest}") from error
-        usage.tally(tally, phases)
+        for measurement in self._measurements:
+            measurement.end(tally, phases)
         self.policy.tally_routing(tally)
         self.policy.give_back_memory()
-        metrics = root(Tally.merged(self.policy.world.gather(tally.parts())).values())
+        metrics: Mapping[str, float] = Tally.merged(
+            self.policy.world.gather(tally.parts())
+        ).values()
+        for measurement in self._measurements:
+            metrics = measurement.merged(metrics)
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
 
     def restore(self, checkpoint: Path) -> Manifest:
@@ -264,8 +266,9 @@ class Stepper:
                     is_first = False
                 if not num_rounds:
                     continue
-                watching = self._layers.watch(tally) if self._layers else nullcontext()
-                with phases.phase("optimizer"), watching:
+                with phases.phase("optimizer"), ExitStack() as measured:
+                    for measurement in self._measurements:
+                        measured.enter_context(measurement.step(tally))
                     norm = take_step(self.optimizer, self._trainer.max_grad_norm)
                 tally.count("loss", loss * share)
                 tally.mean("grad_norm", norm, 1)

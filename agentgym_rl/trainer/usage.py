@@ -1,37 +1,17 @@
-"""The use of time and device by a batch: intervals of the phases of a step (CLOCK_MONOTONIC
-seconds), the floating-point operations of the passes, the device's peak, and memory."""
+"""The costs of a batch: the intervals of the phases of a step (CLOCK_MONOTONIC seconds), and the
+floating-point operations of the passes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-import torch
 from torch import nn
 
-from agentgym_rl.algo import PackedRows, Tally
-
-from .world import World
-
-PEAK_TFLOPS: Mapping[str, float] = {
-    "A100": 312,
-    "A800": 312,
-    "L40S": 362,
-    "L4": 121,
-    "H100 PCIe": 756,
-    "H100 NVL": 835,
-    "H100": 989,
-    "H800": 989,
-    "H200": 989,
-    "H20": 148,
-    "B200": 2250,
-    "GB200": 2500,
-}
-"""The dense bfloat16 teraFLOP/s by a part of the device's name, from NVIDIA's data sheets (half of
-their numbers "with sparsity"); the longest name that matches is used."""
+from agentgym_rl.algo import PackedRows
 
 # The phases of every run; terms with models of their own add theirs.
 PHASES = (
@@ -42,8 +22,6 @@ PHASES = (
     "weight_sync",
     "checkpoint",
 )
-_IDLE = frozenset({"rollout_wait", "onload", "weight_sync", "checkpoint"})
-"""The phases in which the device computes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +88,6 @@ class FlopCount:
         return 2.0 * dense + learned + 3.0 * attention
 
 
-def peak_tflops(device: torch.device, configured: float | None) -> float | None:
-    """Return the peak of `device` in dense bfloat16: the configured number, or a known one by the
-    device's name; None if there is neither."""
-    if configured is not None or device.type != "cuda":
-        return configured
-    name = torch.cuda.get_device_name(device)
-    fitting = [known for known in PEAK_TFLOPS if known in name]
-    return PEAK_TFLOPS[max(fitting, key=len)] if fitting else None
-
-
 def _expert_share(config: Any) -> float:
     chosen = getattr(config, "num_experts_per_tok", None)
     for name in ("num_experts", "num_local_experts", "n_routed_experts"):
@@ -149,52 +117,3 @@ class Phases:
         for name, start, end in self.intervals:
             total[name] = total.get(name, 0.0) + end - start
         return {f"time/{name}": seconds for name, seconds in total.items()}
-
-
-class Counted(Protocol):
-    """A model that counts the floating-point operations and the tokens of its passes."""
-
-    flops: float
-    computed_tokens: int
-    row_tokens: int
-    world: World
-
-
-class Usage:
-    """A measurement of one batch, from its construction to `tally`."""
-
-    def __init__(self, models: Sequence[Counted], peak: float | None):
-        """Begin the measurement; the batch passes through `models`, `peak` is
-        `trainer.peak_tflops`."""
-        self._models = models
-        self._device = models[0].world.device
-        self._peak = peak_tflops(self._device, peak)
-        self._before = self._counts()
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
-
-    def tally(self, tally: Tally, phases: Phases) -> None:
-        """Add `throughput/trainer_tflops`, `throughput/prefix_shared` and, if known,
-        `throughput/mfu` and `memory/gpu_peak_gb`."""
-        flops, computed, of_rows = (
-            now - before for now, before in zip(self._counts(), self._before, strict=True)
-        )
-        tally.mean("throughput/prefix_shared", of_rows - computed, int(of_rows))
-        seconds = sum(end - start for name, start, end in phases.intervals if name not in _IDLE)
-        if seconds > 0:
-            rate = flops / seconds / 1e12
-            tally.mean("throughput/trainer_tflops", rate, 1)
-            if self._peak is not None:
-                tally.mean("throughput/mfu", rate / self._peak, 1)
-        if self._device.type == "cuda":
-            held = torch.cuda.max_memory_allocated(self._device)
-            tally.maximum("memory/gpu_peak_gb", held / 1e9)
-
-    def _counts(self) -> tuple[float, int, int]:
-        """Return the operations, the computed tokens and the rows' tokens of all passes so far."""
-        models = self._models
-        return (
-            sum(model.flops for model in models),
-            sum(model.computed_tokens for model in models),
-            sum(model.row_tokens for model in models),
-        )

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
 
+from arl_meters.keys import LayerKeys
+
 from agentgym_rl.algo import fill_bins, fill_shared
 from agentgym_rl.algo.prefixes import Chain, chained
 from agentgym_rl.config import AlgoConfig, RolloutConfig, TrainerConfig
@@ -358,6 +360,7 @@ def trainer_memory(
 ) -> TrainerMemory:
     """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices;
     the policy itself is then frozen."""
+    assert isinstance(trainer, LayerKeys)
     trained = adapter or policy
     base = policy.frozen_bytes(dtype) if adapter else 0
     return TrainerMemory(

@@ -173,6 +173,8 @@ MISSING = {
     "algo.reward.scale": (2, "algo.reward", "arl_objectives"),
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
     "trainer.critic_learning_rate": (0.1, "trainer.critic_learning_rate", "arl_objectives"),
+    "gateway.canary_fraction": (0.5, "gateway.canary_fraction", "arl_meters"),
+    "trainer.peak_tflops": (2.0, "trainer.peak_tflops", "arl_meters"),
     "cluster.nodes": (2, "cluster.nodes", "arl_scale"),
     "cluster.allocation": ("scripted:d1+fsdp:d1", "cluster.allocation", "arl_scale"),
     "eval.price_prompt": (2.0, "eval.price_prompt", "arl_endpoints"),

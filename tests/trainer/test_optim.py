@@ -3,17 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agentgym_rl.algo import Tally
 from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core import ConfigError, TrainerError
 from agentgym_rl.trainer import learning_rate, make_optimizer, set_learning_rate, take_step
 from agentgym_rl.trainer.optim import (
-    LayerNorms,
     Muon,
     check_optimizer,
     hidden_matrices,
     orthogonal,
-    root,
 )
 from tests.kit.cases import cases
 
@@ -167,22 +164,6 @@ def test_eight_bits_are_close_to_all_of_them():
         nets.append(net.weight.detach())
     assert nets[0].sub(0.1).abs().mean() > 0.01
     torch.testing.assert_close(nets[0], nets[1], atol=0.005, rtol=0)
-
-
-# ---------------------------------------------------------------- layers
-def test_norms_by_layer_are_those_of_gradients_and_of_updates():
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    norms, tally = LayerNorms(net, num_ranks=1, num_replicas=1), Tally()
-    net.loss().backward()
-    expected = torch.cat([p.grad.flatten() for p in net.layers[1].parameters()]).norm().item()
-    with norms.watch(tally):
-        total = take_step(optimizer, 1e9)
-    found = root(tally.values())
-    assert found["layer/1/grad_norm"] == pytest.approx(expected)
-    assert found["layer/1/update_norm"] == pytest.approx(0.5 * expected)
-    parts = [found[f"layer/{layer}/grad_norm"] ** 2 for layer in ("0", "1", "rest")]
-    assert sum(parts) ** 0.5 == pytest.approx(total)
 
 
 class Idle(torch.optim.SGD):

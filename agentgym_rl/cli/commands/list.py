@@ -66,6 +66,8 @@ _PARTS = {
     "engines": "engine",
     "preparations": "preparation",
     "receivers": "receiver of metrics",
+    "measurements": "measurement",
+    "turn_checks": "check of turns",
     "turns": "turns",
     "live_parts": "live part",
     "objectives": "term",

@@ -21,12 +21,12 @@ from agentgym_rl.gateway.messages import (
 )
 from agentgym_rl.gateway.request.body import INLINE_SIZE, in_thread_if_large
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-from agentgym_rl.gateway.template import render_check
 from agentgym_rl.gateway.template.chat_format import ChatFormat, TooLong
 
 from .nodes import Context, ForkCause, Sampled
 from .session import Session
 from .tree import Location
+from .turn_check import Fed
 
 ThinkingHistory = Literal["as_generated", "template"]
 
@@ -86,10 +86,9 @@ async def _chat_context(
         raise context_overflow(max_model_len, len(context.path))
     if begun is not None:
         return replace(request, messages=[*request.messages[:-1], begun.message]), context
-    if context.base is not None and session.draws_canary():
-        kwargs = session.template_kwargs(request)
-        fed = render_check.Fed(context, request.messages, request.tools, kwargs)
-        session.canaries.append(render_check.start(chat, fed, size=size))
+    if context.base is not None and (checks := session.drawn_checks()):
+        fed = Fed(context, request.messages, request.tools, session.template_kwargs(request))
+        session.checked += [check.start(chat, fed, size=size) for check in checks]
     return request, context
 
 

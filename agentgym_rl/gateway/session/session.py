@@ -10,12 +10,11 @@ import hashlib
 import hmac
 import math
 import secrets
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -37,11 +36,8 @@ from .nodes import Context, Sample, Sampled, SiblingOf
 from .rows import Credits, export_rows, num_lost
 from .sampling import SessionSampling
 from .tree import Location, Tree
+from .turn_check import Pending, TurnCheck, turn_checks
 from .unmet_form import unmet
-
-if TYPE_CHECKING:
-    from agentgym_rl.gateway.template.render_check import Pending
-
 
 COUNTERS: Mapping[str, str] = {
     "forks": "turns that do not continue the path before them (each makes a row of its own)",
@@ -58,12 +54,6 @@ COUNTERS: Mapping[str, str] = {
     "ambiguous_echoes": "turns that continue one of several equal turns, by a guess",
     "trusted_edits": "turns that continue one whose call the client rewrote (`edited_calls`)",
     "side_turns": "answered turns outside the main lineage",
-    "canary_turns": "continued turns that were compared with a rendering of the whole",
-    "canary_whitespace": "of these: the first difference is white space",
-    "canary_thinking": "a thought that the template would drop or add",
-    "canary_arguments": "the arguments of a call",
-    "canary_spelling": "the same text in other tokens",
-    "canary_other": "anything else",
     "tool_calls": "calls sent to the client",
     "malformed_calls": "of these: not a JSON object with a name and an object of arguments",
     "length_turns": "turns cut by max_tokens or the context length",
@@ -89,7 +79,8 @@ COUNTERS: Mapping[str, str] = {
     "empty_turns": "turns of a foreign endpoint with neither text nor calls",
     "text_calls": "turns of a foreign endpoint with a call in the text, which it did not parse",
 }
-"""The counters of a session with their descriptions; a session always has all of them."""
+"""The counters of a session with their descriptions; a session always has all of them, and those of
+checks of its turns."""
 
 
 _DEFAULTS = GatewayConfig()
@@ -161,10 +152,12 @@ class Session:
         self.main_tools: Sequence[str] = ()
         """The names of the environment's tools; the lineage with these tools is the main one."""
         self._credits = Credits()
-        self.canaries: list[Pending] = []
-        """The running comparisons, which are counted once they are done."""
+        self.checked: list[Pending] = []
+        """The running checks of turns, whose results are counted once they are done."""
         self._strftime = dates_of(config.moment or datetime.now())
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        for check in turn_checks():
+            self.counters |= dict.fromkeys(check.counters, 0)
         self.infra_error = ""
         self._overflow = ""
         self.closed = False
@@ -263,10 +256,10 @@ class Session:
         session was opened."""
         return {**request.template_kwargs, "strftime_now": self._strftime}
 
-    def draws_canary(self) -> bool:
-        """Return whether `gateway.canary_fraction` selects the next request, by its number."""
-        drawn = zlib.crc32(f"{self.id}/{self.num_requests}".encode())
-        return drawn < self.config.canary_fraction * 2**32
+    def drawn_checks(self) -> list[TurnCheck]:
+        """Return the checks that select the next request, by its number."""
+        name = f"{self.id}/{self.num_requests}"
+        return [check for check in turn_checks() if check.draws(self.config, name)]
 
     def abort(self) -> None:
         """Refuse further turns, and end those in flight, which are only counted."""
@@ -372,7 +365,7 @@ class Session:
             rows=rows,
             num_turns=self.num_turns,
             messages=self._messages,
-            counters=self.counters | counted | self._canary_counts(),
+            counters=self.counters | counted | self._found_by_checks(),
             infra_error=self.infra_error,
             overflow=self._overflow,
             tools=self._tools,
@@ -392,11 +385,10 @@ class Session:
             raise ValueError(f"no answered turn of this session has the id {response_id!r}")
         return node.turn
 
-    def _canary_counts(self) -> dict[str, int]:
-        """Count the finished comparisons by result. Sampling a turn takes longer than these."""
-        verdicts = [pending.result() for pending in self.canaries if pending.done()]
-        found = Counter(f"canary_{verdict}" for verdict in verdicts if verdict)
-        return {"canary_turns": len(verdicts), **found}
+    def _found_by_checks(self) -> dict[str, int]:
+        """Count what finished checks found. Sampling a turn takes longer than these."""
+        done = [pending.result() for pending in self.checked if pending.done()]
+        return dict(Counter(name for names in done for name in names))
 
 
 _REMEMBERED = 100_000

@@ -6,57 +6,52 @@ ways: thoughts that were kept, and arguments with the model's own spelling.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from agentgym_rl.gateway.messages import text_of, thoughts_of
-from agentgym_rl.gateway.session.nodes import Context, Sampled
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.gateway import ChatFormat, Context, Fed, Sampled, TurnCheck, thoughts_of
 
-from .chat_format import ChatFormat
+from .keys import CanaryKeys
 
 _log = logging.getLogger(__name__)
 
 Mismatch = Literal["whitespace", "thinking", "arguments", "spelling", "other"]
 """The kind of the first difference: white space; a thought; a tool call's arguments; the same text
 in other tokens; anything else."""
-Verdict = Mismatch | None
-Pending = asyncio.Future[Verdict] | Future[Verdict]
 
-_INLINE_CHARS = 4_000
-"""The length below which conversations are compared at once, in a millisecond; longer ones are
-compared in a thread while the engine samples."""
 _LOOKAHEAD = 16
 _THOUGHT = "<think>"
 
 
-@dataclass(frozen=True, slots=True)
-class Fed:
-    """The input from which one turn is sampled."""
+class Canary(TurnCheck):
+    """A comparison of some turns with a rendering of the whole conversation."""
 
-    context: Context
-    messages: Sequence[Mapping[str, Any]]
-    """The messages as the client sent them."""
-    tools: Sequence[Mapping[str, Any]] | None
-    kwargs: Mapping[str, Any]
+    counters: ClassVar[Mapping[str, str]] = {
+        "canary_turns": "continued turns that were compared with a rendering of the whole",
+        "canary_whitespace": "of these: the first difference is white space",
+        "canary_thinking": "a thought that the template would drop or add",
+        "canary_arguments": "the arguments of a call",
+        "canary_spelling": "the same text in other tokens",
+        "canary_other": "anything else",
+    }
+
+    def draws(self, config: GatewayConfig, name: str) -> bool:
+        assert isinstance(config, CanaryKeys)
+        return zlib.crc32(name.encode()) < config.canary_fraction * 2**32
+
+    def found(self, chat: ChatFormat, fed: Fed) -> Sequence[str]:
+        kind = compare(chat, fed)
+        return ["canary_turns", *([f"canary_{kind}"] if kind else [])]
 
 
-def start(chat: ChatFormat, fed: Fed, *, size: int) -> Pending:
-    """Begin a comparison, which runs even if nothing awaits it. `size`: the number of bytes of the
-    request that were read for the first time."""
-    chars = sum(len(text_of(m.get("content"))) for m in fed.messages)
-    if max(size, chars) < _INLINE_CHARS:
-        done: Future[Verdict] = Future()
-        done.set_result(compare(chat, fed))
-        return done
-    return asyncio.get_running_loop().run_in_executor(None, compare, chat, fed)
+CANARY = Canary()
 
 
-def compare(chat: ChatFormat, fed: Fed) -> Verdict:
+def compare(chat: ChatFormat, fed: Fed) -> Mismatch | None:
     """Return the kind of the first difference; None if there is none."""
     try:
         rendered = chat.render(fed.messages, fed.tools, kwargs=fed.kwargs)

@@ -1,4 +1,4 @@
-"""FLOPs by formula against FLOPs as torch counts them, and what the metrics make of them."""
+"""Measurements that are made or not; FLOPs by formula against FLOPs as torch counts them."""
 
 from dataclasses import replace
 
@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from trainer_samples import make_items, make_row, make_shards, save_tiny_model
+from trainer_samples import make_row, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agentgym_rl.algo import pack_rows
-from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer
-from agentgym_rl.trainer.usage import FlopCount, peak_tflops
+from agentgym_rl.config import TrainerConfig
+from agentgym_rl.core import extensions
+from agentgym_rl.core.extensions import register_extension
+from agentgym_rl.trainer import Measurement, Policy
+from agentgym_rl.trainer.measurement import measurements_of
+from agentgym_rl.trainer.usage import FlopCount
 from tests.kit.cases import cases
-
-CPU = torch.device("cpu")
 
 
 def counted(model: torch.nn.Module, length: int, *, gradients: bool) -> float:
@@ -53,37 +54,18 @@ def test_flops_are_those_that_torch_counts(kind, gradients, tmp_path):
     assert found + halves == pytest.approx(counted(model, length, gradients=gradients), rel=0.06)
 
 
-def stepper(model_dir, world, peak: float | None) -> Stepper:
-    policy = Policy.load(model_dir, world)
-    trainer = TrainerConfig(peak_tflops=peak, learning_rate=1e-3)
-    optimizer = make_optimizer(policy.model, trainer)
-    return Stepper(policy, optimizer, algo=AlgoConfig(), trainer=trainer, num_steps=2, seed=0)
+class Plain(Measurement):
+    """One that measures nothing, where `of` wants it."""
+
+    @classmethod
+    def of(cls, config, policy):
+        return cls() if config.num_ranks == 1 else None
 
 
-def test_a_batch_says_how_much_of_the_device_it_used(tiny_model, world):
-    (shard,) = make_shards(*make_items(), num_minibatches=1)
-    metrics = stepper(tiny_model, world, peak=0.5).train_shard(shard, Phases())
-    assert metrics["throughput/trainer_tflops"] > 0
-    assert metrics["throughput/mfu"] == pytest.approx(metrics["throughput/trainer_tflops"] / 0.5)
-    unknown = stepper(tiny_model, world, peak=None).train_shard(shard, Phases())
-    assert "throughput/mfu" not in unknown
-    assert "memory/gpu_peak_gb" not in unknown
-
-
-@cases(
-    "name, peak",
-    [
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989),
-        ("NVIDIA L40S", 362),
-        ("NVIDIA GB200", 2500),
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("some other thing", None),
-    ],
-)
-def test_peaks_by_name(name, peak, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    assert peak_tflops(torch.device("cuda"), None) == peak
-    assert peak_tflops(torch.device("cuda"), 7.0) == 7.0
-    assert peak_tflops(CPU, None) is None
+def test_one_that_the_configuration_does_not_want_is_not_made(monkeypatch, world, tiny_model):
+    monkeypatch.setattr(extensions, "_registered", {})
+    register_extension("measurements", "plain", Plain)
+    policy = Policy.load(tiny_model, world)
+    for ranks, number in ((1, 1), (2, 0)):
+        made = measurements_of(TrainerConfig(num_ranks=ranks), policy)
+        assert len([it for it in made if isinstance(it, Plain)]) == number
