@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+import agentgym_rl
 from agentgym_rl.cli import Command, json_flag, print_result
 from agentgym_rl.core import ConfigError
 
@@ -70,7 +71,7 @@ def bench(args: Namespace) -> int:
 
 def _benchmark(name: str) -> Any:
     """Import benchmarks/<name>.py of the source checkout (benchmarks are not installed)."""
-    root = Path(__file__).parents[2]
+    root = Path(agentgym_rl.__file__).parents[1]
     known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
