@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .advantages import Moments as Moments
     from .advantages import episode_advantages as episode_advantages
     from .advantages import moments_of as moments_of
+    from .advantages import one_each as one_each
     from .aggregation import Tally as Tally
     from .aggregation import aggregation_weights as aggregation_weights
     from .aggregation import tally_mismatch as tally_mismatch

@@ -50,7 +50,7 @@ def episode_advantages(
     groups = _group_index(group_ids)
     size, mean, spread = _group_statistics(reward, groups, unbiased=std.unbiased)
     if baseline == "length_weighted":
-        length = torch.tensor(_checked(lengths, rewards, "lengths"), dtype=torch.float64)
+        length = torch.tensor(one_each(lengths, rewards, "lengths"), dtype=torch.float64)
         mean = _weighted_mean(reward, length, groups)
     advantage = centred = reward - _baseline(baseline, reward, size[groups], mean[groups])
     if scale in ("group_std", "batch_std"):
@@ -69,7 +69,12 @@ def episode_advantages(
     return advantage
 
 
-def _checked(found: Sequence[T], rewards: Sequence[float] | Tensor, what: str) -> Sequence[T]:
+def one_each(found: Sequence[T], rewards: Sequence[float] | Tensor, what: str) -> Sequence[T]:
+    """Return the numbers that were found, after a check that there is one for each reward.
+
+    Raises:
+        ValueError: there are more, or fewer.
+    """
     if len(found) != len(rewards):
         raise ValueError(f"{len(rewards)} rewards but {len(found)} {what}")
     return found

@@ -112,8 +112,7 @@ class LossTokens:
     turns: Tensor
     """The number of each token's turn in its episode, int64."""
     reference: Tensor | None = None
-    """The log-probs under the reference model, if a part of the objective
-    needs them."""
+    """The log-probs under the reference model, if a part of the objective needs them."""
     entropies: Tensor | None = None
     """The entropies of the policy, with their gradient, if a part of the objective needs them."""
     candidates: Tensor | None = None

@@ -29,11 +29,10 @@ from .inputs import LossTokens, TokenObjective
 from .terms import provider
 
 Need = Literal["reference", "every_row", "proximal", "entropy", "first"]
-"""The data that a part of the objective may need. reference: log-probs of the reference
-model; every_row: rows whose advantages are all 0 are computed too; proximal:
-log-probs of all tokens of the batch under the weights at its start, before the first update;
-entropy: the entropy at each token; first: the first token of each prediction. Terms may provide
-more (`Term.provides`)."""
+"""The data that a part of the objective may need. reference: log-probs of the reference model;
+every_row: rows whose advantages are all 0 are computed too; proximal: log-probs of all tokens of
+the batch under the weights at its start, before the first update; entropy: the entropy at each
+token; first: the first token of each prediction. Terms may provide more (`Term.provides`)."""
 
 _MARK = "needs"
 """The attribute of a function or term that holds its needs."""

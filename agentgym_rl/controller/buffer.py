@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentgym_rl.config import RolloutConfig
+from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.core import Group
 from agentgym_rl.runtime import Changes
-from agentgym_rl.storage import EpisodeLog
+from agentgym_rl.storage import EpisodeLog, Recovered
 from agentgym_rl.storage.run_files import Run
 
 ADMISSION_TIMEOUT_S = BATCH_TIMEOUT_S = 3600.0
@@ -81,9 +81,13 @@ class Buffer:
     @classmethod
     def of(cls, run: Run) -> Buffer:
         """Return the buffer of a run, in the state from which it continues."""
-        config, found = run.config, run.recovered
+        return cls.continued(run.config, run.recovered, log=run.log)
+
+    @classmethod
+    def continued(cls, config: Config, found: Recovered, *, log: EpisodeLog) -> Buffer:
+        """Return the buffer of a run in the state `found`, which is recorded in `log`."""
         total = config.steps * config.rollout.groups_per_batch
-        buffer = cls(config.rollout, total_groups=total, log=run.log)
+        buffer = cls(config.rollout, total_groups=total, log=log)
         buffer.restore(
             found.step, leased=found.leased, waiting=found.waiting, dropped=found.dropped
         )

@@ -275,14 +275,7 @@ def _controller(
 ) -> Controller:
     """Return the controller with its buffer, in the state from which the run continues."""
     config, recovered = opened.config, log.recovered
-    total = config.steps * config.rollout.groups_per_batch
-    buffer = Buffer(config.rollout, total_groups=total, log=log.episodes)
-    buffer.restore(
-        recovered.step,
-        leased=recovered.leased,
-        waiting=recovered.waiting,
-        dropped=recovered.dropped,
-    )
+    buffer = Buffer.continued(config, recovered, log=log.episodes)
     return Controller(
         config.trainer,
         config.algo,

@@ -31,7 +31,7 @@ from agentgym_rl.core import ConfigError, ProcessDied
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.models import BUNDLED_MODELS, other_folders
-from agentgym_rl.runtime import together
+from agentgym_rl.runtime import in_url, together
 from agentgym_rl.storage import EpisodeLog, Recovered, newest_checkpoint, read_manifest
 from agentgym_rl.storage.run_folder import shown
 from agentgym_rl.trainer import trainer_processes, trial_process
@@ -200,7 +200,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             run_dir=self.run_dir,
             weights_dir=self.weights_dir,
             controller_url=self._url,
-            rendezvous=f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}",
+            rendezvous=f"tcp://{in_url(host)}:{port}",
             token=self.ranks.token,
             incarnation=incarnation,
             resume=checkpoint,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .http_server import Receive as Receive
     from .http_server import Scope as Scope
     from .http_server import Send as Send
+    from .http_server import in_url as in_url
     from .http_server import is_secret as is_secret
     from .http_server import json_response as json_response
     from .http_server import read_body as read_body

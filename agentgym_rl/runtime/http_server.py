@@ -168,6 +168,11 @@ _CLOSE_S = 3.0
 """The maximum time, in seconds, for a server to close; it waits one second for its connections."""
 
 
+def in_url(host: str) -> str:
+    """Return a host or address in the form that URLs have: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 @contextlib.asynccontextmanager
 async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app` in this process while the context is open; yields "http://host:port".
@@ -207,8 +212,7 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
             try:
                 async with asyncio.timeout(10):
                     await server.listening.wait()
-                shown = f"[{host}]" if ":" in host else host
-                yield f"http://{shown}:{listener.getsockname()[1]}"
+                yield f"http://{in_url(host)}:{listener.getsockname()[1]}"
             finally:
                 server.should_exit = True
                 # After an error the group would cancel the server, which then closes nothing.

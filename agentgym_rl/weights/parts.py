@@ -166,7 +166,7 @@ class PartsWriter:
 
 class _PartWriter:
     def __init__(self, path: Path, part: Part, previous: Path | None, over: Path | None) -> None:
-        self._path, self.part_of, self._over = path, part, over
+        self._path, self._part, self._over = path, part, over
         self._fd = self._before = -1
         self._before_path = Path()
         self._same: list[tuple[str, int]] = []
@@ -181,7 +181,7 @@ class _PartWriter:
                     self._forget()
 
     def write(self, name: str, data: np.ndarray) -> bool:
-        start = self.part_of.starts[name]
+        start = self._part.starts[name]
         if self._before >= 0 and _equal(self._before, data, start):
             if self._fd < 0:
                 self._same.append((name, len(data)))
@@ -201,13 +201,13 @@ class _PartWriter:
         if self._fd >= 0:
             return
         if self._over is not None:
-            _take_over(self._over / self.part_of.name, self._path)
+            _take_over(self._over / self._part.name, self._path)
         # Without O_TRUNC: the memory of the overwritten file is reused.
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        os.ftruncate(self._fd, self.part_of.size)
-        _write_at(self._fd, np.frombuffer(self.part_of.header, np.uint8), 0)
+        os.ftruncate(self._fd, self._part.size)
+        _write_at(self._fd, np.frombuffer(self._part.header, np.uint8), 0)
         for name, size in self._same:
-            _copy_at(self._before, self._fd, self.part_of.starts[name], size)
+            _copy_at(self._before, self._fd, self._part.starts[name], size)
         self._same.clear()
 
     def close(self) -> None:

@@ -40,8 +40,7 @@ class Canary(TurnCheck):
     }
 
     def draws(self, config: GatewayConfig, name: str) -> bool:
-        assert isinstance(config, CanaryKeys)
-        return zlib.crc32(name.encode()) < config.canary_fraction * 2**32
+        return zlib.crc32(name.encode()) < config.part(CanaryKeys).canary_fraction * 2**32
 
     def found(self, chat: ChatFormat, fed: Fed) -> Sequence[str]:
         kind = compare(chat, fed)

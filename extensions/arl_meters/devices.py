@@ -47,8 +47,7 @@ class DeviceUse(Measurement):
 
     @classmethod
     def of(cls, config: TrainerConfig, policy: Policy) -> Self:
-        assert isinstance(config, PeakKeys)
-        return cls(policy.world.device, config.peak_tflops)
+        return cls(policy.world.device, config.part(PeakKeys).peak_tflops)
 
     def begin(self, models: Sequence[PackedModel]) -> None:
         self._models = models

@@ -31,8 +31,7 @@ class LayerNorms(Measurement):
 
     @classmethod
     def of(cls, config: TrainerConfig, policy: Policy) -> Self | None:
-        assert isinstance(config, LayerKeys)
-        if not config.layer_metrics:
+        if not config.part(LayerKeys).layer_metrics:
             return None
         size, replicas = policy.world.size, config.num_replicas
         return cls(policy.model, num_ranks=size, num_replicas=replicas)

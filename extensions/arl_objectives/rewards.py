@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo import Term, TokenBatch
+from agentgym_rl.algo import Term, TokenBatch, one_each
 from agentgym_rl.config import AlgoConfig
 
 from .keys.rewards import RewardKeys
 
 _EPS = 1e-6
-T = TypeVar("T")
 
 
 class RewardTerm(Term):
@@ -63,12 +61,12 @@ def shaped_rewards(
     config = algo.part(RewardKeys).reward
     reward = torch.as_tensor(rewards, dtype=torch.float64)
     if config.truncated_factor != 1:
-        cut = torch.tensor(_checked(truncated, rewards, "truncations"), dtype=torch.bool)
+        cut = torch.tensor(one_each(truncated, rewards, "truncations"), dtype=torch.bool)
         reward = torch.where(cut, config.truncated_factor * reward, reward)
     if config.overlong_penalty:
         limit = config.overlong_limit or algo.max_tokens
         buffer = config.overlong_buffer or max(1, limit // 5)
-        lengths = _checked(lengths, rewards, "lengths")
+        lengths = one_each(lengths, rewards, "lengths")
         most = 1.0 if config.overlong_capped else math.inf
         share = overlong(lengths, limit=limit, buffer=buffer, most=most)
         reward = reward - config.overlong_penalty * share
@@ -79,12 +77,6 @@ def shaped_rewards(
         spread = reward.std() if len(reward) > 1 else reward.new_zeros(())
         reward = (reward - reward.mean()) / (spread + _EPS)
     return reward
-
-
-def _checked(found: Sequence[T], rewards: Sequence[float] | Tensor, what: str) -> Sequence[T]:
-    if len(found) != len(rewards):
-        raise ValueError(f"{len(rewards)} rewards but {len(found)} {what}")
-    return found
 
 
 def overlong(lengths: Sequence[int], *, limit: int, buffer: int, most: float = 1.0) -> Tensor:

@@ -360,7 +360,6 @@ def trainer_memory(
 ) -> TrainerMemory:
     """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices;
     the policy itself is then frozen."""
-    assert isinstance(trainer, LayerKeys)
     trained = adapter or policy
     base = policy.frozen_bytes(dtype) if adapter else 0
     return TrainerMemory(
@@ -369,6 +368,6 @@ def trainer_memory(
         optimizer=trained.optimizer_bytes(trainer.optimizer),
         moving=_FLOAT * moving.total if moving else 0,
         frozen=sum(size.frozen_bytes(dtype) for size in frozen),
-        noted=_FLOAT * trained.total if trainer.layer_metrics else 0,
+        noted=_FLOAT * trained.total if trainer.part(LayerKeys).layer_metrics else 0,
         ranks=trainer.num_ranks // trainer.num_replicas,
     )

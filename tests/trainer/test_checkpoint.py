@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import resource
 from concurrent.futures import Future
+from pathlib import Path
 from traceback import StackSummary
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from agentgym_rl.storage import Retention, newest_checkpoint, read_manifest
 from agentgym_rl.storage.checkpoints import list_checkpoints
 from agentgym_rl.trainer import export_model
 from agentgym_rl.trainer.checkpoint import Checkpoints, config_hash, load_checkpoint
+from agentgym_rl.trainer.step import Stepper
 from agentgym_rl.weights import fingerprint
 
 
@@ -138,15 +141,16 @@ def test_incomplete_and_foreign_checkpoints_are_refused(tiny_model, world, tmp_p
         load_checkpoint(path, stepper.policy, stepper.optimizer)
 
 
+def checkpoints_of(stepper: Stepper, folder: Path, **more: Any) -> Checkpoints:
+    """The checkpoints of a trainer, all of which are kept."""
+    kept = Retention(keep=9)
+    parts = stepper.policy, stepper.optimizer
+    return Checkpoints(folder, *parts, config_hash="", retention=kept, **more)
+
+
 def test_a_checkpoint_appears_once_its_batch_is_reported(tiny_model, world, tmp_path):
     stepper = make_stepper(tiny_model, world)
-    checkpoints = Checkpoints(
-        tmp_path,
-        stepper.policy,
-        stepper.optimizer,
-        config_hash="",
-        retention=Retention(keep=9),
-    )
+    checkpoints = checkpoints_of(stepper, tmp_path)
     checkpoints.begin(1, parameters="p", lineage="l")
     train(stepper, 0)  # what is written is what was there before
     assert list_checkpoints(tmp_path) == []
@@ -204,14 +208,7 @@ def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_
         raise TrainerError("unknown token")
 
     stepper = make_stepper(tiny_model, world)
-    checkpoints = Checkpoints(
-        tmp_path,
-        stepper.policy,
-        stepper.optimizer,
-        config_hash="",
-        retention=Retention(keep=9),
-        before_complete=replaced,
-    )
+    checkpoints = checkpoints_of(stepper, tmp_path, before_complete=replaced)
     checkpoints.begin(1)
     assert checkpoints.reported({}).result(60) is None
     checkpoints.finish()
@@ -234,14 +231,7 @@ def test_why_files_were_not_written_in_the_background_is_said(
         written.set_exception(CheckpointException("", {1: (full, StackSummary())}))
     monkeypatch.setattr(Checkpoints, "_write", lambda self, part: written)
     stepper = make_stepper(tiny_model, world)
-    checkpoints = Checkpoints(
-        tmp_path,
-        stepper.policy,
-        stepper.optimizer,
-        config_hash="",
-        retention=Retention(keep=9),
-        timeout_s=0.05,
-    )
+    checkpoints = checkpoints_of(stepper, tmp_path, timeout_s=0.05)
     checkpoints.begin(1)
     for end in (checkpoints.reported({}).result, lambda timeout: checkpoints.finish()):
         with pytest.raises(TrainerError, match=message):

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from agentgym_rl.core import SamplingParams, derived_seed
 from agentgym_rl.gateway.request.chat_request import ChatRequest
-
-if TYPE_CHECKING:
-    pass
-
 
 _LEAST_TOP_P = 1e-6
 """The `top_p` sent to engines in place of 0, which they refuse: only the most likely token
