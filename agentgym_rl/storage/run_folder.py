@@ -14,10 +14,12 @@ from collections.abc import Generator
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from agentgym_rl.config import Config, dump_record
 from agentgym_rl.core import ConfigError, TaskSource
+from agentgym_rl.runtime import log as logs
 
 from .evaluations import FOLDER as EVALUATIONS
 from .evaluations import LINES as EVALUATION_LINES
@@ -38,11 +40,14 @@ SERVE_INFO = "serve.json"
 
 @cache
 def build() -> str:
-    """Return the version of this package with a digest of its code, as runs record it."""
-    package = Path(__file__).parents[1]
+    """Return the version of this distribution with a digest of the code of its packages that are
+    installed, as runs record it."""
     digest = blake2b(digest_size=4)
-    for file in sorted(package.rglob("*.py")):
-        digest.update(file.read_bytes())
+    for name in logs.OURS:  # the objective's code is in extensions, too
+        spec = find_spec(name)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for file in sorted(Path(folder).rglob("*.py")):
+                digest.update(file.read_bytes())
     return f"{version('agentgym-rl')}+{digest.hexdigest()}"
 
 

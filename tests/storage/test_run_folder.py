@@ -12,6 +12,7 @@ from agentgym_rl.storage import EpisodeLog, config_of, file_name
 from agentgym_rl.storage.run_folder import (
     MARK,
     TASKS,
+    build,
     create_run_dir,
     record_tasks,
     release_if_unused,
@@ -93,3 +94,15 @@ def test_the_configuration_of_a_run_is_found_and_its_absence_explained(tmp_path)
         config_of(tmp_path, "x")
     (tmp_path / MARK).touch()
     assert config_of(tmp_path, "x") == tmp_path / MARK
+
+
+def test_a_build_covers_every_package_of_the_distribution(tmp_path, monkeypatch):
+    package = tmp_path / "some_extension"
+    package.mkdir()
+    (package / "__init__.py").write_text("COEF = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("agentgym_rl.runtime.log.OURS", ("agentgym_rl", "some_extension", "absent"))
+    first = build.__wrapped__()
+    assert build.__wrapped__() == first
+    (package / "__init__.py").write_text("COEF = 2\n")
+    assert build.__wrapped__() != first
