@@ -245,7 +245,7 @@ IN_PYTHON = replace(DOUBLES, python_equality=True)
 
 
 def test_a_package_that_the_sandbox_does_not_have_is_named_once(world, caplog, monkeypatch):
-    monkeypatch.setattr(verdict, "_TOLD", set())
+    monkeypatch.setattr(verdict, "_LOGGED", set())
     for _ in range(2):
         assert graded(world, IN_PYTHON, NUMPY).verdict is Verdict.RUNTIME_ERROR
     assert caplog.text.count("imports numpy") == 1

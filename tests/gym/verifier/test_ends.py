@@ -77,7 +77,7 @@ CRASHES = {
     "exit_0": (("leave", 0), "exit code 0"),
     "hang_up": (("hangs_up",), "killed by SIGKILL"),
     "ahead": (("answers_ahead",), ""),
-    "babble": (("babbles",), "it said too much"),
+    "babble": (("babbles",), "it sent too much"),
     "nonsense": (("answers_nonsense",), "out of turn, or no answer at all"),
 }
 
