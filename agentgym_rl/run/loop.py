@@ -104,12 +104,13 @@ class Loop:
     # ------------------------------------------------------------------ a batch
     async def _batch(self, step: int) -> Batch:
         """Return batch `step` once it is complete and in the log, and the ranks may receive it."""
-        run, groups, is_new = self._run, None, True
-        while groups is None:
+        run = self._run
+        while True:
             await self._until_complete(step)
             async with self._turn:
                 is_new = not run.buffer.comes_again(step)
-                groups = await run.buffer.lease(step)
+                if (groups := await run.buffer.lease(step)) is not None:
+                    break
         members = [member for group in groups for member in group.members]
         overlap = run.overlap.add_episodes(members) if step and is_new else math.nan
         await self._take_devices(step)

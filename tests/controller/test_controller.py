@@ -3,9 +3,11 @@
 import asyncio
 import sqlite3
 import tempfile
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -192,9 +194,65 @@ def test_a_batch_that_never_comes_ends_the_run(tmp_path, monkeypatch):
     asyncio.run(play())
 
 
+class Sampling:
+    """A controller without a complete batch, of which engines have sampled at some looks."""
+
+    def __init__(self, looks: str) -> None:
+        self.looks = looks
+        """A letter for each look: what has happened since the one before."""
+        self.now = 0.0
+        self.trainer, self.algo = TrainerConfig(batch_timeout_s=10), AlgoConfig()
+
+    def ready_for(self, step: int) -> bool:
+        return self.looks.startswith("c")
+
+    def samples(self) -> bool:
+        return self.looks.startswith("s")
+
+
+@pytest.mark.parametrize(
+    ("looks", "waited"),
+    [("iic", True), ("iiiic", False), ("iisiic", True), ("sisisisic", True), ("siiiic", False)],
+)
+def test_a_batch_may_be_late_while_engines_sample(looks, waited, monkeypatch):
+    """Each look comes 3 s after the one before; the limit is 10 s."""
+    run = Sampling("i" + looks)
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: run.now))
+    loop = loop_module.Loop(cast(Any, run), cast(Any, None))
+
+    async def look(*_: object) -> None:
+        run.looks, run.now = run.looks[1:], run.now + 3
+
+    monkeypatch.setattr(loop, "_look", look)
+    outcome = nullcontext() if waited else pytest.raises(TrainerError, match="batch 4 is not comp")
+    with outcome:
+        asyncio.run(loop._until_complete(4))
+
+
+def test_the_overlap_counts_each_batch_once_and_not_the_first(tmp_path, group):
+    """Nothing trained while the first one was sampled; ranks that are replaced get theirs again."""
+
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            s.controller.overlap.add_episodes = lambda members: float(len(members))
+            for step in range(2):
+                await s.add(*[group(f"{step}{name}", [step]) for name in "ab"])
+                await s.train(step)
+            await s.add(group("2a", [2]), group("2b", [2]))
+            await s.ranks.batch(2, 0)
+            await s.ranks.lose(s.ranks.loop)
+            await s.ranks.loop.regroup(2, None)
+            await s.train(2)
+
+    asyncio.run(play())
+    found = [step["overlap"] for step in read_metrics(tmp_path / "metrics.jsonl")]
+    assert found == [None, 4.0, None]
+
+
 def test_the_loop_gets_the_batch_as_soon_as_it_is_complete(tmp_path, group):
     async def play() -> None:
         async with served(tmp_path) as s, asyncio.TaskGroup() as tasks:
+            assert not s.controller.trainer_waits  # no rank has loaded its model
             s.controller.num_asking = 1
             waiting = tasks.create_task(s.ranks._until(lambda: s.ranks._has(0), "batch 0"))
             await asyncio.sleep(0.05)

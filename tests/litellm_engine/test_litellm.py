@@ -115,7 +115,7 @@ def test_what_cannot_become_better_ends_it_at_once(found, name, said):
     "name, said",
     [
         ("openai_500", "it answered 500: boom"),
-        ("openai_429", "eval.max_concurrent is how many episodes ask at once"),
+        ("openai_429", "eval.max_concurrent limits the concurrent episodes"),
         ("openai_hangs", "timeout value=0.5"),
         ("openai_no_json", "it answered 500"),
         ("claude_busy", "Overloaded"),
