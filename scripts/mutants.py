@@ -67,7 +67,9 @@ PACKAGES = {
             "tests/trainer/test_teacher.py",
         ),
     ),
-    "controller": Package("agentgym_rl/controller", ("tests/controller",)),
+    "controller": Package(
+        "agentgym_rl/controller", ("tests/controller", "tests/trainer/test_server.py")
+    ),
     "rollout": Package("agentgym_rl/rollout", ("tests/rollout", "tests/test_public_parts.py")),
     "gateway/session": Package("agentgym_rl/gateway/session", ("tests/gateway",)),
     "storage": Package("agentgym_rl/storage", ("tests/storage", "tests/weights")),
@@ -227,8 +229,11 @@ class _Finder:
                 swap = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
                 for left, right in pairwise(values):
                     self._replace(scope, left, right, *swap)
-            case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-                self._add(scope, self._at(node), self._at(operand), "")
+            case ast.UnaryOp(op=ast.Not() | ast.USub()):
+                # Not up to the operand: what stands between them may be its opening parenthesis.
+                start = self._at(node)
+                length = len(re.match(rb"not\s*|-\s*", self._source[start:])[0])
+                self._add(scope, start, start + length, "")
             case ast.Constant(value=bool(value)):
                 self._add(scope, *self._span(node), str(not value))
             case ast.Constant(value=int() | float() as value) if abs(value) <= LARGEST_NUMBER:
