@@ -20,8 +20,10 @@ class Counting(Server):
 
     def obey(self, message):
         self.over = message == b"end"
-        for _ in range(0 if self.over else int(message)):
-            os.posix_spawn("/bin/sh", ["sh", "-c", "exit 7"], {})
+        count = 0 if self.over else int(message)
+        pids = [os.posix_spawn("/bin/sh", ["sh", "-c", "exit 7"], {}) for _ in range(count)]
+        for pid in pids:  # all have ended before the first is reaped: no later signal wakes it
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
     def ended(self, pid, status, usage):
         self.control.send(b"%d" % os.waitstatus_to_exitcode(status))
