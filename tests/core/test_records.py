@@ -27,6 +27,7 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.core.credit import MAX_REWARD
 from agentgym_rl.core.row import pack_row, unpack_row
+from agentgym_rl.core.trajectory import forks_json
 from tests.kit.cases import cases
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -512,3 +513,17 @@ def test_another_row_counts_anew(row):
     after = replace(row, policy_versions=np.full(len(row), 7, np.int32))
     assert list(after.counts.versions) == [7] * bool(row.loss_mask.any())
     assert after.counts.sampled == len(row)
+
+
+@cases(
+    "metrics, expected",
+    [
+        ({}, "{}"),
+        ({"forks": 0.0, "forks_edited": 3.0}, "{}"),  # the sum decides
+        ({"forks": 3.0, "forks_edited": 2.0, "forks_model": 1.0}, '{"edited": 2, "model": 1}'),
+        ({"forks": 1.0, "forks_edited": 1.0, "forks_model": 0.0, "turns": 4.0}, '{"edited": 1}'),
+        ({"forks_edited": 1.0}, '{"edited": 1}'),
+    ],
+)
+def test_forks_are_counted_by_cause(metrics, expected):
+    assert forks_json(metrics) == expected

@@ -236,3 +236,30 @@ def test_every_restart_of_ranks_has_a_number_of_its_own(tmp_path):
     with closing(sqlite3.connect(path)) as db:
         found = db.execute("SELECT incarnation, checkpoint, num_ranks FROM incarnations").fetchall()
     assert found == [(0, "", 2), (1, "step-0", 2), (2, "step-0", 2), (3, "", 1)]
+
+
+@pytest.mark.parametrize("older", ["", "no values", "no columns"])
+def test_an_episode_has_the_same_facts_in_the_logs_of_earlier_versions(tmp_path, group, older):
+    """Those read the record, as they have no columns for them, or no values in those."""
+    path, played = tmp_path / "episodes.db", group("a", [0])
+    first, second = played.members
+    counted = {"forks": 2.0, "forks_edited": 2.0, "forks_model": 0.0, "turns": 3.0}
+    played = replace(played, members=[replace(first, env_id="math", metrics=counted), second])
+
+    async def play() -> None:
+        with closing(EpisodeLog(path)) as log:
+            await log.add_group(Task("t", 1), 0, played)
+
+    asyncio.run(play())
+    with closing(sqlite3.connect(path)) as db, db:
+        for name in ("env_id", "forks") if older else ():
+            if older == "no values":
+                db.execute(f"UPDATE trajectories SET {name} = NULL")
+            else:
+                db.execute(f"ALTER TABLE trajectories RENAME COLUMN {name} TO no_{name}")
+    with closing(EpisodeReader(path)) as reader:
+        found = reader.facts(limit=10)
+    assert [(it.episode_id, it.env_id, it.forks) for it in found] == [
+        (second.episode_id, "", "{}"),
+        (first.episode_id, "math", '{"edited": 2}'),
+    ]
