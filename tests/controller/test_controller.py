@@ -252,7 +252,8 @@ def test_the_overlap_counts_each_batch_once_and_not_the_first(tmp_path, group):
 def test_the_loop_gets_the_batch_as_soon_as_it_is_complete(tmp_path, group):
     async def play() -> None:
         async with served(tmp_path) as s, asyncio.TaskGroup() as tasks:
-            assert not s.controller.trainer_waits  # no rank has loaded its model
+            assert not s.controller.trainer_ready  # no rank has loaded its model
+            assert not s.controller.trainer_waits
             s.controller.num_asking = 1
             waiting = tasks.create_task(s.ranks._until(lambda: s.ranks._has(0), "batch 0"))
             await asyncio.sleep(0.05)
