@@ -42,12 +42,10 @@ def episode_advantages(
     Raises:
         ValueError: lengths differ, or `none` with `group_std`.
     """
-    if len(rewards) != len(group_ids):
-        raise ValueError(f"{len(rewards)} rewards but {len(group_ids)} group ids")
+    groups = _group_index(one_each(group_ids, rewards, "group ids"))
     if baseline == "none" and scale == "group_std":
         raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")
     reward = torch.as_tensor(rewards, dtype=torch.float64)
-    groups = _group_index(group_ids)
     size, mean, spread = _group_statistics(reward, groups, unbiased=std.unbiased)
     if baseline == "length_weighted":
         length = torch.tensor(one_each(lengths, rewards, "lengths"), dtype=torch.float64)
