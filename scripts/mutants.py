@@ -193,6 +193,9 @@ def _lines(source: bytes, edit: _Edit) -> tuple[str, str]:
     return " ".join(before.split()), " ".join((head + edit.text + tail).split())
 
 
+_NEGATION = re.compile(rb"(?:not|-)\s*")
+
+
 class _Finder:
     """The edits of one source file."""
 
@@ -232,8 +235,8 @@ class _Finder:
             case ast.UnaryOp(op=ast.Not() | ast.USub()):
                 # Not up to the operand: what stands between them may be its opening parenthesis.
                 start = self._at(node)
-                length = len(re.match(rb"not\s*|-\s*", self._source[start:])[0])
-                self._add(scope, start, start + length, "")
+                if operator := _NEGATION.match(self._source, start):
+                    self._add(scope, start, operator.end(), "")
             case ast.Constant(value=bool(value)):
                 self._add(scope, *self._span(node), str(not value))
             case ast.Constant(value=int() | float() as value) if abs(value) <= LARGEST_NUMBER:
