@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentgym_rl.cluster import ProcessSpec
 from agentgym_rl.config import OwnEngineConfig, ServerEngineConfig
+from agentgym_rl.runtime import in_url
 
 from .gpus import visible_gpus
 from .kind import kind_of
@@ -43,7 +44,7 @@ def engine_process(
             *("--weight-version", label),
         ],
         env=_environment(engine),
-        health_url=f"http://{host}:{port}/health",
+        health_url=f"http://{in_url(host)}:{port}/health",
         silence_limit_s=max(_SILENCE_LIMIT_S, engine.stall_timeout_s),
         restartable=True,
         imports=kind_of(engine).fork_imports(engine),
