@@ -60,18 +60,24 @@ EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/engines/embe
     tests/engines/test_client.py tests/engines/test_control.py \
     tests/evaluate/test_foreign_model.py tests/evaluate/test_foreign_model_failures.py \
     tests/evaluate/test_round_robin.py tests/fleet/test_colocation.py tests/fleet/test_elastic.py \
-    tests/fleet/test_mirrors.py tests/gateway/test_messages.py tests/gateway/test_messages_sdk.py \
+    tests/fleet/test_mirrors.py tests/gateway/test_forced.py tests/gateway/test_grammars.py \
+    tests/gateway/test_messages.py tests/gateway/test_messages_sdk.py \
+    tests/gateway/test_parser_choice.py tests/gateway/test_parser_cost.py \
+    tests/gateway/test_parsers_families.py tests/gateway/test_parsers_golden.py \
+    tests/gateway/test_parsers_llama.py tests/gateway/test_parsers_xml.py \
     tests/gateway/test_relay.py tests/gateway/test_relay_agents.py \
-    tests/gateway/test_relay_exact.py tests/gateway/test_responses.py \
-    tests/gateway/test_responses_codex.py tests/gateway/test_responses_requests.py \
-    tests/gateway/test_responses_sdk.py tests/gateway/test_responses_stored.py \
-    tests/gateway/test_responses_thoughts.py tests/gateway/test_responses_wire.py \
+    tests/gateway/test_relay_exact.py tests/gateway/test_response_templates.py \
+    tests/gateway/test_responses.py tests/gateway/test_responses_codex.py \
+    tests/gateway/test_responses_requests.py tests/gateway/test_responses_sdk.py \
+    tests/gateway/test_responses_stored.py tests/gateway/test_responses_thoughts.py \
+    tests/gateway/test_responses_wire.py tests/gateway/test_thoughts.py \
     tests/models/test_architectures.py tests/rollout/test_curriculum.py tests/rollout/test_game.py \
     tests/rollout/test_oracle.py tests/rollout/test_teachers.py tests/run/test_demonstrations.py \
     tests/run/test_warmup.py tests/storage/test_trackers.py tests/test_examples.py \
     tests/trainer/test_critic.py tests/trainer/test_memory.py tests/trainer/test_meters.py \
-    tests/trainer/test_teacher.py tests/trainer/test_warmup.py tests/weights/test_publish_embedded.py \
-    tests/weights/test_publish_sglang.py tests/weights/test_vllm_client.py
+    tests/trainer/test_teacher.py tests/trainer/test_warmup.py \
+    tests/weights/test_publish_embedded.py tests/weights/test_publish_sglang.py \
+    tests/weights/test_vllm_client.py
 PROGRAMS_TESTS := tests/programs tests/models/test_tiny_model.py
 NOT_CORE := $(addprefix --ignore=,$(ENVS_TESTS) $(EXTENSIONS_TESTS) $(PROGRAMS_TESTS))
 

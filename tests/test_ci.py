@@ -78,6 +78,7 @@ EVERY = "extensions envs programs docker agents peers vllm sglang"
         "agents/arl_agents/command/agent.py": "extensions agents peers",
         "agentgym_rl/gateway/session/tree.py": "extensions agents peers",
         "agentgym_rl/gateway/parsers/formats.py": "extensions agents peers vllm sglang",
+        "extensions/arl_parsers/lark.py": "extensions agents peers programs vllm sglang",
         "examples/node_agent/agent.mjs": "extensions agents",
         "requirements/agents.txt": "agents",
         "envs/arl_envs/openenv/env.py": "extensions envs peers",

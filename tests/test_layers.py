@@ -51,7 +51,7 @@ ALLOWED: Mapping[str, str] = {
     ),
     "vllm": "arl_vllm*",
     "ray": "arl_scale.ray_*",
-    "transformers.utils.chat_parsing": "gateway.parsers.response_template",
+    "transformers.utils.chat_parsing": "arl_parsers.response_template",
 }
 """Which modules may import a heavy package, as patterns: below agentgym_rl, or of an extension."""
 
@@ -235,7 +235,7 @@ def test_imports_go_one_way():
     assert violations(ROOT) == []
 
 
-MOST_PAST = 301
+MOST_PAST = 297
 """The number of names that are imported past the `__init__` of their package; it may only fall."""
 
 

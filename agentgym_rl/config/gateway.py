@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from agentgym_rl.core import Fitted, InEval, Section, with_added_keys
+from agentgym_rl.core import Fitted, InEval, OneOf, Ordered, Section, in_order, with_added_keys
+
+
+def _formats(group: str) -> OneOf:
+    """Return the mark of a key whose values are the registered formats of replies of a group."""
+    names = lambda: ["auto", *in_order(group, of=Ordered), "none"]  # noqa: E731
+    return OneOf(names, usual="auto", group=group)
 
 
 @with_added_keys("gateway")
@@ -32,34 +38,10 @@ class GatewayConfig(Section):
     enable_thinking: bool | None = None
     """The switch for thoughts, for all requests, as the chat template's `enable_thinking` or
     `thinking`; if it is not set, requests decide, or else the template."""
-    tool_parser: Literal[
-        "auto",
-        "seed_oss",
-        "minimax_m2",
-        "glm",
-        "qwen3_xml",
-        "hermes",
-        "mistral",
-        "deepseek_v3",
-        "deepseek_v31",
-        "kimi_k2",
-        "phi4_mini",
-        "granite",
-        "functiongemma",
-        "gemma4",
-        "llama3_json",
-        "llama4_json",
-        "lfm2",
-        "pythonic",
-        "gpt_oss",
-        "response_template",
-        "none",
-    ] = "auto"
+    tool_parser: Annotated[str, _formats("parsers")] = "auto"
     """The parser of tool calls in the model's text; "auto" depends on the chat template
     (docs/parsers.md)."""
-    reasoning_parser: Literal[
-        "auto", "think", "deepseek_r1", "mistral", "seed_oss", "gemma4", "granite", "none"
-    ] = "auto"
+    reasoning_parser: Annotated[str, _formats("thoughts")] = "auto"
     """The parser of thoughts: "think" removes text in <think>…</think> from the content, others
     do so with other tags (docs/parsers.md), "none" leaves it there; "auto" chooses the one whose
     tags the chat template knows, if there is one."""

@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from .errors import cause_of as cause_of
     from .errors import near_match as near_match
     from .errors import too_slow as too_slow
+    from .extensions import absent_members as absent_members
+    from .extensions import added_class as added_class
     from .extensions import entry_points_of as entry_points_of
     from .extensions import extension_names as extension_names
     from .extensions import is_function_path as is_function_path
@@ -100,6 +102,8 @@ if TYPE_CHECKING:
     from .parse import parse_toml as parse_toml
     from .prompt import Prompt as Prompt
     from .registered import OneOf as OneOf
+    from .registered import Ordered as Ordered
+    from .registered import in_order as in_order
     from .registered import type_of as type_of
     from .row import NOT_SAMPLED as NOT_SAMPLED
     from .row import BoolArray as BoolArray

@@ -10,7 +10,7 @@ import difflib
 import logging
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from importlib.util import find_spec
@@ -99,6 +99,24 @@ def only_one(group: str, takers: Mapping[str, T], *, would: str) -> T | None:
     return next(iter(takers.values()), None)
 
 
+def added_class(group: str, base: type[T], *, would: str) -> Callable[..., T] | None:
+    """Return the class, a subclass of `base`, that another package adds to a group, or else the
+    first-party one; None if there is none. `would` describes in the error what a class does.
+
+    Raises:
+        ConfigError: several other packages add one, or it is not such a class.
+    """
+    points, names = entry_points_of(group), extension_names(group)
+    added = [name for name in names if name not in points or not is_ours(points[name])]
+    found = {name: load_extension(group, name, of=type) for name in added or names}
+    made = only_one(group, found, would=would)
+    if made is not None and not issubclass(made, base):
+        raise ConfigError(
+            f"{PREFIX}{group}: {made!r}; expected a subclass of {base.__module__}.{base.__name__}"
+        )
+    return made
+
+
 def not_installed(group: str, key: str, does: str) -> ConfigError:
     """Return the error of a `key` on which no member of a group acts; `does` describes in the
     message what such a member does."""
@@ -149,6 +167,13 @@ def shadowed(group: str) -> list[tuple[EntryPoint, EntryPoint]]:
 def absent(group: str) -> list[EntryPoint]:
     """Return the first-party entry points of a group whose packages are not installed."""
     return _entry_points(group, tuple(sys.path))[2]
+
+
+def absent_members(group: str) -> str:
+    """Return a sentence with the first-party members of a group that are not installed; "" if all
+    are."""
+    named = ", ".join(f"{one.name} ({one.module.partition('.')[0]})" for one in absent(group))
+    return f" Not installed, with the package of each: {named}." if named else ""
 
 
 def missing_member(group: str, name: str, said: str) -> str:

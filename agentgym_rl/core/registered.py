@@ -15,6 +15,22 @@ from .chat import is_mapping
 from .extensions import extension_names, load_extension, load_extensions, missing_member
 
 
+class Ordered:
+    """A member of a registry whose members are in order."""
+
+    order: int = 1000
+    """Its place in lists; those with the same are sorted by name."""
+
+
+O = TypeVar("O", bound=Ordered)  # noqa: E741
+
+
+def in_order(group: str, *, of: type[O]) -> dict[str, O]:
+    """Return all members of a group that can be imported, by name, in their order."""
+    found = load_extensions(group, of=of)
+    return dict(sorted(found.items(), key=lambda one: (one[1].order, one[0])))
+
+
 class WithKeys(ABC):
     """A member of a registry whose members have keys of their own."""
 

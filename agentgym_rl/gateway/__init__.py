@@ -17,11 +17,33 @@ if TYPE_CHECKING:
     from .messages import thoughts_of as thoughts_of
     from .messages import without_billing as without_billing
     from .messages import without_thoughts as without_thoughts
-    from .parsers import Event as Event
-    from .parsers import ParserFactory as ParserFactory
-    from .parsers import Reasoning as Reasoning
-    from .parsers import ToolCall as ToolCall
-    from .parsers.calls_in_text import has_call as has_call
+    from .parsers.families import readers_of as readers_of
+    from .parsers.formats import CallGrammar as CallGrammar
+    from .parsers.formats import Calls as Calls
+    from .parsers.formats import Format as Format
+    from .parsers.formats import GrammarText as GrammarText
+    from .parsers.formats import block_format as block_format
+    from .parsers.formats import call_formats as call_formats
+    from .parsers.grammars import Grammars as Grammars
+    from .parsers.grammars import ModelFormat as ModelFormat
+    from .parsers.grammars import not_forced as not_forced
+    from .parsers.json_calls import is_object as is_object
+    from .parsers.json_calls import malformed as malformed
+    from .parsers.json_calls import object_grammar as object_grammar
+    from .parsers.json_calls import own_id as own_id
+    from .parsers.json_calls import parse_object as parse_object
+    from .parsers.parser import Event as Event
+    from .parsers.parser import Frame as Frame
+    from .parsers.parser import Parser as Parser
+    from .parsers.parser import ParserFactory as ParserFactory
+    from .parsers.parser import Read as Read
+    from .parsers.parser import Reasoning as Reasoning
+    from .parsers.parser import ToolCall as ToolCall
+    from .parsers.parser import Tools as Tools
+    from .parsers.parser import any_start as any_start
+    from .parsers.parser import either as either
+    from .parsers.parser import tag_start as tag_start
+    from .parsers.think import Thoughts as Thoughts
     from .request.body import given_fields as given_fields
     from .request.body import json_object as json_object
     from .request.body import refuse_unknown as refuse_unknown

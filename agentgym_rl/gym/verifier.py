@@ -11,14 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from agentgym_rl.core import (
-    ConfigError,
-    entry_points_of,
-    extension_names,
-    is_ours,
-    load_extension,
-    only_one,
-)
+from agentgym_rl.core import ConfigError, added_class
 from agentgym_rl.core.extensions import PREFIX
 
 VERIFIERS = "verifiers"
@@ -147,19 +140,11 @@ def make_pool(num_workers: int = 2, **options: Any) -> VerifierPool:
     Raises:
         ConfigError: no installed package has a pool, or several other packages do.
     """
-    points = entry_points_of(VERIFIERS)
-    names = extension_names(VERIFIERS)
-    added = [name for name in names if name not in points or not is_ours(points[name])]
-    makers = {name: load_extension(VERIFIERS, name, of=type) for name in added or names}
-    made = only_one(VERIFIERS, makers, would="call verifiers in processes of their own")
+    made = added_class(VERIFIERS, VerifierPool, would="call verifiers in processes of their own")
     if made is None:
         raise ConfigError(
             "uses_verifier: no installed package has a pool of processes for verifiers (the group "
             f"of entry points {PREFIX}{VERIFIERS}); install one (ours is arl_verifier), or an "
             "environment that does without"
-        )
-    if not issubclass(made, VerifierPool):
-        raise ConfigError(
-            f"{PREFIX}{VERIFIERS}: {made!r}; expected a subclass of {__name__}.VerifierPool"
         )
     return made(num_workers, **options)

@@ -6,3 +6,6 @@ players of seats at a URL.
     relay -> session             agents' requests, forwarded to the model and counted
     upstream, litellm_upstream   the connections to the model, and the attribution of failures
 """
+
+BUILDS_ON = ("arl_parsers",)
+"""The extension that finds calls in texts of any family's notation."""

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from arl_parsers.calls_in_text import has_call
+
 from agentgym_rl.core import is_dict, is_list
-from agentgym_rl.gateway import has_call, thoughts_of, without_thoughts
+from agentgym_rl.gateway import thoughts_of, without_thoughts
 from agentgym_rl.gateway.messages import text_of
 from agentgym_rl.runtime import Repeated
 

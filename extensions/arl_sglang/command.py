@@ -36,7 +36,7 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         *("--max-running-requests", str(config.max_num_seqs)),
         *("--random-seed", str(server_seed(launch.config.seed, launch.index))),
         *("--weight-version", launch.label),
-        # The only backend that reads the grammars of `agentgym_rl.gateway.parsers.lark`.
+        # The only backend that reads the grammars of `arl_parsers.lark`.
         *("--grammar-backend", "llguidance"),
         "--incremental-streaming-output",
         "--enable-metrics",

@@ -51,7 +51,7 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
         *("--max-logprobs", str(MAX_LOGPROBS)),
-        # The only backend that reads the grammars of `agentgym_rl.gateway.parsers.lark`.
+        # The only backend that reads the grammars of `arl_parsers.lark`.
         *("--structured-outputs-config.backend", "guidance"),
         *("--weight-transfer-config", json.dumps({"backend": BACKENDS[transport]})),
         *("--worker-extension-cls", EXTENSION),

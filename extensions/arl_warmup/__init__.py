@@ -5,3 +5,6 @@ demonstrations.py  rows of a file or data set as conversations, checked
 written.py         conversations as rows of tokens; held_out.py: those that measure the loss
 trainer.py         the training of a rank; warm_up.py: its process
 """
+
+BUILDS_ON = ("arl_parsers",)
+"""The extension that finds calls in texts of any family's notation."""

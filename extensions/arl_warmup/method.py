@@ -27,8 +27,7 @@ from agentgym_rl.config import Config, GatewayConfig
 from agentgym_rl.core import ConfigError, Row, parse_json
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.row import IGNORED, pack_row
-from agentgym_rl.gateway import ChatFormat, ParserFactory
-from agentgym_rl.gateway.parsers import readers_of
+from agentgym_rl.gateway import ChatFormat, ParserFactory, readers_of
 from agentgym_rl.models import model_name
 from agentgym_rl.report import Progress
 from agentgym_rl.run import Opened

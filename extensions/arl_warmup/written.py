@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from arl_parsers.calls_in_text import calls_of, has_call, has_tagged_call
+
 from agentgym_rl.core import is_dict
-from agentgym_rl.gateway import ChatFormat, ParserFactory, has_call, thoughts_of, without_thoughts
+from agentgym_rl.gateway import ChatFormat, ParserFactory, thoughts_of, without_thoughts
 from agentgym_rl.gateway.messages import REASONING, text_of
-from agentgym_rl.gateway.parsers.calls_in_text import calls_of, has_tagged_call
 from agentgym_rl.gym.data import check_text
 
 from .demonstrations import Demonstration, Notes

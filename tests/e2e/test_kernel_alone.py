@@ -135,6 +135,12 @@ REFUSALS: dict[str, list[str]] = {
     "rollout.workers is a key of the extension arl_scale": ["--rollout.workers=2"],
     "cluster.type: 'ray' is a type of the extension arl_scale": ["--cluster=ray"],
     "init is a key of the extension arl_warmup": ["--init=sft", "--init.data=rows.jsonl"],
+    "gateway.tool_parser: 'glm' is a type of the extension arl_parsers": [
+        "--gateway.tool_parser=glm"
+    ],
+    "gateway.reasoning_parser: 'granite' is a type of the extension arl_parsers": [
+        "--gateway.reasoning_parser=granite"
+    ],
     "algo.baseline": ["--algo.baseline=critic"],
     "algo.behavior_correction: 'clamp' is a type of the extension arl_objectives": [
         "--algo.behavior_correction={type = 'clamp', floor = 0.1}"

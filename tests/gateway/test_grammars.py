@@ -4,18 +4,19 @@ import json
 
 import jsonschema
 import pytest
+from arl_parsers.lark import prepared
 from following import follows, said, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reading import tool
 
-from agentgym_rl.gateway import ApiError
-from agentgym_rl.gateway.parsers.formats import FORMATS
-from agentgym_rl.gateway.parsers.lark import prepared
+from agentgym_rl.gateway import ApiError, call_formats
 from agentgym_rl.gateway.request.reply_form import ReplyForm
 from tests.kit.call_formats import WRITE, chat_of
 from tests.kit.cases import cases
 from tests.kit.parser_cases import XML
+
+FORMATS = call_formats()
 
 TOOL = tool(
     "f",

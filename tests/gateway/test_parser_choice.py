@@ -114,14 +114,14 @@ def test_templates_of_real_models_are_of_their_families():
 
 @cases("name", BUNDLED_MODELS)
 def test_the_bundled_models_are_hermes_without_thoughts(name, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     readers_of(ChatFormat.load(BUNDLED_MODELS[name]), GatewayConfig())
     assert "tool calls are read as hermes, thoughts as content" in caplog.text
 
 
 @pytest.mark.parametrize(("tag", "how"), [("</think>", "reasoning"), ("", "content")])
 def test_thoughts_are_read_where_the_template_knows_their_tags(tag, how, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     readers_of(_chat(f"{TURN}{{# {tag} #}}"), GatewayConfig())
     assert f"thoughts as {how}" in caplog.text
 

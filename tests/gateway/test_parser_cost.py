@@ -8,16 +8,18 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import arl_parsers
 import pytest
 
-from agentgym_rl.gateway import parsers
-from agentgym_rl.gateway.parsers.formats import FORMATS
+from agentgym_rl import gateway
+from agentgym_rl.core import entry_points_of
+from agentgym_rl.gateway import call_formats, parsers
 from tests.kit.cases import cases
 
 SPEC = {
@@ -34,7 +36,7 @@ SPEC = {
         "content": {},
     },
 }
-FAMILIES = [*FORMATS, "think", "think-text", "think-granite", "response_template"]
+FAMILIES = [*call_formats(), "think", "think-text", "think-granite", "response_template"]
 HOSTILE = {
     "words": "so it goes ",
     "spaces": " ",
@@ -72,6 +74,16 @@ HOSTILE = {
     "granite": "Here is my thought process: Here",
 }
 COUNTED = "counted_parsers"
+PACKAGES = {parsers: COUNTED, arl_parsers: f"{COUNTED}_of_families"}
+"""The packages of parsers, each with the name under which it is read once more."""
+
+
+def second(module: str) -> str:
+    """The name under which a module is read once more; its own, if it is not one of parsers."""
+    for package, name in PACKAGES.items():
+        if f"{module}.".startswith(f"{package.__name__}."):
+            return name + module.removeprefix(package.__name__)
+    return module
 
 
 class Counter:
@@ -166,6 +178,18 @@ class Counting(ast.NodeTransformer):
         is_in = len(node.ops) == 1 and isinstance(node.ops[0], ast.In)
         return self._by("within", node.left, node.comparators[0]) if is_in else node
 
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.AST]:
+        if node.module != gateway.__name__:
+            return node
+        homes = {
+            alias.name: getattr(getattr(gateway, alias.name), "__module__", "")
+            for alias in node.names
+        }
+        moved = {name: second(home) for name, home in homes.items() if second(home) != home}
+        return [
+            ast.ImportFrom(moved.get(name, node.module), [ast.alias(name)], 0) for name in homes
+        ]
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         node.value = self.visit(node.value) if node.value else None
         return node
@@ -200,9 +224,10 @@ class Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         package, _, module = name.partition(".")
-        if package != COUNTED:
+        folder = next((one for one, as_name in PACKAGES.items() if as_name == package), None)
+        if folder is None:
             return None
-        file = Path(parsers.__file__).with_name(f"{module or '__init__'}.py")
+        file = Path(str(folder.__file__)).with_name(f"{module or '__init__'}.py")
         loader = Loader(name, file, self._counter)
         where = None if module else [str(file.parent)]
         return spec_from_file_location(name, file, loader=loader, submodule_search_locations=where)
@@ -210,33 +235,34 @@ class Finder:
 
 @pytest.fixture(scope="module")
 def counted():
-    """The package of the parsers that counts, and its counter."""
+    """The function that returns the counting module of a module of parsers, and its counter."""
     counter = Counter()
     finder = Finder(counter)
     sys.meta_path.insert(0, finder)
     try:
-        yield importlib.import_module(COUNTED), counter
+        yield lambda module: importlib.import_module(second(module)), counter
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.partition(".")[0] == COUNTED]:
+        for name in [name for name in sys.modules if name.startswith(COUNTED)]:
             del sys.modules[name]
 
 
-def made(family: str, of: Any = parsers) -> Any:
-    def module(name: str) -> Any:
-        return importlib.import_module(f"{of.__name__}.{name}")
+def made(family: str, load: Callable[[str], Any] = importlib.import_module) -> Any:
+    def member(group: str, name: str) -> Any:
+        point = entry_points_of(group)[name]
+        return getattr(load(point.module), point.attr)
 
     if family == "response_template":
-        templates = module(family)
+        templates = load("arl_parsers.response_template")
         return templates.ResponseTemplateParser(templates.ResponseTemplate(SPEC), [], "A")
-    formats = module("formats").FORMATS
+    think, text = load("agentgym_rl.gateway.parsers.think"), load("agentgym_rl.gateway.parsers")
     return {
-        "think": lambda: module("think").ThinkParser(formats["hermes"]([]), opened=True),
-        "think-text": lambda: module("think").ThinkParser(of.TextParser(), opened=False),
-        "think-granite": lambda: module("think").ThinkParser(
-            formats["granite"]([]), opened=False, thoughts=module("think").THOUGHTS["granite"]
+        "think": lambda: think.ThinkParser(member("parsers", "hermes")([]), opened=True),
+        "think-text": lambda: think.ThinkParser(text.TextParser(), opened=False),
+        "think-granite": lambda: think.ThinkParser(
+            member("parsers", "granite")([]), opened=False, thoughts=member("thoughts", "granite")
         ),
-    }.get(family, lambda: formats[family]([]))()
+    }.get(family, lambda: member("parsers", family)([]))()
 
 
 def read(parser: Any, text: str, *, by_character: bool) -> None:
@@ -245,9 +271,11 @@ def read(parser: Any, text: str, *, by_character: bool) -> None:
     parser.finish()
 
 
-def work(counted: tuple[Any, Counter], family: str, text: str, *, by_character: bool) -> int:
-    package, counter = counted
-    parser, counter.count = made(family, package), 0
+def work(
+    counted: tuple[Callable[[str], Any], Counter], family: str, text: str, *, by_character: bool
+) -> int:
+    load, counter = counted
+    parser, counter.count = made(family, load), 0
     read(parser, text, by_character=by_character)
     return counter.count
 

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
-from agentgym_rl.gateway import ToolCall
+from agentgym_rl.gateway import ToolCall, call_formats
 from agentgym_rl.gateway.parsers import TextParser
-from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.json_calls import read_call
 from agentgym_rl.gateway.turn import StopCutter
 from tests.kit.cases import cases
+
+FORMATS = call_formats()
 
 HERMES = partial(FORMATS["hermes"], ())
 

@@ -3,24 +3,24 @@
 import asyncio
 import json
 from functools import partial
-from typing import get_args
 
 import pytest
+from arl_parsers.harmony import HarmonyParser
+from arl_parsers.literals import read_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core import ConfigError
-from agentgym_rl.gateway import ChatFormat, Reasoning, ToolCall
+from agentgym_rl.core import ConfigError, in_order
+from agentgym_rl.gateway import ChatFormat, Reasoning, ToolCall, call_formats
 from agentgym_rl.gateway.parsers import readers_of
-from agentgym_rl.gateway.parsers.formats import FORMATS
-from agentgym_rl.gateway.parsers.harmony import HarmonyParser
-from agentgym_rl.gateway.parsers.literals import read_calls
-from agentgym_rl.gateway.parsers.think import THOUGHTS, ThinkParser
+from agentgym_rl.gateway.parsers.think import ThinkParser, Thoughts
 from agentgym_rl.gateway.template.template import ChatTemplate
 from tests.kit.call_formats import WRITE, chat_of
 from tests.kit.cases import cases
+
+FORMATS, THOUGHTS = call_formats(), in_order("thoughts", of=Thoughts)
 
 TOOLS = [tool(s={"type": "string"}, i={"type": "integer"}, b={"type": "boolean"})]
 CALL = ToolCall("f", '{"s": "é"}')
@@ -31,10 +31,10 @@ def _read(family, text):
 
 
 def test_the_config_names_every_family():
-    names = get_args(GatewayConfig.model_fields["tool_parser"].annotation)
-    assert names == ("auto", *FORMATS, "response_template", "none")
-    names = get_args(GatewayConfig.model_fields["reasoning_parser"].annotation)
-    assert names == ("auto", *THOUGHTS, "none")
+    [names] = GatewayConfig.model_fields["tool_parser"].metadata
+    assert names.names() == ["auto", *FORMATS, "response_template", "none"]
+    [names] = GatewayConfig.model_fields["reasoning_parser"].metadata
+    assert names.names() == ["auto", *THOUGHTS, "none"]
 
 
 PIECES = [
@@ -319,7 +319,7 @@ def test_gpt_oss_says_itself_what_a_thought_is():
 
 
 def test_the_families_say_what_they_read(caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     readers_of(chat_of("gpt_oss"), GatewayConfig())
     assert "read as gpt_oss" in caplog.text
 
@@ -357,7 +357,7 @@ def test_thoughts_have_the_tags_of_the_family(name, prompt_end, text, shown):
 
 @cases("name", [name for name in THOUGHTS if name != "deepseek_r1"])
 def test_the_tags_of_the_template_say_which(name, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG")
     said = "{% for m in messages %}{{ m.content }}{% endfor %}"
     source = f"{{# {THOUGHTS[name].closes[0]} #}}{said}"
     chat = ChatFormat(chat_of("granite")._tokenizer, ChatTemplate(source, special_tokens={}), [2])

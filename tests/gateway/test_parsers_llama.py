@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
-from agentgym_rl.gateway import ToolCall
-from agentgym_rl.gateway.parsers.formats import FORMATS
+from agentgym_rl.gateway import ToolCall, call_formats
 from tests.kit.cases import cases
+
+FORMATS = call_formats()
 
 LLAMA = partial(FORMATS["llama3_json"], ())
 

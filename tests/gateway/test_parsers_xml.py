@@ -2,14 +2,15 @@
 
 import json
 
+from arl_parsers.xml_calls import value_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
-from agentgym_rl.gateway import ToolCall
-from agentgym_rl.gateway.parsers.formats import FORMATS
-from agentgym_rl.gateway.parsers.xml_calls import value_json
+from agentgym_rl.gateway import ToolCall, call_formats
 from tests.kit.cases import cases
+
+FORMATS = call_formats()
 
 TOOL = tool(text={"type": "string"}, count={"type": "integer"}, more={"type": "object"})
 

@@ -4,17 +4,17 @@ import subprocess
 import sys
 
 import pytest
+from arl_parsers.response_template import (
+    LongSpaces,
+    ResponseTemplate,
+    ResponseTemplateParser,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.gateway import ToolCall
-from agentgym_rl.gateway.parsers.response_template import (
-    LongSpaces,
-    ResponseTemplate,
-    ResponseTemplateParser,
-)
 from tests.kit.cases import cases
 
 TOOLS = [tool(text={"type": "string"}, count={"type": "integer"})]
@@ -201,7 +201,7 @@ def test_a_template_that_cannot_be_used_is_named(spec, said):
 def test_no_torch_is_imported():
     code = (
         "import sys\n"
-        "from agentgym_rl.gateway.parsers.response_template import ResponseTemplate\n"
+        "from arl_parsers.response_template import ResponseTemplate\n"
         "assert 'transformers' not in sys.modules\n"
         "ResponseTemplate({'start_anchor': 'a', 'fields': {'content': {}}})\n"
         "print('transformers' in sys.modules, 'torch' in sys.modules)"

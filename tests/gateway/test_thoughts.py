@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway import AgentClients, Reasoning, ToolCall
+from agentgym_rl.gateway import AgentClients, Reasoning, ToolCall, call_formats
 from agentgym_rl.gateway.parsers import TextParser
-from agentgym_rl.gateway.parsers.formats import FORMATS
 from agentgym_rl.gateway.parsers.think import ThinkParser
 from tests.kit.cases import cases
+
+FORMATS = call_formats()
 
 BLOCK = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 CALL = ToolCall("f", '{"x": 1}')

@@ -20,14 +20,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.gateway import Reasoning, ToolCall
+from arl_parsers.harmony import HarmonyParser
+
+from agentgym_rl.core import in_order
+from agentgym_rl.gateway import Reasoning, ToolCall, call_formats
 from agentgym_rl.gateway.parsers import Parser
-from agentgym_rl.gateway.parsers.formats import FORMATS
-from agentgym_rl.gateway.parsers.harmony import HarmonyParser
-from agentgym_rl.gateway.parsers.think import THOUGHTS as TAGS
-from agentgym_rl.gateway.parsers.think import ThinkParser
+from agentgym_rl.gateway.parsers.think import ThinkParser, Thoughts
 from tests.kit.call_formats import chat_of
 from tests.kit.parser_cases import NAMED, ORACLES, THOUGHTS, TOOL, Case, well_formed
+
+FORMATS, TAGS = call_formats(), in_order("thoughts", of=Thoughts)
 
 ROOT = Path(__file__).parents[2]
 STORED = Path(__file__).with_name("vllm_parsers.json")

@@ -74,6 +74,9 @@ _PARTS = {
     "adapters": "adapter",
     "trackers": "tracker",
     "dialects": "dialect",
+    "parsers": "parser of calls",
+    "thoughts": "parser of thoughts",
+    "grammars": "grammars",
 }
 """The groups of parts of a run, and the kind of their members."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentgym_rl.core import ConfigError, load_extensions
-from agentgym_rl.core.extensions import PREFIX, absent
+from agentgym_rl.core.extensions import PREFIX
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 
 from . import Count, Route
@@ -70,12 +70,3 @@ def routes_of(formats: Mapping[str, WireFormat], served: Served) -> dict[str, Se
                 )
             owners[path] = name
     return found
-
-
-def missing_formats() -> str:
-    """Return a sentence with the first-party formats that are not installed; "" if all are."""
-    points = absent(GROUP)
-    if not points:
-        return ""
-    named = ", ".join(f"{one.name} ({one.module.partition('.')[0]})" for one in points)
-    return f" Not installed, with the package of each: {named}."

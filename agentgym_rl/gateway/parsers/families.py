@@ -9,53 +9,40 @@ from collections.abc import Callable
 import msgspec
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, absent_members, in_order, load_extension
 from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.template.template import OPENING
 
-from .formats import FORMATS
-from .grammars import Grammars
-from .harmony import HarmonyParser
-from .parser import Event, Parser, ToolCall, Tools
-from .response_template import ResponseTemplate, ResponseTemplateParser
+from .formats import PARSERS, Format, call_formats
+from .grammars import Grammars, ModelFormat, open_grammars
+from .parser import Parser, ParserFactory, TextParser, ToolCall, Tools
 from .think import THOUGHTS, ThinkParser, Thoughts
 
 _log = logging.getLogger(__name__)
-
-ParserFactory = Callable[[Tools | None, str], Parser]
-"""A function that makes the parser of one reply from the tools (None if calls are not to be read)
-and the end of the prompt as text. `PROMPT_END_TOKENS` tokens of the prompt are enough."""
-PROMPT_END_TOKENS = 32
-
-
-class TextParser(Parser):
-    """A parser that returns content only: for requests without tools."""
-
-    def feed(self, text: str) -> list[Event]:
-        return [text] if text else []
-
-    def finish(self, *, ended: bool = False) -> list[Event]:
-        return []
 
 
 def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, Grammars]:
     """Return parsers for the replies of the model with format `chat`, and matching grammars.
 
     Raises:
-        ConfigError: the config names a parser that does not fit the model.
+        ConfigError: the config names a parser that does not fit the model, or the format of its
+            replies is one whose package is not installed.
     """
     family = detect(chat) if config.tool_parser == "auto" else config.tool_parser
+    calls = None if family == "none" else load_extension(PARSERS, family, of=Format)
     name, thoughts = _thoughts(chat, config)
-    grammars = Grammars(chat, family=family, thoughts=thoughts)
+    grammars = open_grammars(ModelFormat(chat=chat, family=family, calls=calls, thoughts=thoughts))
     warn = _warning(chat, unread=family == "none" and config.tool_parser == "auto")
-    if family == "response_template":
-        make = _by_template(chat, config)
-    elif family == "gpt_oss":
+    if calls is not None and calls.whole is not None:
         _check_thoughts(family, config)
-        _log.info("replies are read as gpt_oss: channels of reasoning, content and calls")
-        make = HarmonyParser
+        make = calls.whole(chat)
+        _log.debug("replies are read as %s, thoughts included", family)
     else:
-        make = _by_family(family, name, thoughts)
+        make = _by_calls(calls or Format(), thoughts)
+        shown = f"reasoning ({name})" if thoughts else "content"
+        _log.debug(
+            "tool calls are read as %s, thoughts as %s", family if calls else "content", shown
+        )
 
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
         if tools is not None:
@@ -65,16 +52,9 @@ def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, 
     return open_parser, grammars
 
 
-def _by_family(family: str, name: str, thoughts: Thoughts | None) -> ParserFactory:
-    _log.info(
-        "tool calls are read as %s, thoughts as %s",
-        "content" if family == "none" else family,
-        f"reasoning ({name})" if thoughts else "content",
-    )
-    make = FORMATS.get(family, lambda tools: TextParser())
-
+def _by_calls(calls: Format, thoughts: Thoughts | None) -> ParserFactory:
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
-        inner = TextParser() if tools is None else make(tools)
+        inner = TextParser() if tools is None else calls(tools)
         if thoughts is None:
             return inner
         return ThinkParser(inner, opened=thoughts.opened(prompt_end), thoughts=thoughts)
@@ -83,12 +63,12 @@ def _by_family(family: str, name: str, thoughts: Thoughts | None) -> ParserFacto
 
 
 def _thoughts(chat: ChatFormat, config: GatewayConfig) -> tuple[str, Thoughts | None]:
-    """Return the parser of thoughts and its name; None if thoughts are content."""
+    """Return the name of the parser of thoughts and their tags; None if thoughts are content."""
     name = config.reasoning_parser
     if name == "auto":
-        found = (one for one in THOUGHTS if chat.template.mentions(THOUGHTS[one].closes[0]))
-        name = next(found, "none")
-    return name, THOUGHTS.get(name)
+        known = in_order(THOUGHTS, of=Thoughts)
+        name = next((it for it in known if chat.template.mentions(known[it].closes[0])), "none")
+    return name, None if name == "none" else load_extension(THOUGHTS, name, of=Thoughts)
 
 
 def _check_thoughts(family: str, config: GatewayConfig) -> None:
@@ -109,8 +89,9 @@ def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
             _log.warning(
                 "tools are offered, but in the chat template no format of tool calls was "
                 "recognised: calls stay text; if the model writes them in one of these, set "
-                "gateway.tool_parser: %s",
-                ", ".join(FORMATS),
+                "gateway.tool_parser: %s.%s",
+                ", ".join(call_formats()),
+                absent_members(PARSERS),
             )
         if chat.omits_tools:
             _log.warning(
@@ -120,19 +101,6 @@ def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
             )
 
     return warn
-
-
-def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
-    spec = chat.template.response_template
-    if spec is None:
-        raise ConfigError(
-            "gateway.tool_parser is 'response_template', but the model's tokenizer_config.json "
-            f"has none; allowed: auto, {', '.join(FORMATS)}, none"
-        )
-    _check_thoughts("response_template", config)
-    template = ResponseTemplate(spec)
-    _log.info("replies are read by the tokenizer's response template")
-    return functools.partial(ResponseTemplateParser, template)
 
 
 def detect(chat: ChatFormat) -> str:
@@ -145,12 +113,13 @@ def detect(chat: ChatFormat) -> str:
     if chat.calls_as_text:
         return "hermes"
     written = _written_call(chat)
-    for family, make in FORMATS.items():
+    formats = call_formats()
+    for family, make in formats.items():
         if _reads(make(_TOOLS), written):
             return family
     if _NAME not in written:
-        for family, known in FORMATS.items():
-            if chat.template.mentions(known.mention):
+        for family, known in formats.items():
+            if known.mention and chat.template.mentions(known.mention):
                 return family
     return "none" if chat.template.response_template is None else "response_template"
 

@@ -1,40 +1,43 @@
-"""Grammars of replies in a model's format: only replies that its parser reads as requested."""
+"""The contract of grammars of replies in a model's format: only replies that its parser reads as
+requested. Installed packages write them: the group `agentgym_rl.grammars` of entry points."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from agentgym_rl.core import Choices
+from agentgym_rl.core import Choices, absent_members, added_class
 from agentgym_rl.gateway.errors import ApiError, unsupported
 from agentgym_rl.gateway.request.reply_form import ReplyForm
 from agentgym_rl.gateway.template.chat_format import ChatFormat
-from agentgym_rl.runtime import GrammarCompiler
 
-from .formats import FORMATS
-from .lark import Lark
+from .formats import Format
 from .think import Thoughts
 
-_log = logging.getLogger(__name__)
-
-_JSON_CALLS = ("llama3_json", "llama4_json")
-"""The families in which a JSON object may be a call."""
-_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
-"""The parameters of a function that declares none: it accepts none."""
+GRAMMARS = "grammars"
+"""The group of entry points."""
 
 
-class Grammars:
-    """The grammars of one model. `family`: its call format; `thoughts`: the tags of its thoughts,
-    None if it has none."""
+@dataclass(frozen=True, kw_only=True)
+class ModelFormat:
+    """The format of one model's replies."""
 
-    def __init__(self, chat: ChatFormat, *, family: str, thoughts: Thoughts | None) -> None:
-        self._chat = chat
-        self._family = family
-        self._thoughts = thoughts
-        self._warned = False
+    chat: ChatFormat
+    family: str
+    """The name of the format of its calls; "none": they are text."""
+    calls: Format | None
+    thoughts: Thoughts | None
+    """The tags of its thoughts; None if it has none."""
 
+
+class Grammars(ABC):
+    """The grammars of one model. A member of the group is a subclass."""
+
+    def __init__(self, model: ModelFormat) -> None:
+        self.model = model
+
+    @abstractmethod
     def of(self, form: ReplyForm, prompt_end: str) -> str:
         """Return the grammar of a complete reply, including its end token. `prompt_end`: the end of
         the prompt as text; thoughts, if the model has any, come first and are free.
@@ -42,107 +45,34 @@ class Grammars:
         Raises:
             ApiError: 400, the model's format does not allow it.
         """
-        self._check(form)
-        try:
-            return self._written(Lark(self._chat.added_tokens), form, prompt_end)
-        except ValueError as error:
-            raise _refused(form, str(error)) from error
 
+    @abstractmethod
     def choices(self, grammar: str, tokens: Sequence[int]) -> Choices | None:
         """Return the tokens among which `grammar` (a result of `of`) let each token of a reply be
         chosen. None: the engine did not follow the same grammar, which is logged once."""
-        try:
-            found = self._compiler.begin(grammar).choices(tokens)
-            why = "it sampled a token that the grammar, as read here, does not allow"
-        except ValueError as error:
-            found, why = None, str(error)
-        if found is None and not self._warned:
-            self._warned = True
-            _log.warning("a turn that an engine held to a grammar does not train: %s", why)
-        return found
-
-    @cached_property
-    def _compiler(self) -> GrammarCompiler:
-        chat = self._chat
-        return GrammarCompiler(
-            chat.tokenizer_json, vocab_size=chat.vocab_size, eos_ids=chat.stop_token_ids
-        )
-
-    def _written(self, lark: Lark, form: ReplyForm, prompt_end: str) -> str:
-        choices = [lark.json(form.schema)] if form.schema is not None else []
-        if form.tools:
-            choices.append(self._calls(lark, form))
-        body = lark.any_of(choices)
-        parts = [self._thinking(lark, prompt_end), body, self._end(lark)]
-        return lark.written(" ".join(filter(None, parts)))
-
-    def _check(self, form: ReplyForm) -> None:
-        if self._family == "response_template":
-            raise _refused(
-                form,
-                "the model's replies are read by its response template, and no grammar can be "
-                "derived from that; set gateway.tool_parser",
-            )
-        if self._family == "gpt_oss":
-            raise _refused(
-                form, "no grammar is known for the channels of this model's format (gpt_oss)"
-            )
-        format = FORMATS.get(self._family)
-        if form.tools and (format is None or format.grammar is None):
-            known = [name for name, one in FORMATS.items() if one.grammar]
-            why = (
-                f"no grammar is known for this model's format of calls ({self._family})"
-                if format
-                else "no format of tool calls is known for this model; set gateway.tool_parser"
-            )
-            raise _refused(form, f"{why}; those with a grammar: {', '.join(known)}")
-        if form.tools and form.schema is not None and self._family in _JSON_CALLS:
-            raise _refused(
-                form,
-                f"in this model's format ({self._family}) JSON may be a call: with tools use "
-                "tool_choice 'none' or 'required'",
-            )
-
-    def _calls(self, lark: Lark, form: ReplyForm) -> str:
-        format = FORMATS[self._family]
-        form_of = format.grammar
-        if format.newer is not None and lark.knows(format.newer[0]):
-            form_of = format.newer[1]
-        assert form_of is not None  # see _check
-        calls = [form_of.call(lark, *_function(tool)) for tool in form.tools]
-        call = lark.rule(lark.any_of(calls))
-        between = f"{lark.exactly(form_of.between)} " if form_of.between else ""
-        several = call if form.one_call else f"({call} ({between}{call})*)"
-        ends = (form_of.before, form_of.after)
-        before, after = (lark.exactly(text) if text else "" for text in ends)
-        return " ".join(filter(None, (before, several, after)))
-
-    def _thinking(self, lark: Lark, prompt_end: str) -> str:
-        """Return the expression of free thoughts before the reply; "" if there can be none."""
-        thoughts = self._thoughts
-        if thoughts is None or prompt_end.rstrip().endswith(thoughts.closes):
-            return ""
-        rest = f"{lark.text_to(thoughts.closes[0])} /\\n{{0,2}}/"
-        if thoughts.opened(prompt_end):
-            return rest
-        return f"({lark.exactly(thoughts.opens[0])} {rest})?"
-
-    def _end(self, lark: Lark) -> str:
-        """Return the template's end of a turn; if it has none, the engine knows its own."""
-        chat = self._chat
-        ends = chat.stop_token_ids if chat.close_id is None else (chat.close_id,)
-        return lark.any_of([lark.token(id) for id in ends]) if ends else ""
 
 
-def _function(tool: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    function = tool["function"]
-    parameters = function.get("parameters")
-    parameters = _NO_PARAMETERS if parameters is None else parameters
-    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
-        name = function["name"]
-        raise ValueError(f"the parameters of {name!r} must be a schema of an object")
-    return function["name"], {**parameters, "type": "object"}
+class NoGrammars(Grammars):
+    """The grammars where no package that writes them is installed: every demand is refused."""
+
+    def of(self, form: ReplyForm, prompt_end: str) -> str:
+        raise not_forced(form, f"no installed package writes grammars.{absent_members(GRAMMARS)}")
+
+    def choices(self, grammar: str, tokens: Sequence[int]) -> Choices | None:
+        raise NotImplementedError("there is no grammar whose choices were to be found")
 
 
-def _refused(form: ReplyForm, why: str) -> ApiError:
+def not_forced(form: ReplyForm, why: str) -> ApiError:
+    """Return the error of a form that no reply can be forced into."""
     return unsupported(form.param, f"{why} (gateway.forced 'free' needs no grammar)")
+
+
+def open_grammars(model: ModelFormat) -> Grammars:
+    """Return the grammars of a model, of the installed class; another package's class takes
+    precedence over the first-party one.
+
+    Raises:
+        ConfigError: several other packages have one.
+    """
+    made = added_class(GRAMMARS, Grammars, would="write the grammars of replies")
+    return (made or NoGrammars)(model)

@@ -61,6 +61,22 @@ class Parser(ABC):
         formats without a closing tag this closes a call."""
 
 
+ParserFactory = Callable[[Tools | None, str], Parser]
+"""A function that makes the parser of one reply from the tools (None if calls are not to be read)
+and the end of the prompt as text. `PROMPT_END_TOKENS` tokens of the prompt are enough."""
+PROMPT_END_TOKENS = 32
+
+
+class TextParser(Parser):
+    """A parser that returns content only: for requests without tools."""
+
+    def feed(self, text: str) -> list[Event]:
+        return [text] if text else []
+
+    def finish(self, *, ended: bool = False) -> list[Event]:
+        return []
+
+
 def tag_start(text: str, tag: str, start: int = 0) -> int:
     """Return the index where the end of `text`, at or after `start`, may begin `tag`; else the
     length of `text`. The first character of `tag` must not occur in it again."""

@@ -1,4 +1,5 @@
-"""The parser of thoughts before the answer; `THOUGHTS` has the tags of the families.
+"""The parser of thoughts before the answer, and the registry of their tags: the group
+`agentgym_rl.thoughts` of entry points, in which installed packages register those of families.
 
     <think>
     3*4 is 12.
@@ -12,21 +13,31 @@ Some templates open the thought themselves, at the end of the prompt; the reply 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentgym_rl.core import Ordered
+
 from .parser import Event, Parser, Reasoning, ToolCall, any_start
+
+THOUGHTS = "thoughts"
+"""The group of entry points."""
 
 
 @dataclass(frozen=True)
-class Thoughts:
-    """The tags around a thought: their spellings, the usual one first. `always`: replies begin
-    inside a thought, unless the prompt has closed it, even if neither opens it."""
+class Thoughts(Ordered):
+    """The tags around a thought.
+
+    A member of the group: the spellings of each tag, the usual one first; a template is known by
+    the first spelling of the close. `always`: replies begin inside a thought, unless the prompt has
+    closed it, even if neither opens it.
+    """
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
     always: bool = False
+    order: int = Ordered.order
 
     def opened(self, prompt_end: str) -> bool:
         """Return whether a reply after this end of a prompt begins inside a thought."""
@@ -34,20 +45,7 @@ class Thoughts:
         return end.endswith(self.opens) or (self.always and not end.endswith(self.closes))
 
 
-_THINK = (("<think>",), ("</think>",))
-THOUGHTS: Mapping[str, Thoughts] = {
-    "think": Thoughts(*_THINK),
-    "deepseek_r1": Thoughts(*_THINK, always=True),
-    "mistral": Thoughts(("[THINK]",), ("[/THINK]",)),
-    "seed_oss": Thoughts(("<seed:think>",), ("</seed:think>",)),
-    "gemma4": Thoughts(("<|channel>thought",), ("<channel|>",)),
-    "granite": Thoughts(
-        ("Here is my thought process:", "Here's my thought process:"),
-        ("Here is my response:", "Here's my response:"),
-    ),
-}
-"""The tags by the name of the parser; a template is known by the first spelling of the close."""
-
+THINK = Thoughts(("<think>",), ("</think>",), order=10)
 _NOT_SPACE = re.compile(r"\S")
 
 
@@ -62,9 +60,7 @@ class ThinkParser(Parser):
     `opened`: the reply begins inside a thought.
     """
 
-    def __init__(
-        self, inner: Parser, *, opened: bool, thoughts: Thoughts = THOUGHTS["think"]
-    ) -> None:
+    def __init__(self, inner: Parser, *, opened: bool, thoughts: Thoughts = THINK) -> None:
         self._inner = inner
         self._opened = opened
         self._opens = thoughts.opens

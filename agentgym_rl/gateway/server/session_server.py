@@ -32,8 +32,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core import absent_members
 from agentgym_rl.gateway.dialects import Dialect, Question, ResourceRequest, Resources, Route
-from agentgym_rl.gateway.dialects.formats import Served, missing_formats, routes_of, wire_formats
+from agentgym_rl.gateway.dialects.formats import GROUP, Served, routes_of, wire_formats
 from agentgym_rl.gateway.errors import ApiError, no_websocket, too_busy, wrong_method
 from agentgym_rl.gateway.request.body import body_of, check_values, in_thread_if_large, key_of
 from agentgym_rl.gateway.request.chat_request import ChatRequest
@@ -219,7 +220,8 @@ class SessionServer(ABC):
             there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
             raise ApiError(
                 404,
-                f"No route {method} {path}; there are {', '.join(there_are)}." + missing_formats(),
+                f"No route {method} {path}; there are {', '.join(there_are)}."
+                f"{absent_members(GROUP)}",
                 code="not_found",
             )
         if method not in ("GET", "HEAD"):

@@ -6,13 +6,13 @@ import shutil
 
 import jsonschema
 import pytest
+from arl_parsers.lark import Lark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from agentgym_rl.core import RequestRefused, SamplingParams
 from agentgym_rl.engines import protocol
-from agentgym_rl.gateway.parsers.lark import Lark
 from agentgym_rl.models.resolve import BUNDLED
 
 PROMPT, END = [5, 6, 7], 2

@@ -12,8 +12,16 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from .json_calls import is_object
-from .parser import Event, Parser, Reasoning, ToolCall, Tools, any_start, either
+from agentgym_rl.gateway import (
+    Event,
+    Parser,
+    Reasoning,
+    ToolCall,
+    Tools,
+    any_start,
+    either,
+    is_object,
+)
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")

@@ -11,14 +11,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from agentgym_rl.core import ConfigError
+from agentgym_rl.gateway import (
+    ChatFormat,
+    Event,
+    Parser,
+    ParserFactory,
+    Reasoning,
+    ToolCall,
+    call_formats,
+    malformed,
+)
 
-from .json_calls import NAME
-from .parser import Event, Parser, Reasoning, ToolCall
 from .xml_calls import properties_of, value_json
 
 _LONGEST = 128
@@ -122,9 +132,8 @@ class ResponseTemplate:
             values = value if isinstance(value, list) else [value]
             return [_call(body, each["function"], tools) for each in values]
         except (ValueError, TypeError, KeyError, RecursionError):
-            found = NAME.search(body)
-            name = captures.get("name") or (found[1] if found else "")
-            return [ToolCall(name, body.strip(), malformed=True)]
+            found = malformed(body)
+            return [replace(found, name=captures.get("name") or found.name)]
 
 
 class ResponseTemplateParser(Parser):
@@ -262,3 +271,18 @@ def _loads(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def parsers_of(chat: ChatFormat) -> ParserFactory:
+    """Return parsers of the replies of a model whose tokenizer has a response template.
+
+    Raises:
+        ConfigError: it has none, or none that can be used.
+    """
+    spec = chat.template.response_template
+    if spec is None:
+        raise ConfigError(
+            "gateway.tool_parser is 'response_template', but the model's tokenizer_config.json "
+            f"has none; allowed: auto, {', '.join(call_formats())}, none"
+        )
+    return partial(ResponseTemplateParser, ResponseTemplate(spec))

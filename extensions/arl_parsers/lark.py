@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from agentgym_rl.gateway import GrammarText
 
 NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
 """The keywords that do not affect which values are valid."""
@@ -95,7 +97,7 @@ MAX_CHARACTERS = 100_000
 _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 
 
-class Lark:
+class Lark(GrammarText):
     """A grammar under construction. `added`: the tokenizer's added tokens, text to id."""
 
     def __init__(self, added: Mapping[str, int]) -> None:
@@ -173,7 +175,3 @@ class Lark:
 
 def _quoted(text: str) -> str:
     return json.dumps(text)
-
-
-CallGrammar = Callable[[Lark, str, Mapping[str, Any]], str]
-"""A function that returns the expression of a call with the given name and argument schema."""

@@ -14,9 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .json_calls import malformed, parse_object
+from agentgym_rl.gateway import (
+    Event,
+    Parser,
+    ToolCall,
+    Tools,
+    any_start,
+    malformed,
+    parse_object,
+    tag_start,
+)
+
 from .literals import read_calls
-from .parser import Event, Parser, ToolCall, Tools, any_start, tag_start
 
 _ATTEMPT = re.compile(r'\{\s*"name"\s*:\s*"[^"\\]*"\s*,\s*"(?:parameters|arguments)"\s*:')
 _CALLED = re.compile(r"\[\s*([A-Za-z_][\w.]*)\s*\(")

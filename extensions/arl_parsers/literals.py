@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agentgym_rl.gateway import Read, ToolCall, Tools
 from agentgym_rl.runtime import parse_python
 
-from .parser import Read, ToolCall, Tools
 from .xml_calls import is_json, properties_of, value_json
 
 MAX_DEPTH = 64

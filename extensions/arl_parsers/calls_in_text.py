@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .formats import FORMATS
-from .parser import Parser, ToolCall
+from agentgym_rl.gateway import Format, Parser, ToolCall, call_formats
 
 _CALL = (
     r"""["'](?:name|function|tool|tool_name|recipient_name)["']\s*:\s*["'](?:functions\.)?"""
@@ -25,11 +24,11 @@ def has_call(text: str, names: set[str]) -> bool:
     either = "|".join(map(re.escape, names))
     if re.search(_CALL.format(names=either), text, re.MULTILINE):
         return True
-    return any(_finds(family, text, names) for family in FORMATS)
+    return any(_finds(family, text, names) for family in call_formats().values())
 
 
-def _finds(family: str, text: str, names: set[str]) -> bool:
-    parser = FORMATS[family](())
+def _finds(family: Format, text: str, names: set[str]) -> bool:
+    parser = family(())
     calls = calls_of(parser, text)
     marked = any(tag in text for tag in parser.begins)
     return any(call.name in names or (marked and call.malformed) for call in calls)
@@ -39,7 +38,7 @@ def has_tagged_call(text: str) -> bool:
     """Return whether the begin of `text` has a complete call between some family's tags, whatever
     the functions are."""
     text = text[:_LONGEST]
-    parsers = (FORMATS[family](()) for family in FORMATS)
+    parsers = (family(()) for family in call_formats().values())
     tagged = (parser for parser in parsers if any(tag in text for tag in parser.begins))
     return any(not call.malformed for parser in tagged for call in calls_of(parser, text))
 

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .lark import NOTES, Lark
-from .parser import Frame, ToolCall, Tools
+from agentgym_rl.gateway import Frame, GrammarText, ToolCall, Tools
+
+from .lark import NOTES
 
 _FRAME = frozenset(
     {"type", "properties", "required", "additionalProperties", "$schema", "$defs", "definitions"}
@@ -131,7 +132,7 @@ class Tags:
         return at
 
 
-def call_grammar(tags: Tags, lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
+def call_grammar(tags: Tags, lark: GrammarText, name: str, parameters: Mapping[str, Any]) -> str:
     """Return the expression of a call of one function, in `lark`: its parameters in the declared
     order, where those that are not required may be left out.
 
@@ -153,7 +154,9 @@ def call_grammar(tags: Tags, lark: Lark, name: str, parameters: Mapping[str, Any
     return " ".join([*parts, lark.exactly(tags.end)])
 
 
-def _parameter(tags: Tags, lark: Lark, key: str, schema: Any, parameters: Mapping[str, Any]) -> str:
+def _parameter(
+    tags: Tags, lark: GrammarText, key: str, schema: Any, parameters: Mapping[str, Any]
+) -> str:
     if key != key.strip() or not key or set('<>"\n') & set(key):
         raise tags.refused(f"a parameter named {key!r}")
     value = _value(tags, lark, key, schema if isinstance(schema, dict) else {}, parameters)
@@ -161,7 +164,11 @@ def _parameter(tags: Tags, lark: Lark, key: str, schema: Any, parameters: Mappin
 
 
 def _value(
-    tags: Tags, lark: Lark, key: str, schema: Mapping[str, Any], parameters: Mapping[str, Any]
+    tags: Tags,
+    lark: GrammarText,
+    key: str,
+    schema: Mapping[str, Any],
+    parameters: Mapping[str, Any],
 ) -> str:
     """Return the expression of a parameter's value and of the tag that ends it."""
     tail = lark.exactly(f"{_BREAK if tags.trims else ''}{tags.value_end}{_BREAK}")
@@ -180,7 +187,7 @@ def _value(
     return _text(tags, lark, key, schema)
 
 
-def _text(tags: Tags, lark: Lark, key: str, schema: Mapping[str, Any]) -> str:
+def _text(tags: Tags, lark: GrammarText, key: str, schema: Mapping[str, Any]) -> str:
     """Return the expression of any text, if the schema accepts every type that such a text may
     have."""
     for branch in [schema, *_branches(schema)]:
