@@ -14,7 +14,7 @@ import re
 import sysconfig
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -144,27 +144,11 @@ def one_line(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the last place in the user's code among the frames of an error, of its causes and of
-    the tracebacks in its message, as `FILE:LINE`; "" if there is none."""
-    for frames in _frames(error):
-        for file, line in reversed(frames):
-            if _is_users(file):
-                return f"{shown(Path(file))}:{line}"
-    return ""
-
-
-def _frames(error: BaseException) -> Iterator[list[tuple[str, int]]]:
-    """Yield the frames of each error in the chain, and those that its message quotes."""
-    seen = set[int]()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield [
-            (frame.filename, frame.lineno or 0)
-            for frame in traceback.extract_tb(found.__traceback__)
-        ]
-        yield [(file, int(line)) for file, line in _FRAME.findall(str(found))]
-        found = found.__cause__ or found.__context__
+    """Return the last place in the user's code that the traceback of an error, of its causes, or
+    one in its message has, as `FILE:LINE`; "" if there is none."""
+    found = _FRAME.findall("".join(traceback.format_exception(error)))
+    places = [f"{shown(Path(file))}:{line}" for file, line in found if _is_users(file)]
+    return places[-1] if places else ""
 
 
 def _is_users(file: str) -> bool:
