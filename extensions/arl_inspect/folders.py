@@ -15,7 +15,7 @@ from tokenizers.decoders import DecodeStream
 from agentgym_rl.core import ConfigError, parse_json, parse_toml
 from agentgym_rl.models import BUNDLED_MODELS
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.storage import EpisodeReader
+from agentgym_rl.storage import EpisodeReader, end_of, evaluation_of, kind_of_folder
 from agentgym_rl.storage.evaluations import LINES
 from agentgym_rl.storage.run_folder import MARK, shown
 from agentgym_rl.storage.run_list import is_run, recent_reward, state_of
@@ -61,7 +61,7 @@ def pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 def _load(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     path = str(config.get("model", {}).get("path", ""))
-    folders = [run / "export", run / "init", *_model_folders(path)]
+    folders = [run / "export", run / "init" / "model", *_model_folders(path)]
     for folder in folders:
         if (folder / _FILE).is_file():
             try:
@@ -181,6 +181,8 @@ class InspectedRun:
             "steps": steps,
             "episodes": self._num_episodes(),
             "status": state_of(self.folder, steps, planned),
+            "kind": kind_of_folder(self.folder),
+            "failure": end.failure if (end := end_of(self.folder)) else "",
         }
 
     def summary(self) -> dict[str, Any]:
@@ -190,23 +192,24 @@ class InspectedRun:
             "path": shown(self.folder),
             **{"env": "", "agent": "", "engine": "", "status": "stopped", "steps": 0},
             **{"steps_planned": 0, "started_s": None, "updated_s": None, "reward": None},
-            **{"episodes": 0, "error": ""},
+            **{"episodes": 0, "error": "", "kind": "train", "failure": ""},
         }
         try:
             config = self.config()
             rows = self.metrics()["rows"]
-            found |= {name: self.pulse()[name] for name in ("steps", "episodes", "status")}
+            found |= self.pulse() | {"id": self.id}
         except (ConfigError, HttpError, OSError) as error:  # the run may vanish meanwhile
             return found | {"error": str(error)}
         times = [_changed_s(self.folder / name) for name in _LIVING]
+        is_eval, is_served = found["kind"] == "eval", found["kind"] == "serve"
         return found | {
             "env": str(config.get("env", {}).get("id", "")),
-            "agent": str(config.get("agent", {}).get("id", "")),
+            "agent": "" if is_served else str(config.get("agent", {}).get("id", "")),
             "engine": str(config.get("engine", {}).get("type", "")),
-            "steps_planned": int(config.get("steps", 0)),
+            "steps_planned": 0 if is_eval else int(config.get("steps", 0)),
             "started_s": _changed_s(self.folder / MARK),
             "updated_s": max((at for at in times if at is not None), default=None),
-            "reward": recent_reward(rows),
+            "reward": evaluation_of(self.folder).get("reward") if is_eval else recent_reward(rows),
         }
 
     def _num_episodes(self) -> int:
