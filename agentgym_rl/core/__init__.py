@@ -145,6 +145,10 @@ if TYPE_CHECKING:
     from .trajectory import Outcome as Outcome
     from .trajectory import Trajectory as Trajectory
     from .trajectory import forks_json as forks_json
+    from .user_errors import definition_of as definition_of
+    from .user_errors import explain as explain
+    from .user_errors import failures as failures
+    from .user_errors import headline as headline
 else:
     from agentgym_rl.core.lazy import lazy_names
 

@@ -28,14 +28,9 @@ Messages state the event, the actual value, the allowed values and a remedy. All
 from __future__ import annotations
 
 import difflib
-import importlib
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
-
-_FRAMES, _CHARS = 3, 2000
-_IMPORTING = (str(Path(importlib.__file__).parent), "<frozen importlib")
 
 
 def near_match(name: str, known: Iterable[str]) -> str:
@@ -166,17 +161,3 @@ def cause_of(error: BaseException) -> BaseException:
     found = leaves(error)
     causes = (leaf for kind in _CAUSES for leaf in found if isinstance(leaf, kind))
     return next(causes, found[0])
-
-
-def describe(error: BaseException, *, without: str = "") -> str:
-    """Return the type and text of an error of foreign code, below its last traceback frames,
-    without those of the import system and of the folder `without`."""
-    try:
-        ours = (*_IMPORTING, without) if without else _IMPORTING
-        found = traceback.TracebackException.from_exception(error, lookup_lines=False)
-        theirs = [frame for frame in found.stack if not frame.filename.startswith(ours)]
-        found.stack = traceback.StackSummary.from_list(theirs[-_FRAMES:])
-        found.__cause__ = found.__context__ = None
-        return "".join(found.format()).strip()[-_CHARS:]
-    except BaseException:  # its own __str__ is foreign code
-        return type(error).__name__

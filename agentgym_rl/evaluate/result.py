@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentgym_rl.config import EvalConfig
-from agentgym_rl.core import ConfigError, InfraError, Outcome, TooManyErrors, Trajectory
+from agentgym_rl.core import (
+    ConfigError,
+    InfraError,
+    Outcome,
+    TooManyErrors,
+    Trajectory,
+    failures,
+)
 from agentgym_rl.core.group import by_env
 from agentgym_rl.evaluate import statistics
 
@@ -122,14 +129,13 @@ def summarize(
 
 
 def _check(finished: Sequence[Trajectory], scored: Sequence[Trajectory]) -> None:
-    for failed in (t for t in finished if t.outcome is Outcome.INFRA_ERROR):
-        raise InfraError(f"evaluation episode {failed.episode_id}: {failed.error}")
-    failures = [t for t in finished if t.outcome.failed]
-    if len(failures) > _MOST_FAILED * len(finished):
-        raise TooManyErrors(
-            f"{len(failures)} of {len(finished)} evaluation episodes failed; the last one "
-            f"({failures[-1].outcome.value}):\n{failures[-1].error}"
-        )
+    for lost in (t for t in finished if t.outcome is Outcome.INFRA_ERROR):
+        raise InfraError(f"evaluation episode {lost.episode_id}: {lost.error}")
+    failed = [t for t in finished if t.outcome.failed]
+    if len(failed) > _MOST_FAILED * len(finished):
+        last, outcome = failed[-1], failed[-1].outcome.value
+        what = f"{len(failed)} of {len(finished)} evaluation episodes failed, this one: {outcome}"
+        raise TooManyErrors(failures(last.error, what=what, outcome=outcome, env_id=last.env_id))
     withheld = sum(t.metrics.get("filtered_turns", 0.0) > 0 for t in finished)
     if withheld > _MOST_FAILED * len(finished):
         raise TooManyErrors(

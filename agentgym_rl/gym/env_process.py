@@ -26,8 +26,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentgym_rl.core import ArlError, ConfigError, EnvError, Message, ToolSpec
-from agentgym_rl.core.errors import describe
+from agentgym_rl.core import ArlError, ConfigError, EnvError, Message, ToolSpec, explain
 from arl_isolation import locks
 
 if TYPE_CHECKING:
@@ -301,7 +300,7 @@ def main() -> None:
                 value = getattr(env, method)(**arguments)
         except BaseException as problem:  # SystemExit too: the process is the environment's
             error = problem if isinstance(problem, ArlError) and _travels(problem) else None
-            text = describe(problem.with_traceback(_inner(problem)))
+            text = explain(problem.with_traceback(_inner(problem)))
         line.send_bytes(_answer(value, () if env is None else env.tools, error, text))
 
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import traceback
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from agentgym_rl.core import (
     ToolSpec,
     Trajectory,
     added_reward,
+    explain,
     too_slow,
 )
 from agentgym_rl.core.transcript import Transcript
@@ -275,7 +275,9 @@ class EpisodeEnv(Env):
         if isinstance(error, InfraError | StepTimeout):
             self.failure = error
         elif not _is_ours(error):
-            self.failure = EnvError(f"{what}: {_last_lines(error)}")
+            known = isinstance(error, EnvError)  # its message is complete
+            self.failure = EnvError(explain(error) if known else f"{what}: {explain(error)}")
+            log.debug("%s failed", what, exc_info=error)
             raise self.failure from error
 
 
@@ -328,7 +330,7 @@ class Player:
             except FOREIGN as error:
                 if _is_ours(error):
                     raise
-                failed: BaseException | None = EnvError(f"making the env: {_last_lines(error)}")
+                failed: BaseException | None = EnvError(f"making the env: {explain(error)}")
             else:
                 failed = await self._run(env, session, task)
         finally:
@@ -414,7 +416,8 @@ def _judge(
     if failed and record.withheld:
         return Outcome.TRUNCATED, f"a content filter withheld a reply: {record.withheld}"
     if failed is not None:
-        return Outcome.AGENT_ERROR, _last_lines(failed)
+        log.debug("the agent failed", exc_info=failed)
+        return Outcome.AGENT_ERROR, explain(failed)
     return _ending(env), ""
 
 
@@ -440,7 +443,3 @@ def _metrics(env: EpisodeEnv | None, record: SessionRecord) -> dict[str, float]:
         if not counted.get(name):
             counted.pop(name, None)
     return (env.metrics if env else {}) | counted | dict(record.spent)
-
-
-def _last_lines(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error, limit=-4)).strip()

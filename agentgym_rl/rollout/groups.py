@@ -34,6 +34,8 @@ from agentgym_rl.core import (
     Task,
     TooManyErrors,
     Trajectory,
+    explain,
+    failures,
     is_list,
     is_mapping,
     is_tuple,
@@ -138,7 +140,8 @@ class GroupRewarder:
             if isinstance(error, TimeoutError) and limit.expired():
                 key = f"rollout.{self._limit_key}"
                 raise InfraError(too_slow(self._name, key, self._limit_s)) from error
-            raise ConfigError(f"rollout.group_reward={self._name!r} raised {error!r}") from error
+            why = f"rollout.group_reward={self._name!r} raised {explain(error)}"
+            raise ConfigError(why) from error
         if not (is_list(found) or is_tuple(found)) or len(found) != len(members):
             raise ConfigError(
                 f"rollout.group_reward={self._name!r} returned {found!r:.200}: expected a list of "
@@ -245,6 +248,8 @@ class FinishedGroups:
         if not trajectory.outcome.failed:
             return
         what, error = trajectory.outcome.value, trajectory.error
+        if trajectory.outcome in (Outcome.ENV_ERROR, Outcome.AGENT_ERROR):
+            error = error.partition("\n")[0]  # the rest is in the log of episodes
         where = f" of {trajectory.env_id}" if trajectory.env_id else ""
         self._warnings.warn(
             "episode %s%s: %s: %s", trajectory.episode_id, where, what, error, why=error
@@ -264,11 +269,12 @@ class FinishedGroups:
         if len(failed) * 5 > ERROR_WINDOW:
             (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)
             last = next(t for t in reversed(failed) if t.outcome.value == common)
-            raise TooManyErrors(
+            what = (
                 f"{len(failed)} of the last {len(self._recent)} episodes failed, {count} of them "
-                f"with {common}; the last one, {last.episode_id}"
-                f"{f' of {last.env_id}' if last.env_id else ''}:\n{last.error}"
+                f"with {common}; the last one is {last.episode_id}"
+                f"{f' of {last.env_id}' if last.env_id else ''}"
             )
+            raise TooManyErrors(failures(last.error, what=what, outcome=common, env_id=last.env_id))
 
     def _unrewarded(
         self, members: Sequence[Trajectory], outcome: Outcome, error: EpisodeError
@@ -326,7 +332,7 @@ class FinishedGroups:
             return bool(self._should_accept(members))
         except Exception as error:
             name = self._config.should_accept
-            raise ConfigError(f"rollout.should_accept={name!r} raised {error!r}") from error
+            raise ConfigError(f"rollout.should_accept={name!r} raised {explain(error)}") from error
 
 
 def _sum(members: Sequence[Trajectory], name: str) -> float:

@@ -62,7 +62,9 @@ class Repeated:
         self._counts[kind] += 1
         count = self._counts[kind]
         if count == 1:
-            self._logger.warning(f"{message} (others like this are counted, not shown)", *args)
+            text = message % args if args else message
+            gap = "\n" if "\n" in text else " "
+            self._logger.warning("%s%s(others like this are counted, not shown)", text, gap)
         elif count == self._next_shown.get(kind, _FIRST_COUNT):
             self._next_shown[kind] = 10 * count
             self._logger.warning(f"{message} (%d like this so far)", *args, count)

@@ -384,22 +384,26 @@ class Odd(Quiz):
 
 
 @cases(
-    "odd",
+    "odd, said",
     [
-        {"reset": [{"role": "user", "content": "no info"}]},
-        {"reset": ("a string", {})},
-        {"step": ([], 1.0, True, False)},
-        {"step": ([], None, True, False, {})},
-        {"step": ([], float("nan"), True, False, {})},
-        {"step": ([], 1.0, True, False, None)},
-        {"step": ("text", 1.0, True, False, {})},
-        {"step": ([], 1.0, True, False, {"metrics": {"speed": "fast"}})},
+        ({"reset": [{"role": "user", "content": "no info"}]}, "env.reset: got the messages alone"),
+        ({"reset": ("a string", {})}, "env.reset: got the text 'a string' in place of messages"),
+        ({"step": ([], 1.0, True, {})}, "env.step: got four values"),
+        ({"step": ([], None, True, False, {})}, "env.step: the reward is None; expected Step("),
+        ({"step": ([], float("nan"), True, False, {})}, "env.step: the reward must be finite"),
+        ({"step": ([], 1.0, True, False, None)}, "env.step: info is None; expected Step("),
+        ({"step": ("text", 1.0, True, False, {})}, "env.step: the observation is 'text'; expected"),
+        (
+            {"step": ([], 1.0, True, False, {"metrics": {"speed": "fast"}})},
+            "env.step: info['metrics'] is {'speed': 'fast'}; expected Step(",
+        ),
     ],
 )
-def test_what_an_environment_may_not_return(chat, odd):
+def test_what_an_environment_may_not_return(chat, odd, said):
     found = play(chat, env=lambda: Odd(**odd))
     assert found.outcome is Outcome.ENV_ERROR
-    assert "must" in found.error
+    assert found.error.startswith(said)
+    assert found.error.endswith(f"in Odd.{next(iter(odd))})")
 
 
 def test_a_plain_five_tuple_and_numpy_numbers_are_fine(chat):

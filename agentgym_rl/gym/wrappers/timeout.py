@@ -13,6 +13,7 @@ from agentgym_rl.core import EnvError, Message, too_slow
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.step_clock import StepClock
 from agentgym_rl.runtime import Repeated
+from agentgym_rl.runtime.blocking import Held, limited
 from agentgym_rl.runtime.guard import place
 from agentgym_rl.runtime.signals import keep
 
@@ -44,12 +45,25 @@ class Timeout(Wrapper):
         super().__init__(env)
         self._timeout_s = timeout_s
         self._clock = StepClock()
+        self._held: Held | None = None
+        """The interruption of the present call, whatever the environment makes of it."""
+
+    @property
+    def held_limit_s(self) -> float:
+        """Return the longest time for which a step may block the event loop."""
+        return self._timeout_s
+
+    def interrupted(self, where: str, held_s: float) -> Held:
+        """Record that a step is interrupted; return the exception that is raised in it."""
+        self._held = Held(f"{where} has blocked for {held_s:.1f} s, and was interrupted")
+        return self._held
 
     @property
     def step_timeout_s(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._timeout_s
 
     # Most steps never wait, so a limit is set only for a step that does.
+    @limited
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
@@ -61,11 +75,14 @@ class Timeout(Wrapper):
         except StopIteration as done:
             self._check_blocked("env.reset", time.perf_counter() - begun)
             return done.value
+        except Held:
+            raise self._blocked("env.reset") from None
         else:
             return await self._rest("env.reset", _Rest(call, work, first))
         finally:
             self._clock.leave(around)
 
+    @limited
     async def step(self, action: Message) -> Step:
         call = self.env.step(action)
         work = call.__await__()
@@ -75,16 +92,24 @@ class Timeout(Wrapper):
         except StopIteration as done:
             self._check_blocked("env.step", time.perf_counter() - begun)
             return done.value
+        except Held:
+            raise self._blocked("env.step") from None
         else:
             return await self._rest("env.step", _Rest(call, work, first))
         finally:
             self._clock.leave(around)
 
+    @limited
     async def _rest(self, what: str, rest: _Rest) -> Any:
         limit = self._clock.limit(self._timeout_s)
         try:
             async with limit:
-                return await rest
+                found = await rest
+            if self._held:  # the environment has caught it
+                raise self._blocked(what) from None
+            return found
+        except Held:
+            raise self._blocked(what) from None
         except TimeoutError as error:
             if not limit.expired():  # a TimeoutError of the environment itself
                 raise
@@ -92,11 +117,14 @@ class Timeout(Wrapper):
 
     def _check_blocked(self, what: str, took_s: float) -> None:
         """Refuse a result that was returned without a wait, but after the limit."""
-        if took_s > self._timeout_s:
-            raise StepTimeout(
-                f"{self._late(what)}; it held the event loop for all of its {took_s:.1f} s: wait "
-                'with `await`, and compute in a SyncEnv with executor = "thread"'
-            ) from None
+        if took_s > self._timeout_s or self._held:
+            raise self._blocked(what, took_s) from None
+
+    def _blocked(self, what: str, took_s: float = 0.0) -> StepTimeout:
+        """Return the error of a step that has blocked the event loop for too long."""
+        held, self._held = self._held, None
+        text = str(held) if held else f"{what} held the event loop for all of its {took_s:.1f} s"
+        return StepTimeout(f"{text}. {self.way_out}. {self._late(what)}")
 
     def _late(self, what: str) -> str:
         message = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)

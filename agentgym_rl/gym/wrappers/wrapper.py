@@ -10,6 +10,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from inspect import isawaitable
+from types import CoroutineType
 from typing import Any
 
 from agentgym_rl.core import (
@@ -19,9 +21,11 @@ from agentgym_rl.core import (
     TaskSource,
     ToolSpec,
     added_reward,
+    definition_of,
     is_dict,
     is_list,
     is_mapping,
+    is_tuple,
     text_message,
 )
 from agentgym_rl.gym.env import Env, Origin, Step
@@ -102,6 +106,10 @@ class Wrapper(Env):
     @property
     def uses_verifier(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.uses_verifier
+
+    @property
+    def way_out(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.way_out
 
     @property
     def unwrapped(self) -> Env:
@@ -197,10 +205,46 @@ class PassiveChecker(Wrapper):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        return checked_reset(await self.env.reset(seed=seed, options=options))
+        call = self.env.reset(seed=seed, options=options)
+        if type(call) is not CoroutineType and not isawaitable(call):
+            raise self._broken("reset", _NOT_ASYNC)
+        result = await call
+        try:
+            return checked_reset(result)
+        except (TypeError, ValueError) as error:
+            raise self._broken("reset", str(error)) from error
 
     async def step(self, action: Message) -> Step:
-        return checked_step(await self.env.step(action))
+        call = self.env.step(action)
+        if type(call) is not CoroutineType and not isawaitable(call):
+            raise self._broken("step", _NOT_ASYNC)
+        result = await call
+        try:
+            return checked_step(result)
+        except (TypeError, ValueError) as error:
+            raise self._broken("step", str(error)) from error
+
+    def _broken(self, method: str, problem: str) -> BrokenContract:
+        """Return the error for a method of the environment that breaks the contract."""
+        env: Any = self.env
+        if type(env).__module__.startswith("agentgym_rl."):  # around a SyncEnv
+            env = getattr(env, "env", env)
+        place = definition_of(getattr(type(env), method))
+        return BrokenContract(f"env.{method}: {problem}{f' ({place})' if place else ''}")
+
+
+class BrokenContract(EnvError, TypeError, ValueError):
+    """The error of an environment whose `reset` or `step` does not keep the contract."""
+
+
+_NOT_ASYNC = (
+    "the method is `def`, without `async`; write `async def`, or derive the class from SyncEnv in "
+    "place of Env: its `reset`, `step` and `close` are plain `def`"
+)
+_NOT_AWAITED = (
+    "got a coroutine: `await` is missing before a call, or a SyncEnv has an `async def`: derive "
+    "the class from Env"
+)
 
 
 def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
@@ -215,8 +259,53 @@ def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
             return _as_text(messages), info
         case _:
             raise TypeError(
-                f"env.reset must return (list of messages, info dict), got {result!r:.200}"
+                f"{_shape_of_reset(result)}: expected (list of messages, info), such as "
+                '[{"role": "user", "content": "..."}], {}'
             )
+
+
+def _unawaited(call: Any) -> str:
+    """Return what is wrong with a coroutine as a value; it is closed, as nothing awaits it."""
+    if isinstance(call, CoroutineType):
+        call.close()
+    return _NOT_AWAITED
+
+
+def _shape_of_reset(result: Any) -> str:
+    """Return what is wrong with the result of `reset`."""
+    if isawaitable(result):
+        return _unawaited(result)
+    if result is None:
+        return "got None, as without `return`"
+    if is_list(result) and _are_messages(result):
+        return "got the messages alone; add the info: return messages, {}"
+    if is_tuple(result) and len(result) == 2 and isinstance(result[0], str):
+        return f"got the text {result[0]!r:.80} in place of messages"
+    return f"got {result!r:.200}"
+
+
+def _shape_of_step(result: Any) -> str:
+    """Return what is wrong with the result of `step`."""
+    if isawaitable(result):
+        return _unawaited(result)
+    if result is None:
+        return "got None, as without `return`"
+    if not is_tuple(result):
+        return f"got {result!r:.200}"
+    if len(result) == 4:
+        return f"got four values, {result!r:.200}: `done` is two, `terminated` and `truncated`"
+    if len(result) != 5:
+        return f"got {len(result)} values, {result!r:.200}"
+    _, reward, *_, info = result
+    if isawaitable(reward):
+        return f"the reward: {_unawaited(reward)}"
+    if not is_dict(info):
+        return f"info is {info!r:.80}"
+    try:
+        float(reward)
+    except (TypeError, ValueError):
+        return f"the reward is {reward!r:.80}"
+    return f"info['metrics'] is {info.get('metrics')!r:.80}"
 
 
 def checked_step(result: Any) -> Step:
@@ -234,14 +323,17 @@ def checked_step(result: Any) -> Step:
             metrics = {name: float(value) for name, value in metrics.items()}
     except (TypeError, ValueError, AttributeError) as error:
         raise TypeError(
-            "env.step must return (observation, reward, terminated, truncated, info) with a "
-            f"number as reward and numbers as info['metrics'], got {result!r:.200}"
+            f"{_shape_of_step(result)}; expected Step(messages, reward, terminated, truncated, "
+            "info) with numbers as reward and as values of info['metrics']"
         ) from error
     if not is_list(observation) or not _are_messages(observation):
-        raise TypeError(f"env.step's observation must be a list of messages, got {observation!r}")
-    added_reward(0.0, reward, what="env.step's reward")
+        raise TypeError(
+            f"the observation is {observation!r:.200}; expected a list of the new messages, such "
+            'as [{"role": "user", "content": "..."}], or [] at the end'
+        )
+    added_reward(0.0, reward, what="the reward")
     if metrics and not all(map(math.isfinite, metrics.values())):
-        raise ValueError(f"env.step's metrics must be finite, got {metrics}")
+        raise ValueError(f"the metrics must be finite, got {metrics}")
     text = _as_text(observation)
     if metrics:
         info = {**info, "metrics": metrics}

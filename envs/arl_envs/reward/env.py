@@ -32,6 +32,10 @@ class RewardEnv(Env):
     max_turns = 1
     reward_range = None
     """An open range: rewards may be of any size."""
+    way_out = (
+        "--env.options.executor=thread runs the function in a thread, and `pool` in a process that "
+        "is killed; --env.options.timeout_s=N gives it longer"
+    )
 
     def __init__(self, function: str = "", **options: Any) -> None:
         self._options = Options(function, **options)

@@ -22,8 +22,8 @@ Executor = Literal["inline", "thread", "pool"]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _COMPLETION, _ROW = "the text of one reply", "the whole row, a dictionary"
 _REMEDY = (
-    "write def function(completion, row), in this order, and read columns from the row, such as "
-    "row['answer']"
+    "write def function(completion, row), which gets one completion at a time, in this order, and "
+    "read columns from the row, such as row['answer']"
 )
 _COLUMNS = (
     *("answer", "answers", "ground_truth", "reference", "label", "target", "expected", "gold"),

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agentgym_rl import EnvError, InfraError, Verifier
+from agentgym_rl.core import definition_of, headline, near_match
 from agentgym_rl.gym import VerifierPool
 from agentgym_rl.runtime import in_thread
 
@@ -91,8 +92,8 @@ class Scorer:
         except InfraError:
             raise
         except (Exception, SystemExit) as error:  # the user's code
-            raise EnvError(f"{self._name} raised {type(error).__name__}: {error}") from error
-        return read_score(value, self._name)
+            raise EnvError(f"{self._name} raised {headline(error)}{_near(error, row)}") from error
+        return self._read(value)
 
     async def close(self) -> None:
         """End the scorer's own pool, if there is one."""
@@ -108,11 +109,27 @@ class Scorer:
     async def _in_pool(self, given: tuple[Any, ...]) -> Score:
         called = await self._pool.call(self._name, *given, timeout_s=self._timeout_s)
         if called.status == "done":
-            return read_score(called.value, self._name)
+            return self._read(called.value)
         if called.status in ("timeout", "memory"):  # caused by the reply: others are scored
             return Score(0.0, {}, timed_out=True)
         error = InfraError if called.status == "crash" else EnvError
         raise error(f"{self._name} in the verifier pool: {called.status}: {called.error}")
+
+    def _read(self, value: Any) -> Score:
+        """Return the reward from the function's value; errors name the place of the function."""
+        try:
+            return read_score(value, self._name)
+        except EnvError as error:
+            place = definition_of(self._function) if self._function else ""
+            raise EnvError(f"{error}{f' ({place})' if place else ''}") from None
+
+
+def _near(error: BaseException, row: Mapping[str, Any]) -> str:
+    """Return the columns of the row, if the error is that of a missing one."""
+    name = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(name, str) or name in row:
+        return ""
+    return f"; the row has {', '.join(map(str, row))}{near_match(name, map(str, row))}"
 
 
 @lru_cache(maxsize=64)
@@ -133,11 +150,40 @@ def read_score(value: Any, name: str) -> Score:
     """
     parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
     if "reward" not in parts:
-        raise EnvError(f"{name} returned {value!r:.200}: a dictionary needs the key 'reward'")
+        raise EnvError(
+            f"{name} returned {value!r:.200}: a dictionary needs the key 'reward', the sum of its "
+            "other parts or any other number"
+        )
     try:
         numbers = {str(part): float(number) for part, number in parts.items()}
     except (TypeError, ValueError, OverflowError) as error:
-        raise EnvError(f"{name} returned {value!r:.200}, expected a number") from error
+        raise EnvError(f"{name} returned {_shown(value)}") from error
     if not all(map(math.isfinite, numbers.values())):
         raise EnvError(f"{name} returned {value!r:.200}, expected finite numbers")
     return Score(numbers.pop("reward"), numbers)
+
+
+def _shown(value: Any) -> str:
+    """Return a value that is no reward, and what is expected in its place."""
+    if value is None:
+        return "None, as without `return`; expected a number"
+    if isinstance(value, list | tuple):
+        return (
+            f"{value!r:.200}: the function is called with one completion at a time, not with a "
+            "batch; expected a number"
+        )
+    if isinstance(value, Mapping):
+        wrong = next(
+            (f"{part!r}: {given!r:.80}" for part, given in value.items() if not _is_number(given)),
+            "",
+        )
+        return f"a dictionary with {wrong}; expected a number for each part"
+    return f"{value!r:.200}, expected a number"
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True

@@ -16,13 +16,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from agentgym_rl.core.errors import describe
+from agentgym_rl.core import explain
 from arl_isolation import forks, locks
 from arl_verifier import wire
 
 from .lock import Lock
 
-_HERE = os.path.dirname(__file__)
 _ERROR_CHARS = 2000
 
 
@@ -61,7 +60,7 @@ class WorkerServer(forks.Server):
         try:
             function(target)
         except BaseException as error:  # importing runs foreign code
-            problem = describe(error, without=_HERE)
+            problem = explain(error)
         if len(sys.modules) != before:
             self._generation += 1
         forks.settle_memory()
@@ -104,7 +103,7 @@ class WorkerServer(forks.Server):
             self._lock.enter()
             self._lock.leave_handles()
         except Exception as error:
-            os.write(fd, wire.frame(wire.READY, wire.encode(describe(error, without=_HERE))))
+            os.write(fd, wire.frame(wire.READY, wire.encode(explain(error))))
             return
         os.write(fd, wire.frame(wire.READY, wire.encode("")))
         serve(fd, self._max_answer_bytes)
@@ -183,7 +182,7 @@ def _answer(functions: dict[str, Callable[..., Any]], target: str, args: list[An
     except MemoryError:
         return ["memory", None, "MemoryError"]
     except BaseException as error:  # SystemExit too: the caller judges what it means
-        return ["error", None, describe(error, without=_HERE)]
+        return ["error", None, explain(error)]
     finally:
         signal.alarm(0)  # an alarm left by the function would end the next call
 

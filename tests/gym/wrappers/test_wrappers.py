@@ -283,8 +283,8 @@ SPOILT = {
         },
         "got nan",
     ),
-    "step": (f"{__name__}:Untupled", "env.step must return .* got None"),
-    "reset": (f"{__name__}:Unasked", "env.reset must return .* got None"),
+    "step": (f"{__name__}:Untupled", "env.step: got None, as without `return`; expected Step"),
+    "reset": (f"{__name__}:Unasked", "env.reset: got None, as without `return`: expected"),
     "image": (f"{__name__}:Showing", "got the part {'type': 'image_url'.*, expected text"),
 }
 

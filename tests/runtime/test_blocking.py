@@ -1,0 +1,121 @@
+"""Code that blocks the event loop: it is interrupted at the limit of its step, whatever it catches,
+and the time that shorter blocks take is reported once."""
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from agentgym_rl import Env, Step, SyncEnv, make
+from agentgym_rl.gym.wrappers import StepTimeout
+from agentgym_rl.runtime import run_interruptible
+from tests.kit.cases import cases
+
+
+class Blocking(Env):
+    """Blocks in `reset` or `step`, by its option `how`."""
+
+    def __init__(self, how="sleep"):
+        self.how = how
+
+    async def reset(self, *, seed=None, options=None):
+        return [{"role": "user", "content": "?"}], {}
+
+    async def step(self, action):
+        await getattr(self, self.how)()
+        return Step([], 1.0, True, False, {})
+
+    async def sleep(self):
+        time.sleep(60)  # noqa: ASYNC251
+
+    async def loop(self):
+        while True:
+            pass
+
+    async def later(self):
+        await asyncio.sleep(0)
+        time.sleep(60)  # noqa: ASYNC251
+
+    async def swallow(self):
+        try:
+            time.sleep(60)  # noqa: ASYNC251
+        except Exception:
+            return
+
+    async def swallow_all(self):
+        try:
+            time.sleep(60)  # noqa: ASYNC251
+        except BaseException:
+            return
+
+    async def swallow_all_later(self):
+        await asyncio.sleep(0)
+        await self.swallow_all()
+
+    async def lock(self):
+        threading.Event().wait()
+
+
+class BlockingSync(SyncEnv):
+    def reset(self, *, seed=None, options=None):
+        return [{"role": "user", "content": "?"}], {}
+
+    def step(self, action):
+        time.sleep(60)  # noqa: ASYNC251
+        return Step([], 1.0, True, False, {})
+
+
+async def stepped(env, **options):
+    env = make(env, step_timeout_s=0.5, **options)
+    await env.reset(seed=1)
+    return await env.step({"role": "assistant", "content": "4"})
+
+
+@cases("how", ["sleep", "loop", "later", "swallow", "swallow_all", "swallow_all_later", "lock"])
+def test_a_step_that_blocks_is_interrupted_and_never_pays(how):
+    begun_s = time.monotonic()
+    with pytest.raises(StepTimeout, match=r"(?s)test_blocking\.py, line .*asyncio\.to_thread"):
+        run_interruptible(lambda: stepped(Blocking, how=how))
+    assert time.monotonic() - begun_s < 30
+
+
+def test_the_error_names_the_switch_of_a_sync_env():
+    with pytest.raises(StepTimeout, match='executor = "thread" in the class BlockingSync'):
+        run_interruptible(lambda: stepped(BlockingSync))
+
+
+def test_the_next_step_of_the_same_environment_is_free_of_it():
+    async def main():
+        env = make(Blocking, step_timeout_s=0.5, how="swallow_all")
+        for _ in range(2):
+            await env.reset(seed=1)
+            with pytest.raises(StepTimeout):
+                await env.step({"role": "assistant", "content": "4"})
+        env.unwrapped.how = "close"  # pyright: ignore[reportAttributeAccessIssue]
+        await env.reset(seed=1)
+        return await env.step({"role": "assistant", "content": "4"})
+
+    assert run_interruptible(main).reward == 1.0
+
+
+class Slow(Blocking):
+    async def wait(self):
+        time.sleep(1.5)  # noqa: ASYNC251
+
+
+def test_short_blocks_are_reported_once_with_the_time_lost(caplog):
+    async def main():
+        env = make(Slow, how="wait", step_timeout_s=60.0)
+        for _ in range(2):
+            await env.reset(seed=1)
+            await env.step({"role": "assistant", "content": "4"})
+            await asyncio.sleep(0.3)
+
+    with caplog.at_level(logging.WARNING):
+        run_interruptible(main)
+    (told,) = (text for text in caplog.messages if "held the event loop" in text)
+    assert "tests/runtime/test_blocking.py, line" in told
+    assert "in wait has held the event loop for" in told
+    assert told.endswith(f"{Slow.way_out}.")
