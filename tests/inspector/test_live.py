@@ -154,7 +154,7 @@ def test_a_page_that_lacks_a_file_says_so(run, page, tmp_path):
     "line, said",
     [
         ("--episodes=3", "--episodes is the number of episodes in the file of --html: give both"),
-        ("--html=x.html --open", "leave out --host, --port and --open"),
+        ("--html=x.html --open", "leave out --host, --port, --open"),
         ("--html=x.html --episodes=-1", "allowed are 0 and more"),
         ("nowhere", "no folder nowhere"),
         ("", "no folder `runs` here"),
