@@ -107,7 +107,7 @@ function Head({ name, sort, children }) {
 }
 
 function Run({ source, run, range, isChosen, toggle, canWrite, isEdited, edit, renew }) {
-  const facts = [run.env, run.agent, run.engine, run.model, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`];
+  const facts = [run.env, run.agent, run.model, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`];
   const close = () => edit(false);
   return html`<tr role="row" class=${isChosen ? "chosen" : ""}>
     <td role="cell" class="choose"><input type="checkbox" aria-label=${`choose ${run.id}`} checked=${isChosen} onChange=${toggle} /></td>
