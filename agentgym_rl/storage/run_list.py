@@ -18,8 +18,8 @@ from .run_folder import MARK, holder, is_held, shown
 State = Literal["running", "frozen", "finished", "stopped"]
 LAST = 5
 """The number of last batches over which the reward is averaged."""
-_READERS = ("episodes.db-shm", "episodes.db-wal")
-"""The files that also a reader of a log creates."""
+_READERS = ("episodes.db-shm", "episodes.db-wal", "notes.json")
+"""The files that also a reader of a run creates."""
 MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",

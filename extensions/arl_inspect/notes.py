@@ -29,8 +29,8 @@ class Notes:
 
     @classmethod
     def of(cls, given: object) -> Notes:
-        """Check a decoded JSON value, and return its notes; tags lose spaces around them, and
-        repeated ones are left out.
+        """Check a decoded JSON value, and return its notes; tags lose spaces around them and
+        control characters, and repeated ones are left out.
 
         Raises:
             ConfigError: it is not an object of `notes` and `tags`, or one of them is too long.
@@ -52,7 +52,7 @@ def _tags(given: object) -> tuple[str, ...]:
             raise ConfigError(
                 f"tags: {tag!r:.60} is not a text of {MOST_TAG_CHARS} characters at most"
             )
-        if name := " ".join(tag.split()):
+        if name := "".join(filter(str.isprintable, " ".join(tag.split()))):
             found[name] = None
     return tuple(found)
 

@@ -94,7 +94,7 @@ function draw(place, { points, numbers, hasDots, width, near, point }) {
       height: HEIGHT,
       padding: [8, 12, 0, 0],
       scales: { x: { time: false, ...(first === last ? { range: [first - 1, last + 1] } : {}) } },
-      cursor: { sync: { key: "batches" }, drag: { x: true, y: false }, points: { size: 7 } },
+      cursor: { y: false, sync: { key: "batches" }, drag: { x: true, y: false }, points: { size: 7 } },
       legend: { show: false },
       axes: [{ ...axis, size: 28, incrs: WHOLE }, { ...axis, size: 56, values: (_, values) => values.map(mark) }],
       bands,

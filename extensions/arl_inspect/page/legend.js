@@ -3,7 +3,8 @@
 import { Line } from "./chart.js";
 import { figure } from "./format.js";
 import { link } from "./hash.js";
-import { Failure, HeldOut, State } from "./state.js";
+import { factsOf, Failure, HeldOut, State } from "./state.js";
+import { duration, moment } from "./times.js";
 import { html } from "./vendor/preact.js";
 
 // Keys that always differ, or do not matter to the result.
@@ -23,6 +24,8 @@ export function Legend({ runs, hidden, toggle }) {
       <tbody role="rowgroup">${runs.map(({ run, i, summary, values, error }) => html`<tr role="row" key=${run}>
         ${isMany && html`<td role="cell" class="choose"><input type="checkbox" aria-label=${`show ${run}`} checked=${!hidden.includes(run)} onChange=${() => toggle(run)} /></td>`}
         <th role="rowheader" scope="row"><${Line} i=${i} /> <a href=${link("curves", run)}>${run}</a>
+          ${!isMany && summary && html`<div class="facts-line">${factsOf(summary)} · began ${moment(summary.started_s)}, ${duration(summary.duration_s)}</div>
+            ${summary.notes && html`<div class="facts-line note">${summary.notes}</div>`}`}
           ${error && html`<p class="failure">${error}</p>`}${summary && html`<${Failure} run=${summary} />`}</th>
         <td role="cell">${summary && html`<${State} run=${summary} />`}</td>
         <td role="cell" class="number" data-label="reward">${summary && figure(summary.reward)}</td>

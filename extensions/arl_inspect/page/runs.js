@@ -6,7 +6,7 @@ import { change, link } from "./hash.js";
 import { moveInRows } from "./keyboard.js";
 import { NotesForm, Tags } from "./notes.js";
 import { Sparkline } from "./sparkline.js";
-import { Failure, HeldOut, rangeOf, State } from "./state.js";
+import { factsOf, Failure, HeldOut, rangeOf, State } from "./state.js";
 import { duration, moment } from "./times.js";
 import { html, useState } from "./vendor/preact.js";
 
@@ -107,13 +107,12 @@ function Head({ name, sort, children }) {
 }
 
 function Run({ source, run, range, isChosen, toggle, canWrite, isEdited, edit, renew }) {
-  const facts = [run.env, run.agent, run.model, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`];
   const close = () => edit(false);
   return html`<tr role="row" class=${isChosen ? "chosen" : ""}>
     <td role="cell" class="choose"><input type="checkbox" aria-label=${`choose ${run.id}`} checked=${isChosen} onChange=${toggle} /></td>
     <td role="cell" class="what">
       <a class="run-name" data-row=${run.id} href=${link("curves", run.id)}>${run.id}</a>
-      <div class="quiet">${facts.filter(Boolean).join(" · ")}</div>
+      <div class="quiet">${factsOf(run)}</div>
       <${Failure} run=${run} />
       ${isEdited
         ? html`<${NotesForm} source=${source} run=${run} close=${close} saved=${() => (close(), renew())} />`

@@ -7,6 +7,12 @@ import { html } from "./vendor/preact.js";
 const KINDS = { eval: "evaluation", serve: "endpoint" };
 const LIVING = ["running", "frozen"];
 
+// What the run plays, with which model, as one line.
+export function factsOf(run) {
+  const seed = run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`;
+  return [run.env, run.agent, run.model, seed].filter(Boolean).join(" · ");
+}
+
 export function State({ run }) {
   const share = run.steps_planned ? Math.min(run.steps / run.steps_planned, 1) : 0;
   const kind = KINDS[run.kind];
