@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.storage.evaluations import LINES
-from agentgym_rl.storage.run_folder import MARK, shown
+from agentgym_rl.storage.run_folder import MARK, MODEL, shown
 from agentgym_rl.storage.run_list import recent_reward
 
 from .notes import Notes, notes_of
@@ -84,7 +84,9 @@ def _what(config: Mapping[str, Any]) -> dict[str, Any]:
 def _times(folder: Path, *, is_running: bool) -> dict[str, float | None]:
     """Return when the run began and was last written, and the time between; a running run lasts
     until now."""
-    began = changed_s(folder / MARK)
+    # A resume rewrites the configuration, but not the digests of the initial model.
+    first = (changed_s(folder / MARK), changed_s(folder / MODEL))
+    began = min((at for at in first if at is not None), default=None)
     known = [at for name in _LIVING if (at := changed_s(folder / name)) is not None]
     updated = max(known, default=None)
     end = time.time() if is_running else updated

@@ -3,11 +3,11 @@
 import { Chart } from "./chart.js";
 import { Answer, useAnswer } from "./common.js";
 import { figure } from "./format.js";
-import { change } from "./hash.js";
+import { change, link } from "./hash.js";
 import { moveInRows } from "./keyboard.js";
 import { Legend } from "./legend.js";
 import { grouped, namesOf, readNames, titleOf, usualOf, written } from "./metrics.js";
-import { html, useMemo, useState } from "./vendor/preact.js";
+import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 
 const MOST_SMOOTH = 50; // batches
 
@@ -16,6 +16,9 @@ export function Curves({ source, about, options, tick, theme }) {
   const summaries = new Map((list.found?.runs ?? []).map((run) => [run.id, run]));
   const runs = list.found ? idsOf(about, summaries) : [];
   const which = runs.join("/");
+  useEffect(() => {
+    if (which && which !== about) location.replace(link("curves", which, options));
+  }, [which, about]);
   const state = useAnswer(() => (list.found ? Promise.all(runs.map((run) => metricsOf(source, run))) : new Promise(() => {})), [source, which, tick, !list.found]);
   const configs = useAnswer(() => Promise.all(runs.map((run) => source.config(run).then(({ values }) => values, () => null))), [source, which]);
   return html`<h1>${runs.length > 1 ? `Curves of ${runs.length} runs` : `Curves of ${runs[0] ?? about}`}</h1>
