@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from agentgym_rl.core import ArlError, ConfigError, parse_json
-from agentgym_rl.runtime import Receive, Scope, Send, is_secret
-from agentgym_rl.runtime.http_server import BodyTooLarge, header, read_body, reply
+from agentgym_rl.runtime import BodyTooLarge, Receive, Scope, Send, is_secret, read_body
+from agentgym_rl.runtime.http_server import header, reply
 
 from .detail import episode_detail, group_detail
 from .folders import InspectedRun, Runs

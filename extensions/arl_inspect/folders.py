@@ -201,7 +201,7 @@ class InspectedRun:
 
     def summary(self) -> dict[str, Any]:
         """Return the run's entry in the list of runs."""
-        return overview(self)
+        return overview(self.id, self.folder, lambda: (self.config(), self.metrics(), self.pulse()))
 
     def _num_episodes(self) -> int:
         if not (self.folder / "episodes.db").exists():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.storage.evaluations import LINES
@@ -17,22 +17,21 @@ from agentgym_rl.storage.run_list import recent_reward
 from .notes import Notes, notes_of
 from .query import HttpError
 
-if TYPE_CHECKING:
-    from .folders import InspectedRun
-
 MOST_POINTS = 60
 """The largest number of points of a small curve; each is the mean of neighbouring batches."""
 _LIVING = (MARK, "metrics.jsonl", "phases.jsonl", "episodes.db", "episodes.db-wal", LINES)
 _RECENT = 5
 """The number of last batches whose mean duration estimates the time left."""
 Rows = Sequence[Mapping[str, Any]]
+Read = Callable[[], tuple[Mapping[str, Any], Mapping[str, Rows], Mapping[str, Any]]]
+"""The reader of a run's configuration, metrics and pulse (`folders.InspectedRun`)."""
 
 
-def overview(run: InspectedRun) -> dict[str, Any]:
+def overview(id: str, folder: Path, read: Read) -> dict[str, Any]:
     """Return a run's entry in the list of runs; `error`: why a file cannot be read."""
     found: dict[str, Any] = {
-        "id": run.id,
-        "path": readable(shown(run.folder)),
+        "id": id,
+        "path": readable(shown(folder)),
         **{"env": "", "agent": "", "engine": "", "model": "", "seed": None, "kind": "train"},
         **{"status": "stopped", "steps": 0, "steps_planned": 0, "episodes": 0},
         **{"started_s": None, "updated_s": None, "duration_s": None, "left_s": None},
@@ -41,8 +40,8 @@ def overview(run: InspectedRun) -> dict[str, Any]:
         **{"failure": "", "error": ""},
     }
     try:
-        found |= asdict(notes_of(run.folder))
-        config, metrics, pulse = run.config(), run.metrics(), run.pulse()
+        found |= asdict(notes_of(folder))
+        config, metrics, pulse = read()
     except (ConfigError, HttpError, OSError) as error:  # the run may vanish meanwhile
         return found | {"error": str(error)}
     rows: Rows = metrics["rows"]
@@ -52,7 +51,7 @@ def overview(run: InspectedRun) -> dict[str, Any]:
         found
         | {name: pulse[name] for name in ("steps", "episodes", "status")}
         | _what(config)
-        | _times(run.folder, is_running=is_running)
+        | _times(folder, is_running=is_running)
         | _held_out(metrics["evaluations"])
         | {
             "steps_planned": planned,
