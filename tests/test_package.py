@@ -354,7 +354,7 @@ MOST_LINES = {
     "arl_trackers": 250,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
-    "arl_warmup": 1_550,
+    "arl_warmup": 1_650,
     "cli": 1_750,
     "cluster": 1_300,
     "config": 2_200,
@@ -370,7 +370,7 @@ MOST_LINES = {
     "rollout": 2_500,
     "run": 2_400,
     "runtime": 2_700,
-    "storage": 2_800,
+    "storage": 3_050,
     "trainer": 5_600,
     "weights": 2_650,
 }

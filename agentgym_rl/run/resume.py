@@ -128,19 +128,19 @@ def _complete(folder: Path) -> dict[str, Any]:
 def check_resumable(folder: Path, config: Config) -> None:
     """Refuse a configuration that the run in `folder` cannot be resumed with.
 
-    More `steps` are possible if the learning rate does not depend on their number.
+    More `steps` are possible; a decaying learning rate then falls until the new last one.
 
     Raises:
         ConfigError: the configuration differs; the message names the keys.
     """
     before = _complete(folder)
-    longer = config.trainer.schedule == "constant" and config.steps >= before["steps"]
+    longer = config.steps >= before["steps"]
     free = (*free_keys(Config, "resume"), *(("steps",) if longer else ()), *_gone(before))
     different = differences(before, parse_toml(dump_toml(config)), free=free)
     if different:
         hint = ""
-        if config.steps != before["steps"] and not longer:
-            hint = " (steps may grow only under trainer.schedule 'constant')"
+        if not longer:
+            hint = " (steps may only grow; to end a run earlier, interrupt it)"
         raise ConfigError(
             f"--resume {shown(folder)}: the run cannot continue with another configuration: "
             f"{'; '.join(different)}{hint}. Leave these keys out, or begin a new run"
@@ -152,6 +152,18 @@ def _gone(before: Mapping[str, Any]) -> list[str]:
     new place. What is in them is compared (`_check_model`, `_check_tasks`)."""
     paths = {key: value for key, value in flat(before).items() if isinstance(value, str)}
     return [key for key, it in paths.items() if os.path.isabs(it) and not os.path.exists(it)]
+
+
+def schedule_moved(folder: Path, config: Config) -> str:
+    """Return a sentence on the learning rate of a run that is prolonged; "" if it stays as it was
+    to be. Call it while `config.toml` has the former number of batches."""
+    before, schedule = kept_config(folder)["steps"], config.trainer.schedule
+    if config.steps == before or schedule == "constant":
+        return ""
+    return (
+        f"steps {before} → {config.steps}: the learning rate (trainer.schedule {schedule!r}) now "
+        f"falls until batch {config.steps - 1}, and is higher from here on than it was to be"
+    )
 
 
 def check_begun_with(folder: Path) -> None:
@@ -233,7 +245,8 @@ def _check_unfinished(folder: Path, steps: int, *, evaluates: bool) -> None:
     evaluated = last is None or last.status != "waiting" or not evaluates
     if (folder / "export").exists() and evaluated:
         raise ConfigError(
-            f"--resume {shown(folder)}: the run is finished, with all its {steps} batches"
+            f"--resume {shown(folder)}: the run is finished, with all its {steps} batches; --steps "
+            f"{2 * steps} prolongs it"
         )
 
 
@@ -371,7 +384,7 @@ def _told(file: Path) -> dict[str, Any]:
 
 
 def begin(
-    run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None, *, num_ranks: int
+    run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None, *, num_ranks: int, num_steps: int
 ) -> Recovered:
     """Return the state of the run from `checkpoint` on, after bringing the log and the metrics file
     to that point.
@@ -380,7 +393,10 @@ def begin(
         ConfigError: see `recover`.
     """
     step = read_manifest(checkpoint).step if checkpoint else 0
-    incarnation = episodes.begin(step=step, checkpoint=str(checkpoint or ""), num_ranks=num_ranks)
+    name = str(checkpoint or "")
+    incarnation = episodes.begin(
+        step=step, checkpoint=name, num_ranks=num_ranks, num_steps=num_steps
+    )
     if not incarnation:
         if episodes.num_groups:
             raise ConfigError(

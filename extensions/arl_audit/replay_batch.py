@@ -53,6 +53,7 @@ def replay(
         [_whole(number, found, config) for number in range(first, step + 1)],
         model_dir=model_folder(config.model, config.env.id),
         checkpoint=checkpoint,
+        lengths={number: was.num_steps for number, was in recorded.items() if was.num_steps},
     )
     rows: list[dict[str, Any]] = []
     for batch in replayed:
@@ -89,6 +90,9 @@ class _Was(NamedTuple):
     """The version of the package that trained it, with a digest of its code; "": an early one."""
     is_old: bool
     """Whether the hash of the weights was computed in the way of format 0."""
+    num_steps: int
+    """The number of batches that the run was to have, on which a decaying learning rate depends;
+    0: unknown."""
 
 
 def _recorded(log: Path) -> dict[int, _Was]:
@@ -101,7 +105,10 @@ def _recorded(log: Path) -> dict[int, _Was]:
         for row in db.execute(query):
             known = dict(row)  # logs of format 0 have no format and no build
             loss = parse_json(known["metrics"]).get("loss")
-            of = known["num_ranks"], known.get("build", ""), not known.get("format", 0)
+            of = (
+                *(known["num_ranks"], known.get("build", ""), not known.get("format", 0)),
+                known.get("num_steps", 0),
+            )
             found[known["step"]] = _Was(loss, known["parameters"], *of)
     return found
 

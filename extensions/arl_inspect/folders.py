@@ -15,7 +15,7 @@ from tokenizers.decoders import DecodeStream
 from agentgym_rl.core import ConfigError, flat, parse_json, parse_toml
 from agentgym_rl.models import BUNDLED_MODELS
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.storage import EpisodeReader
+from agentgym_rl.storage import EpisodeReader, end_of, kind_of_folder
 from agentgym_rl.storage.evaluations import LINES
 from agentgym_rl.storage.run_folder import MARK, shown
 from agentgym_rl.storage.run_list import is_run, state_of
@@ -197,6 +197,8 @@ class InspectedRun:
             "steps": steps,
             "episodes": self._num_episodes(),
             "status": state_of(self.folder, steps, planned),
+            "kind": kind_of_folder(self.folder),
+            "failure": end.failure if (end := end_of(self.folder)) else "",
         }
 
     def summary(self) -> dict[str, Any]:

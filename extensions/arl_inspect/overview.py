@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.core import ConfigError
+from agentgym_rl.storage import evaluation_of
 from agentgym_rl.storage.evaluations import LINES
 from agentgym_rl.storage.run_folder import MARK, MODEL, shown
 from agentgym_rl.storage.run_list import recent_reward
@@ -44,22 +45,35 @@ def overview(id: str, folder: Path, read: Read) -> dict[str, Any]:
         config, metrics, pulse = read()
     except (ConfigError, HttpError, OSError) as error:  # the run may vanish meanwhile
         return found | {"error": str(error)}
-    rows: Rows = metrics["rows"]
+    found |= {name: value for name, value in pulse.items() if name in found}
+    found |= _what(config) | _times(folder, is_running=found["status"] == "running")
+    if found["kind"] == "eval":
+        return found | _evaluated(evaluation_of(folder))
+    if found["kind"] == "serve":
+        found["agent"] = ""  # programs of others play
+    return found | _held_out(metrics["evaluations"]) | _trained(metrics["rows"], config, found)
+
+
+def _trained(rows: Rows, config: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     planned = _whole(config.get("steps"))
-    is_running = pulse["status"] == "running"
-    return (
-        found
-        | {name: pulse[name] for name in ("steps", "episodes", "status")}
-        | _what(config)
-        | _times(folder, is_running=is_running)
-        | _held_out(metrics["evaluations"])
-        | {
-            "steps_planned": planned,
-            "left_s": _left_s(rows, planned) if is_running else None,
-            "reward": recent_reward(rows),
-            "curve": small_curve(rows),
-        }
-    )
+    return {
+        "steps_planned": planned,
+        "left_s": _left_s(rows, planned) if found["status"] == "running" else None,
+        "reward": recent_reward(rows),
+        "curve": small_curve(rows),
+    }
+
+
+def _evaluated(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reward of an evaluation (`arl eval --out`); it is held-out on held-out tasks."""
+    reward = _number(result.get("reward"))
+    if reward is None or result.get("split", "eval") != "eval":
+        return {"reward": reward}
+    low, high = result.get("reward_ci") or (None, None)
+    return {
+        "reward": reward,
+        "held_out": {"version": None, "reward": reward, "low": low, "high": high},
+    }
 
 
 def readable(path: str) -> str:

@@ -49,6 +49,7 @@ def test_a_change_is_told(run):
                     return json.loads(line.removeprefix(b"data: "))
 
     expected = {"run": "first", "steps": 2, "episodes": 4, "status": "stopped"}
+    expected |= {"kind": "train", "failure": ""}
     assert asyncio.run(served(run.parent, use)) == expected
 
 

@@ -96,3 +96,23 @@ def test_a_name_that_is_not_utf_8_is_shown_and_exported(tmp_path):
     assert found["id"] == "\ufffd run"
     assert make_client(place)("/api/runs/%EF%BF%BD%20run/metrics")["rows"]
     assert write_page([place], tmp_path / "out.html")["runs"] == 1
+
+
+def test_an_evaluation_and_a_server_are_what_they_are(run):
+    (run / "run.json").write_text(json.dumps({"kind": "serve"}))
+    found = entry(run)
+    assert (found["kind"], found["agent"], found["steps_planned"]) == ("serve", "", 3)
+    (run / "run.json").write_text(json.dumps({"kind": "eval"}))
+    (run / "result.json").write_text(json.dumps({"reward": 0.5, "reward_ci": [0.25, 0.75]}))
+    found = entry(run)
+    assert (found["kind"], found["reward"], found["steps_planned"]) == ("eval", 0.5, 0)
+    assert found["held_out"] == {"version": None, "reward": 0.5, "low": 0.25, "high": 0.75}
+    (run / "result.json").write_text(json.dumps({"reward": 0.5, "split": "train"}))
+    assert (entry(run)["reward"], entry(run)["held_out"]) == (0.5, None)
+
+
+def test_a_failed_run_has_its_error(run):
+    end = {"state": "failed", "message": "KeyError: 'x'", "where": "mine.py:3"}
+    (run / "run.json").write_text(json.dumps({"kind": "train", "end": end}))
+    found = entry(run)
+    assert (found["status"], found["failure"]) == ("failed", "KeyError: 'x' (mine.py:3)")

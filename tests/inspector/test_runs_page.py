@@ -124,20 +124,15 @@ def test_notes_that_are_refused_stay_in_the_form(chromium, made):
         page.close()
 
 
-def test_a_failed_run_shows_the_first_line_of_its_error(chromium, made):
-    answer = json.dumps({"runs": [failed(made)], "can_write": False})
-    with served(made) as url, opened(chromium, url) as page:
-        page.route("**/api/runs", lambda route: route.fulfill(body=answer))
-        page.reload()
+def test_a_failed_run_shows_its_error(chromium, tmp_path):
+    run = aside(make_run, tmp_path / "runs" / "first", {"g0": [make_episode("g0-0", "g0")]})
+    end = {"state": "failed", "message": f"KeyError: 'x' {HOSTILE}"}
+    (run / "run.json").write_text(json.dumps({"kind": "train", "end": end}))
+    with served(run.parent) as url, opened(chromium, url) as page:
         page.get_by_text(f"KeyError: 'x' {HOSTILE}", exact=True).wait_for()
         assert page.locator(".badge.failed").inner_text() == "failed"
-
-
-def failed(made: Path):
-    from arl_inspect.folders import InspectedRun
-
-    found = InspectedRun("plain", made / "plain").summary()
-    return found | {"status": "failed", "failure": f"KeyError: 'x' {HOSTILE}\nTraceback"}
+        page.get_by_role("link", name="first").click()
+        page.locator(".legend-runs .failure").get_by_text("KeyError").wait_for()
 
 
 def test_any_metric_is_found_and_the_choice_is_in_the_address(page):

@@ -19,8 +19,10 @@ List runs, the newest first, with their state, progress and size on disk.
   arl runs --compare runs/NAME runs/OTHER   results, and keys that differ
   arl runs --delete runs/NAME               asks first, unless --yes is given
 
-STATE is running, finished (all batches are trained), or stopped (`arl train
---resume RUN` continues it). REWARD is the mean of training episodes in the last
+STATE is running, finished (all batches are trained), stopped (`arl train
+--resume RUN` continues it), or failed: then its error is below the table, and
+--resume continues it as well. BATCHES says which folders are of `arl eval --out`
+and of `arl serve`. REWARD is the mean of training episodes in the last
 5 batches, HELD-OUT the rewards of the evaluations before and after. Tags (see
 `arl inspect`) are listed below the table. --compare keeps the given order.
 Running runs are not deleted. --json prints one object, with the complete

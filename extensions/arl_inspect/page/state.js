@@ -41,7 +41,7 @@ export function HeldOut({ run, range = null }) {
   const { reward, low, high, version } = found;
   const hasInterval = low !== null && high !== null;
   const before = run.held_out_before;
-  return html`<div class="held-out" title=${`held-out reward after ${version} batches${hasInterval ? ", with its 95 % interval" : ""}`}>
+  return html`<div class="held-out" title=${`held-out reward${version === null ? "" : ` after ${version} batches`}${hasInterval ? ", with its 95 % interval" : ""}`}>
     <span><b>${figure(reward)}</b>${hasInterval && html` <span class="quiet">[${figure(low)}, ${figure(high)}]</span>`}</span>
     ${range && hasInterval && html`<${Bar} reward=${reward} low=${low} high=${high} range=${range} />`}
     ${version > 0 && before !== null && before !== undefined && html`<span class="quiet">before: ${figure(before)}</span>`}
