@@ -19,8 +19,8 @@ from .run_folder import EVALUATED, EVALUATION_RESULT, MARK, holder, is_held, sho
 State = Literal["running", "frozen", "finished", "stopped", "failed"]
 LAST = 5
 """The number of last batches over which the reward is averaged."""
-_READERS = ("episodes.db-shm", "episodes.db-wal")
-"""The files that also a reader of a log creates."""
+_READERS = ("episodes.db-shm", "episodes.db-wal", "notes.json")
+"""The files that also a reader of a run creates."""
 MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",

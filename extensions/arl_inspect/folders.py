@@ -12,16 +12,17 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from agentgym_rl.core import ConfigError, parse_json, parse_toml
+from agentgym_rl.core import ConfigError, flat, parse_json, parse_toml
 from agentgym_rl.models import BUNDLED_MODELS
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.storage import EpisodeReader, end_of, evaluation_of, kind_of_folder
+from agentgym_rl.storage import EpisodeReader, end_of, kind_of_folder
 from agentgym_rl.storage.evaluations import LINES
 from agentgym_rl.storage.run_folder import MARK, shown
-from agentgym_rl.storage.run_list import is_run, recent_reward, state_of
+from agentgym_rl.storage.run_list import is_run, state_of
 
 from .index import EpisodeIndex
-from .query import HttpError, missing
+from .overview import changed_s, overview, readable
+from .query import missing
 
 _FILE = "tokenizer.json"
 
@@ -150,6 +151,7 @@ class InspectedRun:
         self._metrics = GrowingLines(folder / "metrics.jsonl")
         self._evaluations = GrowingLines(folder / LINES)
         self._turn = threading.Lock()
+        self._config: tuple[tuple[int, ...], Mapping[str, Any]] = ((), {})
 
     def config_text(self) -> str:
         """Return the text of `config.toml`."""
@@ -159,10 +161,24 @@ class InspectedRun:
             raise missing(f"{self.folder / MARK} cannot be read: {error}") from error
 
     def config(self) -> Mapping[str, Any]:
+        """Return the configuration; the file is parsed again only after it has changed."""
         try:
-            return parse_toml(self.config_text())
-        except ValueError as error:
-            raise ConfigError(f"{self.folder / MARK} is no TOML: {error}") from error
+            stat = (self.folder / MARK).stat()
+        except OSError as error:
+            raise missing(f"{self.folder / MARK} cannot be read: {error}") from error
+        version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        known, config = self._config
+        if known != version:
+            try:
+                config = parse_toml(self.config_text())
+            except ValueError as error:
+                raise ConfigError(f"{self.folder / MARK} is no TOML: {error}") from error
+            self._config = version, config
+        return config
+
+    def config_answer(self) -> dict[str, Any]:
+        """Return the text of `config.toml`, and its values by their dotted names."""
+        return {"toml": self.config_text(), "values": flat(self.config())}
 
     def metrics(self, *, after: int = -1) -> dict[str, Any]:
         """Return the rows of `metrics.jsonl` with a larger step, and all evaluations."""
@@ -186,47 +202,14 @@ class InspectedRun:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return the run's line in the list of runs; `error`: why a file cannot be read."""
-        found: dict[str, Any] = {
-            "id": self.id,
-            "path": shown(self.folder),
-            **{"env": "", "agent": "", "engine": "", "status": "stopped", "steps": 0},
-            **{"steps_planned": 0, "started_s": None, "updated_s": None, "reward": None},
-            **{"episodes": 0, "error": "", "kind": "train", "failure": ""},
-        }
-        try:
-            config = self.config()
-            rows = self.metrics()["rows"]
-            found |= self.pulse() | {"id": self.id}
-        except (ConfigError, HttpError, OSError) as error:  # the run may vanish meanwhile
-            return found | {"error": str(error)}
-        times = [_changed_s(self.folder / name) for name in _LIVING]
-        is_eval, is_served = found["kind"] == "eval", found["kind"] == "serve"
-        return found | {
-            "env": str(config.get("env", {}).get("id", "")),
-            "agent": "" if is_served else str(config.get("agent", {}).get("id", "")),
-            "engine": str(config.get("engine", {}).get("type", "")),
-            "steps_planned": 0 if is_eval else int(config.get("steps", 0)),
-            "started_s": _changed_s(self.folder / MARK),
-            "updated_s": max((at for at in times if at is not None), default=None),
-            "reward": evaluation_of(self.folder).get("reward") if is_eval else recent_reward(rows),
-        }
+        """Return the run's entry in the list of runs."""
+        return overview(self.id, self.folder, lambda: (self.config(), self.metrics(), self.pulse()))
 
     def _num_episodes(self) -> int:
         if not (self.folder / "episodes.db").exists():
             return 0
         with closing(EpisodeReader(self.folder / "episodes.db")) as log:
             return log.num_recorded
-
-
-_LIVING = (MARK, "metrics.jsonl", "phases.jsonl", "episodes.db", "episodes.db-wal", LINES)
-
-
-def _changed_s(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
 
 
 class Runs:
@@ -253,7 +236,7 @@ class Runs:
             folders = dict.fromkeys(path for place in self._places for path in _inside(place))
             for folder in folders:
                 if folder not in self._runs:
-                    self._runs[folder] = InspectedRun(self._free_id(folder.name), folder)
+                    self._runs[folder] = InspectedRun(self._free_id(readable(folder.name)), folder)
             return [self._runs[folder] for folder in folders]
 
     def of(self, id: str) -> InspectedRun:
@@ -292,4 +275,4 @@ def _inside(place: Path) -> list[Path]:
         inside = [path for path in place.iterdir() if is_run(path)]
     except OSError:  # the folder has vanished
         return []
-    return sorted((path.resolve() for path in inside), key=lambda p: _changed_s(p / MARK) or 0.0)
+    return sorted((path.resolve() for path in inside), key=lambda p: changed_s(p / MARK) or 0.0)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from string import ascii_uppercase
+from typing import Any
 
 from agentgym_rl.core import ConfigError, differences
 from agentgym_rl.storage import RunSummary
 from agentgym_rl.storage.run_folder import MARK, held
 from agentgym_rl.storage.run_list import is_run, summary
+
+from .notes import Notes, notes_of
 
 _UNKNOWN = "-"
 _DAY_S = 86400.0
@@ -138,3 +143,23 @@ def delete(folder: Path) -> int:
         size = summary(folder).size_bytes
         shutil.rmtree(folder)
     return size
+
+
+def noted(run: RunSummary) -> dict[str, Any]:
+    """Return the notes and tags of a run for `arl runs --json`; none of a file that cannot be
+    read."""
+    with contextlib.suppress(ConfigError):
+        return asdict(notes_of(Path(run.run)))
+    return asdict(Notes())
+
+
+def tag_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield one line per run that has tags, or whose notes cannot be read."""
+    for run in runs:
+        try:
+            tags = notes_of(Path(run.run)).tags
+        except ConfigError as error:
+            yield str(error)
+            continue
+        if tags:
+            yield f"{run.run}: tags: {', '.join(tags)}"
