@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from .extensions import load_extensions as load_extensions
     from .extensions import missing_member as missing_member
     from .extensions import not_installed as not_installed
+    from .extensions import only_here as only_here
     from .extensions import only_one as only_one
     from .extensions import path_of as path_of
     from .group import Group as Group

@@ -216,6 +216,19 @@ def name_of_main() -> str:
     return name
 
 
+def only_here(path: str, who: str, *, instead: str = "") -> str:
+    """Return why `who`, another process, cannot import an object of this program, with the remedy,
+    or `instead` of it; "" for a path that names a module."""
+    module, _, name = path.rpartition(":")
+    if module.rpartition(":")[2] != "__main__":  # also reward:__main__:score
+        return ""
+    return (
+        f"{who} cannot import {name}, which stands in a notebook or in a script without `if "
+        f"__name__ == '__main__':`. Put {name} into a file beside it, such as own.py, and pass "
+        f"it from there: from own import {name.partition('.')[0]}{instead and f'; or {instead}'}"
+    )
+
+
 def forget_entry_points() -> None:
     """Clear the cache, so that the next use looks for installed packages again."""
     _entry_points.cache_clear()
