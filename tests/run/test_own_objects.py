@@ -3,13 +3,13 @@
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
 
 from agentgym_rl import load_config
 from agentgym_rl.core import ConfigError, only_here
-from agentgym_rl.gym import SyncEnv
 from agentgym_rl.gym.env_process import ProcessEnv
 from agentgym_rl.rollout.config_checks import check_policy
 from agentgym_rl.runtime import import_object
@@ -99,18 +99,17 @@ def test_a_name_of_a_notebook_that_is_not_there_has_the_remedy():
 
 
 def test_an_environment_of_a_notebook_has_no_process_of_its_own(monkeypatch):
-    class Apart(SyncEnv):
-        executor = "process"
-
-        def reset(self, *, seed=None, options=None):
-            return [], {}
-
-        def step(self, action):
-            return [], 0.0, True, False, {}
-
-    main = sys.modules["__main__"]
-    monkeypatch.setattr(main, "Apart", Apart, raising=False)
-    monkeypatch.setattr(Apart, "__module__", "__main__")
-    monkeypatch.setattr(Apart, "__qualname__", "Apart")
+    main = types.ModuleType("__main__")
+    code = """
+from agentgym_rl import SyncEnv
+class Apart(SyncEnv):
+    executor = "process"
+    def reset(self, *, seed=None, options=None):
+        return [], {}
+    def step(self, action):
+        return [], 0.0, True, False, {}
+"""
+    exec(code, main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
     with pytest.raises(ConfigError, match=r'cannot import Apart, .* or use executor "thread"'):
-        ProcessEnv(Apart())
+        ProcessEnv(main.Apart())

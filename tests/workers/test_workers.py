@@ -336,9 +336,7 @@ def test_nobody_joins_a_run_that_ends(tmp_path):
 
 def test_workers_are_refused_what_stands_in_a_notebook():
     own = {"env.options": {"wrappers": ["__main__:Loud"]}, "rollout.workers": 1}
-    with pytest.raises(
-        ConfigError, match=r"env\.options\.wrappers: each worker cannot import Loud"
-    ):
+    with pytest.raises(ConfigError, match=r"env\.options\.wrappers: each worker cannot .* Loud"):
         load_config(None, own)
     with pytest.raises(ConfigError, match=r"env\.id: each worker .* or leave rollout\.workers out"):
         load_config(None, {"env.id": "__main__:Guess", "rollout.workers": 1})
