@@ -14,8 +14,10 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -97,6 +99,8 @@ class LocalProcesses:
         output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("ab"))
         log_start = output.tell()
         environment = {**os.environ, **spec.env, STARTED_BY: str(os.getpid())}
+        if spec.argv[0] == sys.executable:  # it finds the modules beside the script that runs
+            environment["PYTHONPATH"] = os.pathsep.join(_places(environment))
         process = None
         if self.forks and spec.imports:
             process = await self.forks.fork(spec.argv, environment=environment, output=output)
@@ -280,3 +284,11 @@ def _vital(spec: ProcessSpec, process: Process | ForkedProcess) -> Vital:
 def _signal_group(process: Process | ForkedProcess, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # the group may have ended meanwhile
         os.killpg(process.pid, number)
+
+
+def _places(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the folders of PYTHONPATH, with that of the program's script."""
+    if (file := getattr(sys.modules["__main__"], "__file__", None)) is not None:
+        yield os.path.dirname(os.path.abspath(file))
+    if search := environment.get("PYTHONPATH"):
+        yield search

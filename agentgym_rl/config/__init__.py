@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
@@ -29,7 +29,8 @@ from agentgym_rl.core import (
     with_added_keys,
     without,
 )
-from agentgym_rl.core.section import NoKeys, fields_of, free_keys, secret_in, unset_keys
+from agentgym_rl.core.nested import secret_in
+from agentgym_rl.core.section import NoKeys, fields_of, free_keys, unset_keys
 
 from .algo import BASELINES, LOSSES, AlgoConfig
 from .algo_terms import StdConfig, WhitenConfig
@@ -149,6 +150,10 @@ class Config(ServiceKeys, Sections):
     eval: OnResume[EvalConfig] = EvalConfig()
     cluster: Anytime[ClusterConfig] = ClusterConfig()
     logging: Anytime[LoggingConfig] = LoggingConfig()
+
+    if TYPE_CHECKING:  # tables, names, classes and functions stand for sections
+
+        def __init__(self, **values: Any) -> None: ...
 
     @property
     def compute_dtype(self) -> Literal["float32", "bfloat16"]:

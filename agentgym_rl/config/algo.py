@@ -28,6 +28,8 @@ from agentgym_rl.core import (
     field_of,
     is_function_path,
     is_mapping,
+    key_error,
+    key_faults,
     load_extension,
     load_extensions,
     missing_key,
@@ -172,7 +174,7 @@ class AlgoConfig(ObjectiveKeys):
             )
         try:
             usual = kind()
-        except ValidationError as error:
+        except ConfigError as error:
             raise ConfigError(f"algo.{name} has keys without a default: {error}") from error
         return FieldInfo(annotation=kind, default=usual)
 
@@ -197,16 +199,14 @@ class AlgoConfig(ObjectiveKeys):
         except ConfigError as error:
             raise PydanticCustomError(INNER, "{said}", {"said": str(error)}) from error
         if field is None:
-            raise ValueError(missing_key(f"algo.{name}") or f"unknown key {name}")
+            if why := missing_key(f"algo.{name}"):
+                raise PydanticCustomError(INNER, "{said}", {"said": why})
+            raise key_error(name)
         usual: Section = field.default
         try:
             return type(usual).model_validate(value)
         except ValidationError as error:
-            said = "; ".join(
-                f"algo.{'.'.join(map(str, (name, *it['loc'])))}: "
-                f"{it['msg'].removeprefix('Value error, ')} (got {it['input']!r:.80})"
-                for it in error.errors()
-            )
+            said = "; ".join(key_faults(type(usual), error, f"algo.{name}"))
             raise PydanticCustomError(INNER, "{said}", {"said": said}) from error
 
     @field_validator("loss")

@@ -4,9 +4,6 @@ Error messages name the nearest match."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -16,8 +13,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from agentgym_rl.core import (
-    INNER,
-    SECRET,
     ConfigError,
     Section,
     field_of,
@@ -25,10 +20,14 @@ from agentgym_rl.core import (
     is_dict,
     is_list,
     is_mapping,
+    key_faults,
     missing_key,
+    near_key,
+    near_of,
     parse_toml,
     reached,
     section_types,
+    table_of,
     type_of,
     without,
 )
@@ -56,6 +55,12 @@ def load(
         ConfigError: an unreadable file, an unknown preset or key, or a bad value.
     """
     values = read_toml(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
+    shorts = {name: key for name, it in model.model_fields.items() if (key := _short(it))}
+    values = {name: table_of(it, shorts.get(name, "")) for name, it in values.items()}
+    overrides = {
+        f"{name}.{shorts[name]}" if name in shorts and not is_mapping(it) else name: it
+        for name, it in overrides.items()
+    }
     if isinstance(source, Path) and is_record(source, values):
         values = brought_up(model, values, source)
         try:
@@ -72,6 +77,14 @@ def load(
                 ) from error
             raise  # the overrides are to blame
     return _load(model, values, overrides, preset=str(values.get("preset", "")))
+
+
+def _short(field: FieldInfo) -> str:
+    """Return the key of a section that one value stands for (`Section.short`); "": none."""
+    kinds = section_types(field)
+    if len(kinds) > 1:
+        return "type"
+    return kinds[0].short if kinds and issubclass(kinds[0], Section) else ""
 
 
 def _load(
@@ -97,11 +110,12 @@ def _load(
     for key, value in literals.items():
         _set(values, key.split("."), value)
     _drop_moot(model, values, below, chosen=chosen)
-    _reject_unknown(model, values, "")
+    _reject_unknown(model, values, root=model)
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(model, error)) from error
+        lines = "".join(f"\n  {line}" for line in key_faults(model, error))
+        raise ConfigError(f"the configuration is wrong:{lines}") from error
 
 
 def _expanded(
@@ -155,7 +169,7 @@ def preset_names() -> list[str]:
 def _preset_file(name: str) -> Path:
     names = preset_names()
     if name not in names:
-        raise ConfigError(f"preset: no preset {name!r}; {_hint(name, names)}")
+        raise ConfigError(f"preset: no preset {name!r}; {near_of(name, names)}")
     return PRESETS / f"{name}.toml"
 
 
@@ -326,37 +340,27 @@ def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
 def _reject_unknown(
     model: type[BaseModel],
     values: Mapping[str, Any],
-    prefix: str,
+    prefix: str = "",
     kinds: Sequence[type[BaseModel]] = (),
+    *,
+    root: type[BaseModel],
 ) -> None:
-    """Raise ConfigError at the first key that `model` lacks; `kinds` are the section's types."""
+    """Raise ConfigError at the first key that `model`, a section of `root`, lacks; `kinds` are the
+    section's types."""
     for key, value in values.items():
         field = field_of(model, key)
         if field is None:
             if why := missing_key(f"{prefix}{key}"):
                 raise MissingPackage(why)
-            absent: Mapping[str, str] = model.absent if issubclass(model, Section) else {}
             other = next((kind for kind in kinds if key in kind.model_fields), None)
             elsewhere = f"{prefix}type {type_of(other)!r} has it" if other else ""
-            hint = absent.get(key) or elsewhere or _hint(key, _names(model), prefix)
+            hint = elsewhere or near_key(root, f"{prefix}{key}", (model,))
             if is_mapping(value) and issubclass(model, Section) and model.added_by:
                 hint += f" (sections of other packages need {model.added_by}, installed here)"
             raise ConfigError(f"unknown key {prefix}{key}; {hint}")
         inner = _section_of(field, value)
         if inner is not None:
-            _reject_unknown(inner, value, f"{prefix}{key}.", kinds=section_types(field))
-
-
-def _names(model: type[BaseModel]) -> list[str]:
-    added = model.added_names() if issubclass(model, Section) else ()
-    return [*model.model_fields, *added]
-
-
-def _hint(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return a hint with the nearest match of an unknown name, or with all names."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(names)}"
+            _reject_unknown(inner, value, f"{prefix}{key}.", section_types(field), root=root)
 
 
 def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
@@ -368,43 +372,3 @@ def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     if len(kinds) == 1 or "type" not in value:
         return kinds[0]
     return next((kind for kind in kinds if type_of(kind) == value["type"]), None)
-
-
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    lines = ["the configuration is wrong:"]
-    for item in error.errors():
-        said, got = item["msg"].removeprefix("Value error, "), item["input"]
-        where = _place(model, item["loc"])
-        if item["type"] == "union_tag_invalid":
-            context = item.get("ctx", {})
-            where, got = f"{where}.type", context.get("tag")
-            said = f"unknown; allowed: {context.get('expected_tags')}"
-        if item["type"] == "tuple_type":
-            said = f"expected a list, such as [{json.dumps(got)}]"
-        if item["type"] in ("literal_error", "union_tag_invalid") and isinstance(got, str):
-            near = difflib.get_close_matches(got, re.findall(r"'([^']*)'", said), n=1)
-            said += f"; did you mean {near[0]!r}?" if near else ""
-        if item["type"] == INNER:
-            lines.append(f"  {said}")
-            continue
-        if item["type"] == SECRET:
-            lines.append(f"  {where}: {said}" if where else f"  {said}")
-            continue
-        # Without a place the error is about several sections: the input would be the whole file.
-        lines.append(f"  {where}: {said} (got {got!r})" if where else f"  {said}")
-    return "\n".join(lines)
-
-
-def _place(model: type[BaseModel], loc: Sequence[int | str]) -> str:
-    """Return the dotted key of an error, without pydantic's own mention of a section's type."""
-    kinds: Sequence[type[BaseModel]] = (model,)
-    parts: list[str] = []
-    for part in loc:
-        fields = [it for kind in kinds if (it := field_of(kind, str(part))) is not None]
-        if not fields and part in [type_of(kind) for kind in kinds if "type" in kind.model_fields]:
-            continue
-        if not fields and isinstance(part, str):
-            break  # inside a plain value: pydantic's name of one of its types
-        parts.append(str(part))
-        kinds = section_types(fields[0]) if fields else ()
-    return ".".join(parts)

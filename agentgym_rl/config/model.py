@@ -8,6 +8,8 @@ from agentgym_rl.core import Section
 class ModelConfig(Section):
     """The policy that is trained."""
 
+    short = "path"
+
     path: str = "bundled"
     """The model: "bundled" (the tiny model of this package that was warmed up for the environment;
     or by name: bundled/math, bundled/tools, bundled/frozenlake, bundled/code, bundled/bugs,

@@ -20,6 +20,7 @@ from agentgym_rl.core import (
     Sections,
     is_mapping,
     path_of,
+    table_of,
     with_added_keys,
 )
 
@@ -29,6 +30,8 @@ from .trainer import TrainerConfig, WeightsConfig
 
 class EnvConfig(Section):
     """The environment."""
+
+    short = "id"
 
     id: str = "math"
     """The registered id, or module:Class."""
@@ -42,6 +45,7 @@ class EnvConfig(Section):
     def _reward_function(cls, values: Any) -> Any:
         """Convert a function given as id to an environment that rewards replies with it
         (docs/python.md)."""
+        values = table_of(values, cls.short)
         if is_mapping(values) and isinstance(found := values.get("id"), FunctionType):
             return {**values, "id": f"reward:{path_of(found)}"}
         return values
@@ -49,6 +53,8 @@ class EnvConfig(Section):
 
 class AgentConfig(Section):
     """The agent."""
+
+    short = "id"
 
     id: str = "react"
     """The registered id, or module:Class."""
@@ -58,6 +64,8 @@ class AgentConfig(Section):
 
 class SandboxConfig(Section):
     """The sandbox for programs that agents or environments run."""
+
+    short = "id"
 
     id: str = "local"
     """The registered id (local, docker, e2b), or module:Class."""

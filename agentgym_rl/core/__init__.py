@@ -78,9 +78,16 @@ if TYPE_CHECKING:
     from .extensions import load_extensions as load_extensions
     from .extensions import missing_member as missing_member
     from .extensions import not_installed as not_installed
+    from .extensions import only_here as only_here
     from .extensions import only_one as only_one
     from .extensions import path_of as path_of
     from .group import Group as Group
+    from .key_errors import INNER as INNER
+    from .key_errors import SECRET as SECRET
+    from .key_errors import key_error as key_error
+    from .key_errors import names_of as names_of
+    from .key_errors import near_of as near_of
+    from .key_errors import table_of as table_of
     from .messages import FleetView as FleetView
     from .messages import Lease as Lease
     from .messages import NumberedView as NumberedView
@@ -98,6 +105,9 @@ if TYPE_CHECKING:
     from .model_folder import tensor_heads as tensor_heads
     from .model_folder import text_settings as text_settings
     from .model_folder import weight_files as weight_files
+    from .nested import differences as differences
+    from .nested import flat as flat
+    from .nested import without as without
     from .parse import parse_json as parse_json
     from .parse import parse_toml as parse_toml
     from .prompt import Prompt as Prompt
@@ -110,8 +120,6 @@ if TYPE_CHECKING:
     from .row import FloatArray as FloatArray
     from .row import IntArray as IntArray
     from .row import Row as Row
-    from .section import INNER as INNER
-    from .section import SECRET as SECRET
     from .section import Anytime as Anytime
     from .section import Fitted as Fitted
     from .section import InEval as InEval
@@ -120,16 +128,15 @@ if TYPE_CHECKING:
     from .section import Section as Section
     from .section import Sections as Sections
     from .section import default as default
-    from .section import differences as differences
     from .section import field_of as field_of
-    from .section import flat as flat
+    from .section import key_faults as key_faults
     from .section import missing_key as missing_key
     from .section import named_or_function as named_or_function
+    from .section import near_key as near_key
     from .section import none_of as none_of
     from .section import one_of as one_of
     from .section import reached as reached
     from .section import section_types as section_types
-    from .section import without as without
     from .task import SeededTasks as SeededTasks
     from .task import Split as Split
     from .task import Task as Task

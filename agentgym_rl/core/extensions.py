@@ -6,6 +6,7 @@ Entry points: https://packaging.python.org/en/latest/specifications/entry-points
 
 from __future__ import annotations
 
+import ast
 import difflib
 import logging
 import sys
@@ -196,7 +197,9 @@ def is_function_path(path: str) -> bool:
 
 
 def path_of(target: object) -> str:
-    """Return the path `module:name` by which other processes import a class or function.
+    """Return the path `module:name` by which a run, its processes and a resumed run import a class
+    or function. One of the script that runs has the name of the script's module, if that can be
+    imported again.
 
     Raises:
         ConfigError: it has none, because it is a lambda or defined inside a function.
@@ -206,11 +209,49 @@ def path_of(target: object) -> str:
     for part in (name or "").split("."):
         found = getattr(found, part, None)
     if found is not target or found is None:
+        code = getattr(target, "__code__", None)
+        place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
         raise ConfigError(
-            f"{target!r} cannot be imported by its name; expected a class or function that stands "
-            "at the top of a module, or of the script or notebook that runs: define it there"
+            f"{name or repr(target)}{place} cannot be imported by its name, as the processes of a "
+            "run and --resume do; expected a class or function at the top of a module, or of the "
+            "script or notebook that runs: define it there with a name"
         )
-    return f"{module}:{name}"
+    return f"{name_of_main() if module == '__main__' else module}:{name}"
+
+
+def name_of_main() -> str:
+    """Return the name by which other processes import the script that runs; "__main__" if none can:
+    it is a notebook, or would run once more since no `if __name__ == "__main__":` guards it."""
+    main = sys.modules["__main__"]
+    file, spec = str(getattr(main, "__file__", None) or ""), getattr(main, "__spec__", None)
+    name = spec.name if spec else Path(file).stem
+    if sys.modules.get(name) is main:
+        return name
+    try:
+        found = find_spec(name) if file and name else None
+        if found is None or not found.origin or not Path(found.origin).samefile(file):
+            return "__main__"
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return "__main__"
+    tests = [ast.dump(node.test) for node in tree.body if isinstance(node, ast.If)]
+    if not any("'__name__'" in test and "'__main__'" in test for test in tests):
+        return "__main__"
+    sys.modules.setdefault(name, main)  # the same objects in this process
+    return name
+
+
+def only_here(path: str, who: str, *, instead: str = "") -> str:
+    """Return why `who`, another process, cannot import an object of this program, with the remedy,
+    or `instead` of it; "" for a path that names a module."""
+    module, _, name = path.rpartition(":")
+    if module.rpartition(":")[2] != "__main__":  # also reward:__main__:score
+        return ""
+    return (
+        f"{who} cannot import {name}, which stands in a notebook or in a script without `if "
+        f"__name__ == '__main__':`. Put {name} into a file beside it, such as own.py, and pass "
+        f"it from there: from own import {name.partition('.')[0]}{instead and f'; or {instead}'}"
+    )
 
 
 def forget_entry_points() -> None:

@@ -124,6 +124,7 @@ class Registered(Kinds, Generic[M]):
         """Return the section of a table; a table without a type is for the usual member."""
         if isinstance(value, BaseModel):
             return value
+        value = {"type": value} if isinstance(value, str) else value
         if not is_mapping(value):
             raise PydanticKnownError("model_attributes_type")
         values = {"type": self.usual, **value}

@@ -9,30 +9,39 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from types import FunctionType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+)
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
-from .chat import is_list, is_mapping, is_tuple
+from .chat import is_dict, is_list, is_mapping, is_tuple
 from .errors import ConfigError
 from .extensions import is_function_path, missing_member, path_of
-from .registered import Kinds
+from .key_errors import THEIR_NAMES, key_error, key_lines, names_of, near_of, table_of
+from .registered import Kinds, type_of
 
 KEYS = "keys"
 """The group of entry points of the keys that packages add (core/added_keys.py)."""
-
-SECRET = "secret"
-"""The type of errors whose input is not shown, since it may be a key."""
-
-
-INNER = "inner"
-"""The type of errors of a section that another package adds; their texts name the key."""
 
 LARGEST = 2**53
 """The largest integer that JSON, SQLite and a float64 all represent exactly."""
@@ -91,13 +100,32 @@ def none_of(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value not in values
 
 
-class Section(BaseModel):
+if TYPE_CHECKING:
+    _Checked = BaseModel
+else:
+
+    class _Refusing(type(BaseModel)):
+        """The class of sections: to make one with wrong values is a ConfigError."""
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise ConfigError(f"{cls.__name__}: {'; '.join(key_faults(cls, error))}") from None
+
+    class _Checked(BaseModel, metaclass=_Refusing):
+        """A table of keys whose errors are in our own words."""
+
+
+class Section(_Checked):
     """A table of keys, which may be declared by any package."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
 
+    short: ClassVar[str] = ""
+    """The key that a single value in place of the section sets, as in `env="math"`; "": none."""
     absent: ClassVar[Mapping[str, str]] = {}
     """The reasons why keys that users may look for do not exist, by name."""
     needs: ClassVar[Sequence[Needs]] = ()
@@ -167,9 +195,18 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _paths_of_objects(cls, values: Any) -> Any:
-        """Replace a class or function by the path that names it, as in `env={"id": Guess}`."""
-        return _with_paths(values) if is_mapping(values) else values
+    def _paths_of_objects(cls, given: Any) -> Any:
+        """Replace a class or function by the path that names it, as in `env={"id": Guess}`. A
+        section does that itself: it may mean another one by a function."""
+        values: Any = table_of(given, cls.short)
+        if not is_mapping(values):
+            return values
+        fields = {name: cls.model_fields.get(str(name)) for name in values}
+        sections = {name for name, field in fields.items() if field and section_types(field)}
+        return {
+            str(name): it if name in sections else _with_paths(it, name)
+            for name, it in values.items()
+        }
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
@@ -213,17 +250,16 @@ class Section(BaseModel):
         return value
 
 
-def _with_paths(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for name, value in values.items():
-        if is_list(value) or is_tuple(value):
-            value = type(value)(path_of(it) if _is_object(it) else it for it in value)
-        found[name] = path_of(value) if _is_object(value) else value
-    return found
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, (type, FunctionType))
+def _with_paths(value: Any, key: Any) -> Any:
+    """Return the value of a key with the path of each class or function in it, at every depth."""
+    if is_dict(value):
+        return {name: _with_paths(it, key) for name, it in value.items()}
+    if is_list(value) or is_tuple(value):
+        return type(value)(_with_paths(it, key) for it in value)
+    try:
+        return path_of(value) if isinstance(value, (type, FunctionType)) else value
+    except ConfigError as error:
+        raise key_error(key, error) from error
 
 
 def named_or_function(name: str, known: Sequence[str]) -> str:
@@ -320,6 +356,63 @@ def reached(model: type[BaseModel], values: Mapping[str, Any], name: str) -> Any
     return reached(section, found, rest) if is_mapping(found) else getattr(usual, rest)
 
 
+def key_faults(model: type[BaseModel], error: ValidationError, prefix: str = "") -> list[str]:
+    """Return a line for each wrong key of `model`, whose dotted names begin with `prefix`."""
+
+    def place(loc: Sequence[int | str]) -> str:
+        """Return the dotted key of an error, without pydantic's own mention of a section's type."""
+        kinds: Sequence[type[BaseModel]] = (model,)
+        parts = [prefix] if prefix else []
+        for part in loc:
+            fields = [it for kind in kinds if (it := field_of(kind, str(part))) is not None]
+            typed = [kind for kind in kinds if "type" in kind.model_fields]
+            if not fields and part in [type_of(kind) for kind in typed]:
+                continue
+            if not fields and isinstance(part, str) and not kinds:
+                break  # inside a plain value: pydantic's name of one of its types
+            parts.append(str(part))
+            kinds = section_types(fields[0]) if fields else ()
+        return ".".join(parts)
+
+    return key_lines(error, place, lambda name: near_key(model, name.removeprefix(f"{prefix}.")))
+
+
+def near_key(
+    model: type[BaseModel], name: str, kinds: Sequence[type[BaseModel]] | None = None
+) -> str:
+    """Return a hint for an unknown dotted key: the reason why it is not there, the nearest match,
+    the place of a key with its name, or all keys of its section, which may be of several `kinds`.
+    """
+    *tables, last = name.split(".")
+    if kinds is None:
+        kinds = (model,)
+        for table in tables:
+            fields = [it for kind in kinds if (it := field_of(kind, table)) is not None]
+            kinds = [it for field in fields for it in section_types(field)] or kinds
+    for kind in kinds:
+        if issubclass(kind, Section) and last in kind.absent:
+            return kind.absent[last]
+    known = dict.fromkeys(key for kind in kinds for key in names_of(kind))
+    if tables and last in known:
+        inner = f"{last!r}: …"
+        for table in reversed(tables[1:]):
+            inner = f"{table!r}: {{{inner}}}"
+        return f"dotted keys are for `overrides`; here it is {tables[0]}={{{inner}}}"
+    elsewhere = THEIR_NAMES.get(last) or next(_named(model, last), "")
+    if elsewhere and not difflib.get_close_matches(last, known, n=1, cutoff=0.8):
+        return f"did you mean {elsewhere}?"
+    return near_of(last, known, "".join(f"{table}." for table in tables))
+
+
+def _named(model: type[BaseModel], name: str, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys whose last part is `name`."""
+    if name in model.model_fields:
+        yield f"{prefix}{name}"
+    for key, field in model.model_fields.items():
+        for kind in section_types(field):
+            yield from _named(kind, name, f"{prefix}{key}.")
+
+
 def free_keys(section: type[BaseModel], occasion: Occasion) -> Iterator[str]:
     """Yield the dotted names of the keys and sections that may change on an occasion."""
     for name, field in fields_of(section).items():
@@ -341,67 +434,3 @@ def unset_keys(section: BaseModel) -> Iterator[str]:
             isinstance(mark, Fits) for mark in field.metadata
         ):
             yield name
-
-
-def without(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return nested `values` without the dotted keys `names`."""
-    for name in names:
-        *tables, last = name.split(".")
-        inner = values
-        for table in tables:
-            inner = inner.get(table, {})
-        inner.pop(last, None)
-    return values
-
-
-def differences(
-    one: Mapping[str, Any], other: Mapping[str, Any], *, free: Iterable[str] = ()
-) -> list[str]:
-    """Return the values of `other` that differ from `one`, like "eval.seed is 1, not 0".
-
-    Keys that are `free`, or in a section that is `free`, may differ.
-    """
-    allowed = tuple(free)
-    before, after = flat(one), flat(other)
-    return [
-        f"{key} is {_said(after, key)}, not {_said(before, key)}"
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
-        and not any(key == name or key.startswith(f"{name}.") for name in allowed)
-    ]
-
-
-_SECRET_IN_URL = re.compile(
-    r"[a-z][a-z0-9+.-]*://(?:[^/\s?#@]*@|\S*[?&](?:[\w-]*[_-])?(?:api)?(?:key|token|secret|passw\w*|sig\w*)=)",
-    re.I,
-)
-
-
-def secret_in(value: Any, place: str = "") -> str:
-    """Return the dotted name of a value, below `place`, that is a URL with a user, a password or a
-    key; "" if there is none."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump()
-    if is_mapping(value):
-        inside = ((it, f"{place}.{name}".lstrip(".")) for name, it in value.items())
-        return secret_in(list(map(str, value)), place) or _first(inside)
-    if is_list(value) or is_tuple(value):
-        return _first((it, place) for it in value)
-    return place if isinstance(value, str) and _SECRET_IN_URL.search(value) else ""
-
-
-def _first(values: Iterable[tuple[Any, str]]) -> str:
-    return next((found for value, place in values if (found := secret_in(value, place))), "")
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by their dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        found |= flat(value, f"{name}.") if is_mapping(value) else {name: value}
-    return found
-
-
-def _said(flat: Mapping[str, Any], key: str) -> str:
-    return json.dumps(flat[key], ensure_ascii=False, default=str) if key in flat else "unset"

@@ -14,6 +14,7 @@ import faulthandler
 import json
 import os
 import pickle
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -26,7 +27,16 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentgym_rl.core import ArlError, ConfigError, EnvError, Message, ToolSpec, explain
+from agentgym_rl.core import (
+    ArlError,
+    ConfigError,
+    EnvError,
+    Message,
+    ToolSpec,
+    explain,
+    only_here,
+    path_of,
+)
 from arl_isolation import locks
 
 if TYPE_CHECKING:
@@ -253,10 +263,12 @@ def _recipe(env: Remade, name: str) -> bytes:
                 f'executor "process": {name} has {flag}, and a process of its own can use neither '
                 'sandboxes nor the verifier pool; allowed: "inline", "thread"'
             )
-    problem: object = "it is defined in the program itself, not in a module"
+    problem = ""
     try:
-        if type(env).__module__ != "__main__":
-            return pickle.dumps((type(env), *env.made_with))
+        path = path_of(type(env))
+        problem = only_here(path, "it", instead='use executor "thread", which stays in this one')
+        if not problem:
+            return pickle.dumps((path, *env.made_with))
     except Exception as error:  # foreign objects
         problem = f"{type(error).__name__}: {error}"
     raise ConfigError(
@@ -293,8 +305,8 @@ def main() -> None:
         value, error, text = None, None, ""
         try:
             if env is None:
-                kind, args, kwargs = pickle.loads(request)
-                env = kind(*args, **kwargs)
+                path, args, kwargs = pickle.loads(request)
+                env = pkgutil.resolve_name(path)(*args, **kwargs)
             else:
                 method, arguments = pickle.loads(request)
                 value = getattr(env, method)(**arguments)

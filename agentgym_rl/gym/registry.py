@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
-from agentgym_rl.core import ConfigError, entry_points_of, is_mapping, path_of
+from agentgym_rl.core import ConfigError, entry_points_of, is_mapping, key_faults, path_of
 from agentgym_rl.core.extensions import forget_entry_points
 from agentgym_rl.runtime import import_object
 
@@ -82,7 +82,8 @@ def register(
             **limits,
         )
     except ValidationError as error:
-        raise ConfigError(f"{kind} {id!r} cannot be registered: {error}") from error
+        said = "; ".join(key_faults(_new(kind), error))
+        raise ConfigError(f"{kind} {id!r} cannot be registered: {said}") from error
     _registered[kind, id] = made
     if kind == "env":
         for listener in _listeners:

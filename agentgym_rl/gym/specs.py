@@ -15,6 +15,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -27,7 +28,9 @@ from agentgym_rl.core import (
     is_dict,
     is_list,
     is_tuple,
+    key_faults,
     near_match,
+    path_of,
 )
 from agentgym_rl.gym.wrappers.attempts import FEEDBACK
 from agentgym_rl.runtime import import_object
@@ -169,7 +172,11 @@ class WrapperSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_path(cls, value: Any) -> Any:
-        """Accept "module:Class" alone, for a wrapper without kwargs."""
+        """Accept "module:Class" or the class alone, for a wrapper without kwargs."""
+        if isinstance(value, (type, FunctionType)):
+            value = path_of(value)
+        elif is_dict(value) and isinstance(given := value.get("entry_point"), (type, FunctionType)):
+            return {**value, "entry_point": path_of(given)}
         return {"entry_point": value} if isinstance(value, str) else value
 
     def wrap(self, env: Env) -> Env:
@@ -270,7 +277,9 @@ class EnvSpec(Spec):
                 {**dict(self), **ours, "kwargs": self.kwargs | kwargs}, strict=False
             )
         except ValidationError as error:
-            raise ConfigError(f"env {self.id}: {error}") from error
+            raise ConfigError(
+                f"env {self.id}: {'; '.join(key_faults(type(self), error))}"
+            ) from error
         idle = [name for name in _OF_ATTEMPTS if name in ours]
         if idle and made.max_attempts == 1:
             raise ConfigError(

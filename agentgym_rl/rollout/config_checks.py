@@ -19,6 +19,7 @@ from agentgym_rl.core import (
     Split,
     Task,
     is_function_path,
+    only_here,
     tensor_heads,
 )
 from agentgym_rl.engines import kind_of
@@ -70,6 +71,8 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
     }
     for key, path in own.items():
         if is_function_path(path):  # trainer ranks, which have torch, import it
+            if why := only_here(path, "each trainer rank, a process of its own,"):
+                raise ConfigError(f"{key}: {why}")
             check_findable(path, key)
     if config.trainer.optimizer == "adamw8bit":
         check_eight_bits()

@@ -9,10 +9,11 @@ import importlib.util
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, only_here
 
 _TRIES = 10
 _SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
@@ -28,7 +29,8 @@ def import_object(path: str) -> Any:
             target = getattr(target, name)
     except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything
         raise ConfigError(
-            f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
+            only_here(path, "this process")
+            or f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
         ) from error
     return target
 
@@ -122,7 +124,7 @@ def check_findable(path: str, key: str) -> None:
         ConfigError: it is not; the message has `key`, and where modules are searched.
     """
     package = path.partition(":")[0].partition(".")[0]
-    if importlib.util.find_spec(package) is None:
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
         raise ConfigError(
             f"{key}={path!r}: no module {package!r} in the current folder, in PYTHONPATH or among "
             "the installed packages"

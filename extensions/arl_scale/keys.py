@@ -3,12 +3,23 @@ of shared devices, which this extension adds to `rollout` and `cluster`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from agentgym_rl.core import Anytime, OnResume, PlaceKeys, PlayKeys, Section, SleepLevel
+from agentgym_rl.core import (
+    Anytime,
+    OnResume,
+    PlaceKeys,
+    PlayKeys,
+    Section,
+    Sections,
+    SleepLevel,
+    flat,
+    only_here,
+)
 
 if TYPE_CHECKING:  # the configuration is made of these keys
     from agentgym_rl.config import Config, RolloutConfig
@@ -30,6 +41,20 @@ class WorkerKeys(PlayKeys):
     @property
     def player_processes(self) -> tuple[int, int]:
         return self.workers, self.worker_cpus
+
+    def conflicts(self, config: Sections) -> Iterator[str]:
+        yield from super().conflicts(config)
+        from agentgym_rl.config import AgentConfig, EnvConfig, SandboxConfig
+
+        named: dict[str, object] = {
+            "env": config.of(EnvConfig).model_dump(),
+            "agent": config.of(AgentConfig).model_dump(),
+            "sandbox": config.of(SandboxConfig).model_dump(),
+        }
+        keep = "leave rollout.workers out, so that this process plays"
+        for key, value in flat(named).items() if self.workers else ():
+            for path in re.findall(r"__main__:[\w.]+", str(value)):
+                yield f"{key}: {only_here(path, 'each worker', instead=keep)}"
 
     def refused_for_clients(self) -> Iterator[str]:
         if self.workers:

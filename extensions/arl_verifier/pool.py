@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym_rl.core import ConfigError, VerifierError
+from agentgym_rl.core import ConfigError, VerifierError, only_here
 from agentgym_rl.gym import OffTheClock, VerifierPool, VerifierStats
 from agentgym_rl.gym.verifier import Called, Status
 
@@ -221,6 +221,9 @@ class ProcessPool(VerifierPool):
         module, _, function = target.partition(":")
         if not (module and function):
             raise ConfigError(f"the verifier calls functions by module:function, got {target!r}")
+        keep = 'use executor "inline" or "thread", which stay in this process'
+        if why := only_here(target, "the verifier pool", instead=keep):
+            raise ConfigError(why)
         await crew.load(target)
         self._loaded.add(target)
 

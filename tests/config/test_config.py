@@ -166,11 +166,11 @@ def test_one_bound_of_the_default_correction_can_be_set_alone():
 @cases(
     "overrides, said",
     [
-        ({"steps": "0"}, ["steps", "greater than or equal to 1", "got 0"]),
+        ({"steps": "0"}, ["steps", "at least 1", "got 0"]),
         ({"trainer.learning_rate": "fast"}, ["trainer.learning_rate", "number", "'fast'"]),
         ({"engine.type": "magic"}, ["engine.type", "embedded", "'magic'"]),
-        ({"env": "math"}, ["env", "dictionary", "'math'"]),
-        ({"env": "math", "env.id": "x"}, ["env", "not a section"]),
+        ({"rollout": "math"}, ["rollout", "a table of keys", "'math'"]),
+        ({"rollout": "math", "rollout.shuffle": "x"}, ["rollout", "not a section"]),
         ({"algo.behavior_correction.type": "maks"}, ["behavior_correction", "'maks'", "'mask'"]),
     ],
 )

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agentgym_rl import Agent, Env, Step, load_config, make, make_agent, register
-from agentgym_rl.config import Config
+from agentgym_rl import Agent, Env, Step, load_config, make, make_agent, register, wrappers
+from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.core import ConfigError
 from agentgym_rl.gym import registry
 from tests.kit.cases import cases
@@ -26,6 +26,10 @@ class Patient(Agent):
         return None
 
 
+class Wrapped(wrappers.Wrapper):
+    pass
+
+
 def score(text, row):
     return 1.0
 
@@ -44,6 +48,72 @@ def test_classes_and_functions_become_their_paths():
     assert load_config(own).agent.id == f"{HERE}:Patient"
     assert load_config(own).logging.trackers == (f"{HERE}:score",)
     assert load_config(None, {"algo.loss": score}).algo.loss == f"{HERE}:score"
+
+
+def test_an_object_stands_for_the_section_that_it_is_the_id_of():
+    own = {"env": Guess, "agent": Patient, "engine": "scripted", "model": "bundled/tools"}
+    for config in (Config(**own), load_config(own), load_config(None, own)):
+        found = (config.env.id, config.agent.id, config.engine.type, config.model.path)
+        assert found == (f"{HERE}:Guess", f"{HERE}:Patient", "scripted", "bundled/tools")
+    assert Config(env=score).env.id == f"reward:{HERE}:score"
+    kept = load_config({"env": {"id": "math", "options": {"level": 2}}}, {"env": "tools"})
+    assert (kept.env.id, kept.env.options) == ("tools", {"level": 2})
+
+
+def test_objects_stand_at_every_depth_of_options():
+    options = {"wrappers": [Wrapped, {"entry_point": Wrapped}], "max_turns": 2}
+    config = Config(env={"id": Guess, "options": options})
+    named = f"{HERE}:Wrapped"
+    assert config.env.options["wrappers"] == [named, {"entry_point": named}]
+    assert make(Guess, wrappers=[Wrapped]).spec.wrappers[0].entry_point == named
+
+
+OBJECTS = {
+    "rollout.group_reward": score,
+    "rollout.should_accept": score,
+    "rollout.curriculum": Guess,
+    "algo.loss": score,
+    "algo.advantage": score,
+    "trainer.optimizer": score,
+    "sandbox.id": Guess,
+}
+
+
+@cases("key, value", OBJECTS.items())
+def test_every_key_of_an_object_takes_it(key, value):
+    section, name = key.split(".")
+    found = getattr(getattr(load_config(None, {key: value}), section), name)
+    assert found == f"{HERE}:{value.__name__}"
+    assert getattr(getattr(Config(**{section: {name: value}}), section), name) == found
+
+
+WRONG = {
+    "near": (lambda: Config(stepz=2), "Config: unknown key stepz; did you mean steps?"),
+    "nested": (lambda: Config(rollout={"group_sise": 1}), "did you mean rollout.group_size?"),
+    "elsewhere": (lambda: Config(algo={"preset": "x"}), "key algo.preset; did you mean preset?"),
+    "their name": (lambda: Config(algo={"lr": 1}), "algo.lr; did you mean trainer.learning_rate?"),
+    "dotted": (lambda: Config(**{"env.id": "x"}), "here it is env={'id': …}"),
+    "type": (lambda: Config(steps="x"), "steps: expected a whole number (got 'x')"),
+    "range": (lambda: Config(steps=0), "steps: too small; allowed: at least 1 (got 0)"),
+    "choice": (lambda: Config(logging={"level": "loud"}), "logging.level: unknown; allowed: "),
+    "list": (lambda: Config(trainer={"betas": "x"}), "trainer.betas: expected a list"),
+    "section": (lambda: Config(rollout=3), "rollout: expected a section"),
+    "alone": (lambda: RolloutConfig(group_sise=1), "RolloutConfig: unknown key group_sise; did"),
+    "rule": (lambda: Config(algo={"dro_beta": 2.0}), "dro_beta 2.0 does nothing unless"),
+    "a lambda": (lambda: Config(rollout={"group_reward": lambda: 1}), "rollout.group_reward: <"),
+    "of make": (lambda: make("math", max_turns=0), "max_turns: too small; allowed: at least 1"),
+    "of register": (lambda: register("x-v0", Guess, max_turns=0), "max_turns: too small"),
+}
+
+
+@cases("make_it, said", WRONG.values(), ids=list(WRONG))
+def test_a_wrong_key_is_a_configuration_error_in_our_words(make_it, said):
+    with pytest.raises(ConfigError) as raised:
+        make_it()
+    message = str(raised.value)
+    assert said in message
+    assert "pydantic" not in message
+    assert "Input should" not in message
 
 
 def test_a_function_in_the_place_of_an_environment_rewards_replies():

@@ -63,7 +63,7 @@ class BlockingSync(SyncEnv):
         return [{"role": "user", "content": "?"}], {}
 
     def step(self, action):
-        time.sleep(60)  # noqa: ASYNC251
+        time.sleep(60)
         return Step([], 1.0, True, False, {})
 
 

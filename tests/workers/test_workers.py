@@ -16,7 +16,7 @@ from arl_scale.workers.leases import Leases
 from arl_serve.run import serve
 
 from agentgym_rl.cluster import ProcessSpec, Silence
-from agentgym_rl.config import Config, RolloutConfig
+from agentgym_rl.config import Config, RolloutConfig, load_config
 from agentgym_rl.controller import Buffer
 from agentgym_rl.core import ConfigError, InfraError, ProcessDied, SeededTasks, WorkerReport
 from agentgym_rl.engines import Router
@@ -332,3 +332,11 @@ def test_nobody_joins_a_run_that_ends(tmp_path):
                 await workers.add()
 
     asyncio.run(play())
+
+
+def test_workers_are_refused_what_stands_in_a_notebook():
+    own = {"env.options": {"wrappers": ["__main__:Loud"]}, "rollout.workers": 1}
+    with pytest.raises(ConfigError, match=r"env\.options\.wrappers: each worker cannot .* Loud"):
+        load_config(None, own)
+    with pytest.raises(ConfigError, match=r"env\.id: each worker .* or leave rollout\.workers out"):
+        load_config(None, {"env.id": "__main__:Guess", "rollout.workers": 1})
