@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from .extensions import only_one as only_one
     from .extensions import path_of as path_of
     from .group import Group as Group
+    from .installed import install_command as install_command
+    from .installed import outdated as outdated
     from .messages import FleetView as FleetView
     from .messages import Lease as Lease
     from .messages import NumberedView as NumberedView
