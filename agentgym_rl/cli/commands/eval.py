@@ -61,7 +61,7 @@ run, or ENGINE:NAME with an engine of its own:
   arl eval --compare cmp/*                   the table again, from folders
 
 --round-robin lets them play each other at a game of two seats, each pair every
-held-out task at both seats, and rates them (docs/self-play.md):
+held-out task at both seats, and rates them (arl docs self-play):
 
   arl eval --env tictactoe --round-robin --model runs/NAME --model bundled
 """
