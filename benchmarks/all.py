@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from agentgym_rl.core import install_command
+
 from . import _html, _measurements
 from ._common import hardware, say, versions
 from ._formatting import goal_met
@@ -112,7 +114,7 @@ def _impossible(job: Job) -> str:
         what
         for what, there in {
             "root": os.geteuid() == 0,
-            "Ray (pip install 'agentgym-rl[ray]')": importlib.util.find_spec("ray"),
+            f"Ray ({install_command('ray')})": importlib.util.find_spec("ray"),
             "iproute2 (apt-get install iproute2)": shutil.which("ip"),
         }.items()
         if not there

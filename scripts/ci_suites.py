@@ -113,6 +113,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/run/test_warmup.py",
         "tests/serve/",
         "tests/sglang/",
+        "tests/start/",
         "tests/storage/test_trackers.py",
         "tests/test_examples.py",
         "tests/trainer/test_choices.py",

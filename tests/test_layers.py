@@ -33,7 +33,7 @@ FOR_PLUGINS = {"config", "core", "gym", "runtime"}
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}
 EXTENSIONS = "extensions"
 """The folder of our extensions: above all floors but for the entry of the command line."""
-CLI_FOR_EXTENSIONS = {"command", "output", "training"}
+CLI_FOR_EXTENSIONS = {"command", "config_keys", "output", "training"}
 """The modules of `cli` that extensions may import."""
 
 ALLOWED: Mapping[str, str] = {

@@ -24,6 +24,7 @@ from agentgym_rl.core.extensions import PREFIX
 from agentgym_rl.gym import registry
 from agentgym_rl.runtime import import_object
 from agentgym_rl.runtime.log import OURS
+from tests.docs.blocks import load_script
 from tests.docs.test_english import ODD
 from tests.kit.cases import cases
 
@@ -151,7 +152,8 @@ def test_entry_points_are_installed(group, name):
 
 
 def test_the_logs_show_every_package_of_ours():
-    packages = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packages = set(wheel["packages"]) - set(wheel["sources"])
     assert {path.rpartition("/")[2] for path in packages} == set(OURS)
 
 
@@ -184,6 +186,27 @@ def test_the_wheel_is_whole(wheel):
     sources = {str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*.py")}
     assert sources <= set(wheel)
     assert any(path.endswith("/licenses/LICENSE") for path in wheel)
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_types_pages_and_examples(wheel):
+    tops = {path.partition("/")[0] for path in wheel}
+    packages = {top for top in tops if not top.endswith(".dist-info")}
+    assert {f"{package}/py.typed" for package in packages} <= set(wheel)
+    shipped = {f"arl_start/{page.relative_to(ROOT)}" for page in (ROOT / "docs").rglob("*.md")}
+    tracked = subprocess.run(["git", "ls-files", "examples"], cwd=ROOT, capture_output=True)
+    shipped |= {f"arl_start/{name}" for name in tracked.stdout.decode().split()}
+    assert len(shipped) > 50
+    assert shipped <= set(wheel)
+    assert not [path for path in wheel if path.endswith((".png", ".csv")) and "arl_start" in path]
+
+
+def test_the_text_of_the_package_s_page_has_no_dead_link():
+    text = load_script("package_page").page_of((ROOT / "README.md").read_text())
+    links = re.findall(r"\]\(([^()]*)\)|<(?:img|a)\b[^>]*(?:src|href)=\"([^\"]*)", text)
+    assert [link for pair in links for link in pair if link and "://" not in link] == []
+    assert "[Installation](docs" not in text
+    assert "Installation (`arl docs install`)" in text
 
 
 @pytest.mark.slow
@@ -352,6 +375,7 @@ MOST_LINES = {
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_700,
+    "arl_start": 600,
     "arl_trackers": 250,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
@@ -360,7 +384,7 @@ MOST_LINES = {
     "cluster": 1_350,
     "config": 2_200,
     "controller": 1_300,
-    "core": 4_450,
+    "core": 4_550,
     "engines": 3_750,
     "evaluate": 1_750,
     "fleet": 1_150,

@@ -80,7 +80,7 @@ def _function(path: str, options: tuple[str, ...]) -> Callable[..., object]:
 def _returned(algo: AlgoConfig, what: str) -> ConfigError:
     return ConfigError(
         f"algo.advantage={algo.advantage!r} returned {what}; expected the advantage of each token, "
-        "a tensor [N] like batch.rows (docs/algorithms.md#advantages-of-your-own)"
+        "a tensor [N] like batch.rows (arl docs algorithms#advantages-of-your-own)"
     )
 
 

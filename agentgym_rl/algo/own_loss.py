@@ -128,7 +128,7 @@ def _function(path: str, options: tuple[str, ...]) -> Callable[..., object]:
 def _returned(algo: AlgoConfig, what: str) -> ConfigError:
     return ConfigError(
         f"algo.loss={algo.loss!r} returned {what}; expected the objective of each token, a tensor "
-        "[N] like tokens.logprobs, or a TokenObjective (docs/algorithms.md#a-loss-of-your-own)"
+        "[N] like tokens.logprobs, or a TokenObjective (arl docs algorithms#a-loss-of-your-own)"
     )
 
 

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from .command import json_flag as json_flag
     from .command import key_flag as key_flag
     from .command import load_configuration as load_configuration
+    from .command import overrides_of as overrides_of
+    from .command import play_flags as play_flags
     from .command import run_argument as run_argument
     from .command import runs_argument as runs_argument
     from .command import sandbox_flag as sandbox_flag
     from .command import seed_flag as seed_flag
     from .command import steps_flag as steps_flag
     from .command import take_keys as take_keys
+    from .config_keys import allowed_values as allowed_values
     from .output import print_json as print_json
     from .output import print_result as print_result
     from .training import run_training as run_training

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _KEYS = """\
 any key of the configuration can be set as --section.key=value, for example
 --rollout.max_staleness=1 --trainer.learning_rate=1e-4. --help SECTION says what
-its keys do, as in --help algo.kl; examples/math.toml has them all:
+its keys do, as in --help algo.kl; `arl config` prints them all:
 """
 _SCREEN = 50
 """The lines that the text of a section may have."""
@@ -139,6 +139,11 @@ def _key_lines(key: str, field: FieldInfo, most: int | None) -> list[str]:
     return [*lines, *(f"  {line}" for line in shown)]
 
 
+def allowed_values(field: FieldInfo) -> str:
+    """Return the values that a key takes, "" where its default shows the type."""
+    return _allowed(field.annotation, field.metadata)
+
+
 def _allowed(kind: Any, marks: Sequence[Any]) -> str:
     """Return the values that a key takes, "a, b, c" or "> 0, ≤ 1"; "" where the default shows the
     type."""
@@ -213,7 +218,7 @@ def _near(
     ours = name in keys or difflib.get_close_matches(name, flags, cutoff=0.8)
     others = commands_with(f"--{name}") if plays or not ours else []
     if others:
-        why = "; programs of yours play the episodes of `arl serve` (docs/serve.md)" * plays
+        why = "; programs of yours play the episodes of `arl serve` (arl docs serve)" * plays
         return f", which is for {', '.join(f'`arl {other}`' for other in others)}{why}"
     for known in (flags, keys):
         for spelled in (name, name.replace("-", "_")):

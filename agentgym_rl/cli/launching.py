@@ -76,16 +76,18 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     run_dir = resume or next_run_dir(config.run, kind)
     if not config.cluster.kind.submits:
         text = run_interruptible(lambda: dry_run(config, run_dir, resumes=resume is not None))
-        print_result({"text": text}, text, as_json=args.json)
+        found = {"config": config.model_dump(mode="json"), "run": str(run_dir), "text": text}
+        print_result(found, text, as_json=args.json)
         return 0
     config = config.model_copy(update={"run": "" if resume else str(run_dir)})
     job = cluster_kind(config.cluster).job(config, run_dir, partial(_command, args, resume))
     if args.dry_run:
-        print_result({"script": job.script}, job.script, as_json=args.json)
+        found = {"config": config.model_dump(mode="json"), "script": job.script}
+        print_result(found, job.script, as_json=args.json)
         return 0
     done = job.submit()
-    found = {"job": str(done.job), "submitted": done.answer}
-    print_result(found, done.text, as_json=args.json)
+    answer = {"job": str(done.job), "submitted": done.answer}
+    print_result(answer, done.text, as_json=args.json)
     return 0
 
 

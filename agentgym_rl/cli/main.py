@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from agentgym_rl.core import ArlError, ConfigError, cause_of
+from agentgym_rl.core import ArlError, ConfigError, cause_of, outdated
 from agentgym_rl.runtime.log import kept_for_json
 from agentgym_rl.runtime.memory import end_without_memory
 
@@ -94,7 +94,7 @@ def _without_reader() -> int:
 def _explain(error: BaseException, *, as_json: bool) -> int:
     """Print one message with the cause of the end, and return the exit code.
 
-    Errors of other kinds than `_EXIT_CODES` keep their traceback.
+    Errors of other kinds than `_EXIT_CODES` keep their traceback, unless a package is too old.
     """
     cause = cause_of(error)
     code = next((code for kind, code in _EXIT_CODES if isinstance(cause, kind)), None)
@@ -102,6 +102,8 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
     notes = getattr(cause, "__notes__", [])
     if isinstance(cause, KeyboardInterrupt):
         message = "; ".join(("interrupted", *map(str, cause.args)))
+    if code is None and (old := outdated()):
+        code, message = 2, f"{old} (it may be the cause of this {type(cause).__name__})"
     if as_json:
         print_json({"error": {"type": type(cause).__name__, "message": message}})
     if code is None:

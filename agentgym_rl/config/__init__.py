@@ -119,7 +119,7 @@ __all__ = [
 
 @with_added_keys()
 class Config(ServiceKeys, Sections):
-    """The configuration of a run, with all of its keys (docs/configuration.md).
+    """The configuration of a run, with all of its keys (`arl config` prints them).
 
     >>> from agentgym_rl import Config
     >>> config = Config(env={"id": "math"}, steps=3)

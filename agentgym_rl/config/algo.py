@@ -116,7 +116,7 @@ class AlgoConfig(ObjectiveKeys):
     behavior_clip: float = Field(default=0.2, gt=0, le=1)
     """A second lower clip of ppo, around the behavior policy: a token that has lost this share of
     the probability with which it was sampled is lowered no further, so old episodes do not undo the
-    policy (docs/staleness.md). With `rollout.max_staleness` 0 it adds nothing to an equal
+    policy (arl docs staleness). With `rollout.max_staleness` 0 it adds nothing to an equal
     `clip_low`. 1: no limit, as in the papers."""
     behavior_correction: Annotated[SerializeAsAny[CorrectionConfig], CORRECTIONS] = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"

@@ -33,17 +33,17 @@ class GatewayConfig(Section):
     records, so that its prompts never change; "" for templates that write no date."""
     hidden_tools: Literal["system", "refuse", "omit"] = "system"
     """The treatment of offered tools that the chat template does not write: "system" writes them
-    into the system message (docs/gateway.md#templates-without-tools), "refuse" is an error, and
+    into the system message (arl docs gateway#templates-without-tools), "refuse" is an error, and
     "omit" leaves it to the agent to describe them."""
     enable_thinking: bool | None = None
     """The switch for thoughts, for all requests, as the chat template's `enable_thinking` or
     `thinking`; if it is not set, requests decide, or else the template."""
     tool_parser: Annotated[str, _formats("parsers")] = "auto"
     """The parser of tool calls in the model's text; "auto" depends on the chat template
-    (docs/parsers.md)."""
+    (arl docs parsers)."""
     reasoning_parser: Annotated[str, _formats("thoughts")] = "auto"
     """The parser of thoughts: "think" removes text in <think>…</think> from the content, others
-    do so with other tags (docs/parsers.md), "none" leaves it there; "auto" chooses the one whose
+    do so with other tags (arl docs parsers), "none" leaves it there; "auto" chooses the one whose
     tags the chat template knows, if there is one."""
     thinking_history: Literal["as_generated", "template"] = "as_generated"
     """The earlier thoughts that a model sees: all that it generated, always; or those that its chat
@@ -51,18 +51,18 @@ class GatewayConfig(Section):
     forced: Literal["grammar", "free"] = "grammar"
     """The treatment of turns that must be JSON of a schema or a tool call: "grammar" samples only
     replies of that form, and trains the policy restricted to them; "free" samples any reply, and
-    the model has to learn the form (docs/gateway.md#forced-turns)."""
+    the model has to learn the form (arl docs gateway#forced-turns)."""
     sampling: Literal["request", "session"] = "request"
     """The treatment of `top_p`, penalties and other sampling parameters of clients: "request"
     honours or refuses them, "session" ignores them all, and samples as the run is configured
-    (docs/gateway.md#sampling-parameters-of-clients)."""
+    (arl docs gateway#sampling-parameters-of-clients)."""
     edited_calls: Literal["fork", "trust"] = "fork"
     """The reaction to a client that returns a sampled tool call with other arguments: the
     conversation forks, or continues from the sampled call."""
     unreadable: Literal["placeholder", "refuse"] = "placeholder"
     """The treatment of message parts that a text model cannot read (images, documents, audio): a
     short text in their place, such as [image 640×480], or an error
-    (docs/gateway.md#images-and-other-parts)."""
+    (arl docs gateway#images-and-other-parts)."""
     train_side_lineages: bool = True
     """The switch to train conversations with other system messages or tools than the main one, too
     (of helper agents, for titles)."""

@@ -32,9 +32,9 @@ class TrainerConfig(Section):
 
     absent: ClassVar[Mapping[str, str]] = {
         "tensor_parallel": "a rank computes whole matrices, which num_ranks shards in memory alone "
-        "(docs/trainer.md#not-supported)",
+        "(arl docs trainer#not-supported)",
         "context_parallel": "a rank computes whole rows; activation_checkpointing and "
-        "head_chunk_tokens make room for long ones (docs/trainer.md#not-supported)",
+        "head_chunk_tokens make room for long ones (arl docs trainer#not-supported)",
     }
 
     needs: ClassVar[Sequence[Needs]] = (
@@ -97,7 +97,7 @@ class TrainerConfig(Section):
     than 400 MB and three quarters of the weights' memory."""
     dtype: OnResume[Literal["float32", "bfloat16"] | None] = None
     """The dtype of forward and backward; unset: `engine.dtype`. With float32 beside a bfloat16
-    engine, its rounding is a mismatch that behavior weights correct (docs/trainer.md)."""
+    engine, its rounding is a mismatch that behavior weights correct (arl docs trainer)."""
     activation_checkpointing: OnResume[bool] = False
     """The switch to keep only the inputs of the model's blocks, and recompute for the gradient."""
     cpu_offload: OnResume[bool] = False
@@ -108,7 +108,7 @@ class TrainerConfig(Section):
     again for the gradient. 0: all tokens. Unset: all if their logits need at most 64 MB, else
     chunks of 16 MB, if the model's output layer allows it."""
     compile: OnResume[bool] = False
-    """The switch to compile blocks with torch.compile (experimental: see docs/trainer.md)."""
+    """The switch to compile blocks with torch.compile (experimental: see arl docs trainer)."""
     attention: OnResume[Literal["rows", "varlen"]] = "rows"
     """The attention over packed rows: one row after the other with SDPA, or all at once with
     torch's variable-length flash attention (a GPU and engine.dtype bfloat16; experimental: one
@@ -123,7 +123,7 @@ class TrainerConfig(Section):
     """The number of other checkpoints to keep, the best by `best_metric`."""
     best_metric: OnResume[str] = "reward/mean"
     """A metric of the checkpoint's last batch, or one of `eval/…` of its evaluation
-    (docs/metrics.md): the largest is best, or with a - before its name the smallest. With
+    (arl docs metrics): the largest is best, or with a - before its name the smallest. With
     `eval/…` every version that is evaluated on schedule is also saved."""
     max_restarts: OnResume[int] = Field(default=3, ge=0)
     """The maximum number of restarts of the ranks, from the newest checkpoint and within the run,

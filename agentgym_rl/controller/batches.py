@@ -187,7 +187,7 @@ def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | No
     if masked:
         reasons.append(
             f"{masked} {of} sampled tokens of which none trains: all are of turns that the agent "
-            "or environment left out, or that a grammar held to a form (docs/gateway.md)"
+            "or environment left out, or that a grammar held to a form (arl docs gateway)"
         )
     level = [
         g for g in groups if any(m.num_trained for m in g.members) and not tells_apart(g.members)

@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from .extensions import only_one as only_one
     from .extensions import path_of as path_of
     from .group import Group as Group
+    from .installed import install_command as install_command
+    from .installed import outdated as outdated
     from .key_errors import INNER as INNER
     from .key_errors import SECRET as SECRET
     from .key_errors import key_error as key_error

@@ -157,7 +157,7 @@ def probe_build(title: str, find_build: Callable[[], Build]) -> Probe:
         return Probe(
             *(title, False, str(error)),
             fix=f"the embedded engine needs none of it; {title} in another interpreter: "
-            f"--engine.type={type} --engine.python=FILE (docs/{type}.md)",
+            f"--engine.type={type} --engine.python=FILE (arl docs {type})",
             required=False,
         )
     device = "CPU build" if build.is_cpu else "GPU build"

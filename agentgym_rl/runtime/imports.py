@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentgym_rl.core import ConfigError, only_here
+from agentgym_rl.core import ConfigError, install_command, only_here
 
 _TRIES = 10
 _SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
@@ -86,8 +86,8 @@ def check_litellm(needed_by: str) -> None:
     """
     if importlib.util.find_spec("litellm") is None:
         raise ConfigError(
-            f"{needed_by} needs LiteLLM: pip install 'agentgym-rl[litellm]' (it holds openai at "
-            "2.x, which this package works with too)"
+            f"{needed_by} needs LiteLLM: {install_command('litellm')} (it holds openai at 2.x, "
+            "which this package works with too)"
         )
 
 

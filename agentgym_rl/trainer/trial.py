@@ -80,7 +80,7 @@ def _try(model_dir: Path, config: Config, world: World) -> None:
         else:
             _try_small(model_dir, world)
     except TrainerError as error:
-        raise TrainerError(f"{error} (docs/models.md lists what trains)") from error
+        raise TrainerError(f"{error} (arl docs models lists what trains)") from error
 
 
 def _try_small(model_dir: Path, world: World) -> None:

@@ -7,6 +7,7 @@ from importlib import import_module
 from types import ModuleType
 
 from agentgym_rl import ConfigError
+from agentgym_rl.core import install_command
 
 
 def import_extra(module: str, *, extra: str, needed_by: str) -> ModuleType:
@@ -19,5 +20,5 @@ def import_extra(module: str, *, extra: str, needed_by: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{needed_by} needs the package {module} ({error}): pip install 'agentgym-rl[{extra}]'"
+            f"{needed_by} needs the package {module} ({error}): {install_command(extra)}"
         ) from error

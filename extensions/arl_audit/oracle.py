@@ -120,7 +120,7 @@ def _check_oracle(example: Env, env_id: str) -> None:
     if type(example.unwrapped).solve is Env.solve:
         raise ConfigError(
             f"{env_id} has no oracle: its environment has no method solve(), which returns the "
-            "assistant messages of a perfect episode (docs/environments.md)"
+            "assistant messages of a perfect episode (arl docs environments)"
         )
 
 

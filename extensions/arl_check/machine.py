@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import ENGINES
-from agentgym_rl.core import ArlError
+from agentgym_rl.core import ArlError, install_command
 from agentgym_rl.engines import OwnKind
 from agentgym_rl.gym import Probe, ProbeReport, listing, make_sandbox
 from agentgym_rl.models import BUNDLED_MODELS, weights_size
@@ -174,7 +174,7 @@ def _ray() -> Probe:
     except metadata.PackageNotFoundError:
         return Probe(
             *("Ray", False, "not installed: one machine only"),
-            fix="pip install 'agentgym-rl[ray]'",
+            fix=install_command("ray"),
             required=False,
         )
     return Probe("Ray", True, version, required=False)

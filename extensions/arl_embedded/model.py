@@ -200,7 +200,7 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
     elif config.dtype == "float32" and native_bfloat16(device) and weights_size(folder) > _LARGE:
         log.info(
             "this %s has instructions for bfloat16: engine.dtype=bfloat16 would sample faster, and "
-            "round (docs/trainer.md)",
+            "round (arl docs trainer)",
             device.type,
         )
     # On a CPU only the matrices of layers become bfloat16 (`Fusion`), and only for the fused path.

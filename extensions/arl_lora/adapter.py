@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentgym_rl.core import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core import ConfigError, TrainerError, WeightsError, install_command
 from agentgym_rl.trainer import Adapter
 from agentgym_rl.weights import peft_tensors, read_base, save_tensors
 
@@ -38,7 +38,7 @@ class LoraAdapter(Adapter):
             from peft.tuners.lora import LoraLayer
         except ImportError as error:
             raise ConfigError(
-                f"lora.rank {keys.rank} needs peft ({error}): pip install 'agentgym-rl[lora]'"
+                f"lora.rank {keys.rank} needs peft ({error}): {install_command('lora')}"
             ) from error
         targets = keys.target_modules
         settings: Any = Settings(

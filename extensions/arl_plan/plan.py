@@ -22,7 +22,7 @@ from agentgym_rl.runtime import log
 _HELP = """\
 Predict throughput, staleness and idle time of a run, and suggest other
 configurations. The rollout, buffer and controller of `arl train` run in virtual
-time, around simulated engines, a trainer and episodes (docs/plan.md).
+time, around simulated engines, a trainer and episodes (arl docs plan).
 
   arl plan --run runs/NAME --cores 2 --rollout.max_staleness=4
                  a run like that one, with another bound; it is measured first

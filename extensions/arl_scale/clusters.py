@@ -21,7 +21,7 @@ from agentgym_rl.config import (
     ServerEngineConfig,
     dump_record,
 )
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, install_command
 from arl_scale import slurm
 from arl_scale.demand import Node, check, table
 from arl_scale.keys import NodeKeys
@@ -54,7 +54,7 @@ class RayCluster(Cluster):
     @contextlib.asynccontextmanager
     async def connected(self, config: Config) -> AsyncGenerator[Places]:
         if importlib.util.find_spec("ray") is None:
-            raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
+            raise ConfigError(f"cluster.type 'ray' needs Ray: {install_command('ray')}")
         from arl_scale.ray_nodes import connected
 
         async with connected(config.of(NodeKeys)) as nodes:

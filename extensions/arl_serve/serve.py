@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HELP = """\
 Train a model on episodes that other programs play, in any language. A program
 opens a session with the admin key, uses the OpenAI endpoint with the session's
-key, posts a reward, and closes the session. docs/serve.md has an example.
+key, posts a reward, and closes the session. arl docs serve has an example.
 
   arl serve --steps 40 --gateway.port=8000 --run runs/mine
   cat runs/mine/serve.json                    the endpoint, and the admin key

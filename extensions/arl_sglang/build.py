@@ -38,8 +38,8 @@ def find_build(python: str = "") -> Build:
     if "sglang" not in found:
         raise ConfigError(
             f"no SGLang in {python} (engine.type 'sglang'). For a GPU, an environment of its own: "
-            'pip install "sglang[all]"; for a CPU, one from requirements/sglang-cpu.txt (`make '
-            "test-sglang` makes .venv-sglang): pass --engine.python=.venv-sglang/bin/python"
+            'pip install "sglang[all]"; for a CPU, as `arl docs sglang#install` describes it: pass '
+            "--engine.python=.venv-sglang/bin/python"
         )
     is_cpu = "+cpu" in found.get("torch", "") or found.keys().isdisjoint(_KERNELS)
     return RELEASES.build(python, found["sglang"], is_cpu=is_cpu)

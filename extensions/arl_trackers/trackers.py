@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from agentgym_rl.config import Config
-from agentgym_rl.core import ConfigError, is_function_path, load_extension
+from agentgym_rl.core import ConfigError, install_command, is_function_path, load_extension
 from agentgym_rl.runtime import import_function
 
 from .keys import GROUP, TrackerKeys
@@ -158,7 +158,7 @@ def open_trackers(config: Config, run_dir: Path) -> Trackers:
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 raise ConfigError(
                     f"logging.trackers has {name}, whose package is not installed: "
-                    f"pip install 'agentgym-rl[{name}]'"
+                    f"{install_command(name)}"
                 ) from error
             raise ConfigError(f"logging.trackers: {name} cannot be opened: {error}") from error
     return Trackers(opened)

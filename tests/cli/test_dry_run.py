@@ -32,6 +32,20 @@ def test_the_script_of_a_job(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
+def test_the_configuration_that_a_run_would_use(tmp_path, capsys):
+    argv = ["train", "--preset=dapo", "--steps=3", f"--run={tmp_path / 'run'}"]
+    with pytest.raises(SystemExit) as end:
+        cli.main([*argv, "--dry-run", "--json"])
+    assert not end.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert found["run"] == str(tmp_path / "run")
+    config = found["config"]
+    assert (config["steps"], config["preset"], config["env"]["id"]) == (3, "dapo", "math")
+    assert config["trainer"]["learning_rate"] == 3e-4  # fits the size of the bundled model
+    assert not (tmp_path / "run").exists()
+
+
 def test_who_takes_turns_on_the_same_devices(tmp_path):
     keys = {"cluster.allocation": "embedded:d2|fsdp:d2"}
     text = asyncio.run(dry_run(load_config(None, keys), tmp_path / "run"))

@@ -268,6 +268,15 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(capsys):
     }
 
 
+def test_an_error_beside_an_outdated_package_names_the_package(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "outdated", lambda: "pydantic 2.10.0 is installed, allowed is x")
+    assert cli._explain(ZeroDivisionError("1/0"), as_json=False) == 2
+    assert capsys.readouterr().err == (
+        "arl: pydantic 2.10.0 is installed, allowed is x (it may be the cause of this "
+        "ZeroDivisionError)\n"
+    )
+
+
 def test_json_has_no_nan(capsys):
     showing.print_json({"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf}, "e": (True,)})
     assert json.loads(capsys.readouterr().out) == {

@@ -104,6 +104,7 @@ def test_commands_of_other_programs_name_what_is_there():
     checks = {
         "make": check_make,
         "pip": check_pip,
+        ".venv-vllm/bin/pip": check_pip,
         "python": check_python,
         "PYTHON_OF_VLLM": check_python,
     }
@@ -126,7 +127,7 @@ def check_pip(command: Command) -> None:
     """The extras it installs are extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for asked in re.findall(r"agentgym-rl\[([\w,-]+)\]", " ".join(command.argv)):
+    for asked in re.findall(r"(?:agentgym-rl|\.)\[([\w,-]+)\]", " ".join(command.argv)):
         assert set(asked.split(",")) <= extras.keys(), command
 
 

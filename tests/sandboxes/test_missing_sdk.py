@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from agentgym_rl.core import install_command
+
 CODE = """
 import sys
 sys.modules["docker"] = sys.modules["e2b"] = None  # as if they were not installed
@@ -27,4 +29,4 @@ def test_it_is_listed_and_not_made(name):
     )
     description, complaint = done.stdout.splitlines()
     assert description.endswith(".")
-    assert complaint.endswith(f'not installed: pip install "agentgym-rl[{name}]"')
+    assert complaint.endswith(f"not installed: {install_command(name)}")

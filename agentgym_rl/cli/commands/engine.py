@@ -39,7 +39,7 @@ and to runs, as vLLM does,
   /update_weight_version, /weight_info       the label of the served weights
   /health, /metrics, /version
 These routes have no password: keep them on 127.0.0.1 or a private network.
-Another backend becomes this process, with its own routes (docs/engines.md).
+Another backend becomes this process, with its own routes (arl docs engines).
 """
 
 

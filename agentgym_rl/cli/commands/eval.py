@@ -33,8 +33,8 @@ Evaluate a model or a finished run on held-out tasks, as training does.
 --engine openai uses an OpenAI-compatible URL, --engine.base_url, including its
 /v1. The key comes from the environment variable OPENAI_API_KEY, or from the one
 that --engine.api_key_env names (empty: no key). Agents never see the key.
---engine litellm needs `pip install 'agentgym-rl[litellm]'`, a model name like
-PROVIDER/NAME, and keys in LiteLLM's variables (ANTHROPIC_API_KEY, ...).
+--engine litellm needs the extra litellm (arl docs install#extras), a model name
+like PROVIDER/NAME, and keys in LiteLLM's variables (ANTHROPIC_API_KEY, ...).
 Every request has the parameters of --engine.send, by default temperature
 (eval.temperature) and max_tokens (rollout.max_tokens). If a model
 refuses one, choose others: --engine.send=temperature,max_completion_tokens. For
@@ -61,7 +61,7 @@ run, or ENGINE:NAME with an engine of its own:
   arl eval --compare cmp/*                   the table again, from folders
 
 --round-robin lets them play each other at a game of two seats, each pair every
-held-out task at both seats, and rates them (docs/self-play.md):
+held-out task at both seats, and rates them (arl docs self-play):
 
   arl eval --env tictactoe --round-robin --model runs/NAME --model bundled
 """

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentgym_rl.core import ConfigError, is_dict
+from agentgym_rl.core import ConfigError, install_command, is_dict
 from agentgym_rl.runtime import LruDict
 
 from .fields import Row, read_json, whole_number
@@ -296,7 +296,7 @@ def require(module: str, purpose: str) -> Any:
         package = module.split(".")[0]
         raise ConfigError(
             f"{package} is needed {purpose}, and cannot be imported ({error}): "
-            'pip install "agentgym-rl[hf]"'
+            f"{install_command('hf')}"
         ) from error
 
 

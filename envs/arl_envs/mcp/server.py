@@ -12,6 +12,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from agentgym_rl import ConfigError, InfraError, ToolError, ToolSpec
+from agentgym_rl.core import install_command
 from agentgym_rl.runtime import bound_response
 
 from .child import Child
@@ -240,7 +241,7 @@ class McpServer:
             from mcp.client.stdio import get_default_environment
         except ImportError as error:
             raise ConfigError(
-                "MCP servers need the package mcp: pip install 'agentgym-rl[mcp]'"
+                f"MCP servers need the package mcp: {install_command('mcp')}"
             ) from error
         if self._url:
             return Client(_bounded(self._url, self._fail))

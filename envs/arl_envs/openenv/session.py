@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentgym_rl import ConfigError, EnvError, InfraError
+from agentgym_rl.core import install_command
 from agentgym_rl.runtime import HttpClient, read_json
 
 MAX_BYTES = 16 << 20
@@ -79,9 +80,7 @@ class Session:
         try:
             from websockets.asyncio.client import connect  # it answers pings without a reader
         except ImportError as error:
-            raise ConfigError(
-                "websockets is missing: pip install 'agentgym-rl[openenv]'"
-            ) from error
+            raise ConfigError(f"websockets is missing: {install_command('openenv')}") from error
         from websockets.exceptions import WebSocketException
 
         address = f"ws{url.removeprefix('http')}/ws"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl import ConfigError
+from agentgym_rl.core import install_command
 
 LARGEST_SEED = 2**32 - 2
 """The largest seed; some datasets take no larger ones, and add an index."""
@@ -58,6 +59,6 @@ def _package() -> Any:
         import reasoning_gym  # an optional package; takes two seconds
     except ImportError as error:
         raise ConfigError(
-            f"reasoning-gym cannot be imported ({error}): pip install 'agentgym-rl[reasoning-gym]'"
+            f"reasoning-gym cannot be imported ({error}): {install_command('reasoning-gym')}"
         ) from error
     return reasoning_gym

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from agentgym_rl import ConfigError, Message
+from agentgym_rl.core import install_command
 from agentgym_rl.gym.seats import MultiSeatEnv
 from agentgym_rl.gym.tool_env import text_of
 
@@ -165,7 +166,7 @@ def _made(id: str, options: Mapping[str, Any]) -> Any:
         import textarena  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
-            f"textarena cannot be imported ({error}): pip install 'agentgym-rl[textarena]'"
+            f"textarena cannot be imported ({error}): {install_command('textarena')}"
         ) from error
     if not id:
         raise ConfigError("which game of TextArena? Name it, as in textarena:TicTacToe-v0")

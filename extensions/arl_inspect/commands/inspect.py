@@ -14,7 +14,7 @@ from agentgym_rl.runtime import log
 _HELP = """\
 Show runs in a browser, during training and afterwards: curves, waits between
 processes, episodes to filter and sort, and each token with its policy version,
-log-probs and advantage (docs/inspect.md).
+log-probs and advantage (arl docs inspect).
 
   arl inspect                            all runs in the folder `runs`
   arl inspect runs/NAME runs/OTHER       these runs

@@ -6,7 +6,7 @@
     link.py       the streams of the runner, which is process 1 of the container (../runner.py)
     probes.py     what the daemon offers                   sdk.py      the docker SDK
 
-The SDK is installed by `pip install "agentgym-rl[docker]"`. The requests of a sandbox to its runner
+The SDK is installed by the extra `docker`. The requests of a sandbox to its runner
 are the same in a container and in a machine: ../runner_sandbox.py, ../runner_session.py and
 ../runner_client.py.
 

@@ -6,7 +6,7 @@
     images.py    images: files added to a template, or a template that E2B builds
     calls.py     a deadline and an error type of ours around every call of the SDK
 
-Without the SDK (`pip install "agentgym-rl[e2b]"`) imports work, but no backend can be created.
+Without the SDK (the extra `e2b`) imports work, but no backend can be created.
 """
 
 from .backend import E2BBackend

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from agentgym_rl import SandboxError, SandboxUnavailable
+from agentgym_rl.core import install_command
 from agentgym_rl.gym import Capabilities, Probe, ProbeReport
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def capabilities(internet: bool) -> Capabilities:
 
 def sdk() -> Probe:
     """Check that the installed SDK has a supported version."""
-    fix = "pip install 'agentgym-rl[e2b]'"
+    fix = install_command("e2b")
     found = version("e2b")
     major, minor = (int(part) for part in found.split(".")[:2])
     fits = major == SDK[0] and minor >= SDK[1]

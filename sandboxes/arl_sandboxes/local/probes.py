@@ -84,7 +84,7 @@ async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> Pro
 async def _instead(config: SlotConfig) -> Probe:
     """Check if `isolation="landlock"` works on a machine without namespaces; it is only advice."""
     config = replace(config, isolation="landlock")
-    words = "would work here, for Python programs and sessions only (docs/sandboxes.md)"
+    words = "would work here, for Python programs and sessions only (arl docs sandboxes)"
     failed = [found for found in await _trials(config, by_landlock=True) if not found.ok]
     if [found.name for found in failed] == ["folders"]:
         words += f"; but {failed[0].fix}"

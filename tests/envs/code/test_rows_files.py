@@ -1,13 +1,14 @@
 """Files of rows: every way to write them, and every way to break them."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from arl_envs.code.rows import row_tasks
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, install_command
 from agentgym_rl.gym.data import files_of, open_file
 from tests.kit.cases import cases
 
@@ -118,5 +119,5 @@ def test_parquet_without_pyarrow_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ConfigError, match=r'pip install "agentgym-rl\[hf\]"'):
+    with pytest.raises(ConfigError, match=re.escape(install_command("hf"))):
         row_tasks("train", path=str(tmp_path / "rows.parquet"))

@@ -1,12 +1,13 @@
 """Data sets through `datasets`: here from folders, since the same call loads both."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from arl_envs.code.rows import row_tasks
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, install_command
 
 from .rows_kit import sums, write_lines
 
@@ -64,5 +65,5 @@ def test_a_data_set_that_is_not_there_says_what_to_run() -> None:
 
 def test_without_datasets_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r'pip install "agentgym-rl\[hf\]"'):
+    with pytest.raises(ConfigError, match=re.escape(install_command("hf"))):
         row_tasks("train", dataset="nobody/nothing")
