@@ -105,6 +105,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/run/test_warmup.py",
         "tests/serve/",
         "tests/sglang/",
+        "tests/terminal/",
         "tests/storage/test_trackers.py",
         "tests/test_examples.py",
         "tests/trainer/test_choices.py",

@@ -210,7 +210,7 @@ def test_the_list_of_what_runs_without_torch_is_that_of_the_project():
     assert names == {"accelerate", "matplotlib", "torch", "transformers"}
 
 
-IMPORTED_AS = {"math-verify": "math_verify", "tomli-w": "tomli_w"}
+IMPORTED_AS = {"math-verify": "math_verify", "pyyaml": "yaml", "tomli-w": "tomli_w"}
 FOR_TRANSFORMERS = {"accelerate"}
 """The dependencies that transformers imports for us, as it loads a model on the device "meta"."""
 
@@ -351,6 +351,7 @@ MOST_LINES = {
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_700,
+    "arl_terminal": 650,
     "arl_trackers": 250,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,

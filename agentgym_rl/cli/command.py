@@ -79,7 +79,7 @@ def config_flag(parser: ArgumentParser) -> None:
         type=Path,
         action="append",
         metavar="FILE",
-        help="TOML configuration; again for a file on top",
+        help="configuration file; again for a file on top",
     )
 
 
@@ -181,7 +181,7 @@ def overrides_of(args: Namespace) -> dict[str, Any]:
 
 def given_arguments(args: Namespace) -> dict[str, Any]:
     """Return the arguments that were given, by name; the dotted keys as "overrides"."""
-    own = ("command", _KEYS)
+    own = ("command", "config_files", _KEYS)
     given = {name: value for name, value in vars(args).items() if name not in own}
     return {name: value for name, value in given.items() if value not in (None, {}, False)}
 
@@ -192,9 +192,9 @@ def _warms_up(args: Namespace) -> bool:
         return False
     method = args.init or args.overrides.get("init.method")
     if method is None and args.config is not None:
-        from agentgym_rl.config.file import read_toml
+        from agentgym_rl.config.file import read_file
 
-        values = read_toml(args.config) if isinstance(args.config, Path) else args.config
+        values = read_file(args.config) if isinstance(args.config, Path) else args.config
         section = values.get("init")
         method = section.get("method") if isinstance(section, dict) else None
     return isinstance(method, str) and method.strip("\"'") == "sft"

@@ -172,13 +172,14 @@ def dotted_keys(
     takes_config: bool,
     commands_with: Callable[[str], list[str]],
 ) -> dict[str, str]:
-    """Parse `--a.b=c` and `--a.b c` to {"a.b": "c"}; any other argument is an error.
+    """Parse `--a.b=c`, `--a.b c` and `a.b=c` to {"a.b": "c"}; any other argument is an error.
     `commands_with` returns the other commands that have such an argument, for the message."""
     found: dict[str, str] = {}
     words = iter(rest)
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
-        if not (takes_config and word.startswith("--") and "." in key):
+        is_key = "." in key and (word.startswith("--") or bool(equals and word[0] != "-"))
+        if not (takes_config and is_key):
             near = _near(word, command, takes_config, commands_with)
             command.error(f"unknown argument {word!r}{near}")
         if not equals:
@@ -186,8 +187,26 @@ def dotted_keys(
             if following is None:
                 raise ConfigError(f"--{key} has no value; write --{key}=value")
             value = following
+        key = _spelled(key) if "-" in key else key
+        if found.get(key, value) != value:
+            raise ConfigError(f"--{key} is given twice, as {found[key]} and as {value}")
         found[key] = value
     return found
+
+
+def _spelled(key: str) -> str:
+    """Return a dotted key with `_` for dashes in the names of sections and keys: rollout.group-size
+    is rollout.group_size. Names inside values, such as options of Slurm, keep their dashes."""
+    from agentgym_rl.config import Config, fields_of, section_types
+
+    owners: Sequence[type[BaseModel]] = [Config]
+    parts: list[str] = []
+    for part in key.split("."):
+        name = part.replace("-", "_")
+        fields = [fields_of(kind)[name] for kind in _with(owners, name)]
+        parts.append(name if fields else part)
+        owners = [kind for field in fields for kind in section_types(field)]
+    return ".".join(parts)
 
 
 def _near(
@@ -202,6 +221,8 @@ def _near(
     if name == word:
         return ""
     flags = {flag: flag for flag in re.findall(r"--([\w-]+)", command.format_usage())}
+    if name in flags and not word.startswith("-"):
+        return f"; did you mean --{word}?"
     if name in flags:
         return f"; it goes after the command: {command.prog} {word}"
     from agentgym_rl.config import Config

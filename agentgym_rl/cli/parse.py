@@ -22,10 +22,6 @@ DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement
 learning.
 """
-_ONCE = frozenset({"data", "out", "preset", "resume", "run"})
-"""The flags of files and recipes, which can be given only once: with two, a user would expect both
-to apply, and one would be dropped silently. For any other flag the last value counts, as for
-`--section.key=value`, so that a script's flags can be overridden after them."""
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -44,7 +40,7 @@ def parse(argv: Sequence[str]) -> Namespace:
         raise SystemExit(2)
     args.__dict__.pop("_given", None)
     if getattr(args, "config", None) is not None:
-        args.config = _layered(args.config)
+        args.config_files, args.config = args.config, _layered(args.config)
     args.overrides = dotted_keys(
         rest,
         commands[args.command],
@@ -131,6 +127,17 @@ class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `{self.prog} --help` shows the flags")
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Refuse a text that is not of the type of its flag."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            kinds = {int: "a whole number", float: "a number"}
+            if (kind := kinds.get(action.type)) is None:  # type: ignore[arg-type]
+                raise
+            names = "/".join(action.option_strings) or action.metavar
+            self.error(f"{names}: expected {kind}, got {arg_string!r}")
+
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is not one of the choices; the message has the nearest choice."""
         if action.choices is None or value in action.choices:
@@ -147,7 +154,8 @@ class _Parser(ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """A flag that takes one value."""
+    """A flag that takes one value. With two, a user may expect both to apply, so a second one with
+    another value is refused: neither is dropped silently."""
 
     def __call__(
         self,
@@ -157,7 +165,7 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         given = namespace.__dict__.setdefault("_given", {})
-        if self.dest in _ONCE and option_string and given.get(self.dest, values) != values:
+        if option_string and given.get(self.dest, values) != values:
             parser.error(
                 f"{option_string} is given twice, as {given[self.dest]} and as {values}: leave "
                 "one of them out"

@@ -1,4 +1,4 @@
-"""The loading of a TOML file and `--section.key=value` into a checked model.
+"""The loading of configuration files and `--section.key=value` into a checked model.
 
 Error messages name the nearest match."""
 
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -16,15 +15,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from agentgym_rl.core import (
-    INNER,
-    SECRET,
     ConfigError,
     Section,
+    extension_names,
     field_of,
     flat,
     is_dict,
     is_list,
     is_mapping,
+    load_extension,
     missing_key,
     parse_toml,
     reached,
@@ -33,6 +32,7 @@ from agentgym_rl.core import (
     without,
 )
 
+from .explain import explain
 from .records import brought_up, is_record
 
 M = TypeVar("M", bound=BaseModel)
@@ -42,6 +42,10 @@ class MissingPackage(ConfigError):
     """The error for a key of a package that was left out of the installation."""
 
 
+FORMATS = "config_files"
+"""The group of entry points of functions that parse configuration files other than TOML, by the
+ending of their names. They raise ValueError for texts that they cannot parse."""
+
 PRESETS = Path(__file__).parent / "presets"
 """The folder of presets: named files of values, one published recipe each."""
 
@@ -49,13 +53,13 @@ PRESETS = Path(__file__).parent / "presets"
 def load(
     model: type[M], source: Mapping[str, Any] | Path | None, overrides: Mapping[str, Any]
 ) -> M:
-    """Load `model` from a TOML file, or the tables of one, with dotted `overrides` on top (see
+    """Load `model` from a file, or the tables of one, with dotted `overrides` on top (see
     `config.load_config`).
 
     Raises:
         ConfigError: an unreadable file, an unknown preset or key, or a bad value.
     """
-    values = read_toml(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
+    values = read_file(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
     if isinstance(source, Path) and is_record(source, values):
         values = brought_up(model, values, source)
         try:
@@ -78,19 +82,19 @@ def _load(
     model: type[M], values: dict[str, Any], overrides: Mapping[str, Any], *, preset: str
 ) -> M:
     chosen = {*flat(values), *flat(overrides)}
-    preset = str(overrides.get("preset", preset))
-    below: dict[str, Any] = {}
-    if preset:
-        below = read_toml(_preset_file(str(_literal(model, ["preset"], preset))))
-        _switch_rows(below, values)
-        values = _on_top(below, values)
-    overrides = _expanded(model, values, overrides)
-    _switch_types(model, values, overrides)
-    above: dict[str, Any] = {}
-    literals = {
+    literals: Mapping[str, Any] = {
         key: _literal(model, key.split("."), value) if isinstance(value, str) else value
         for key, value in overrides.items()
     }
+    preset = str(literals.get("preset", preset))
+    below: dict[str, Any] = {}
+    if preset:
+        below = read_file(_preset_file(preset))
+        _switch_rows(below, values)
+        values = _on_top(below, values)
+    literals = _expanded(model, values, literals)
+    _switch_types(model, values, literals)
+    above: dict[str, Any] = {}
     for key, value in literals.items():
         _set(above, key.split("."), value)
     _switch_rows(values, above)
@@ -101,7 +105,7 @@ def _load(
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(model, error)) from error
+        raise ConfigError(explain(model, error)) from error
 
 
 def _expanded(
@@ -125,11 +129,16 @@ def _expanded(
             given = beside.get(other, value)
             if str(given).lower() != str(value).lower():
                 raise ConfigError(
-                    f"{other} is {given}, and {key} {text!r} makes it {value}: leave out one of "
-                    "them"
+                    f"{other} is {_toml(given)}, and {key} {text!r} makes it {_toml(value)}: leave "
+                    "out one of them"
                 )
         overrides = {**overrides, **found}
     return overrides
+
+
+def _toml(value: Any) -> str:
+    """Return a plain value as it is written in a file."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _short_forms(
@@ -159,27 +168,40 @@ def _preset_file(name: str) -> Path:
     return PRESETS / f"{name}.toml"
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a configuration file, whose keys are not checked yet.
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a configuration file, whose keys are not checked yet: TOML, or by its ending the format
+    of a member of the group `agentgym_rl.config_files`.
 
     Raises:
-        ConfigError: it cannot be read, or is not TOML.
+        ConfigError: it cannot be read, or is not of that format.
     """
+    ending = path.suffix.removeprefix(".").lower()
+    others = extension_names(FORMATS) if ending != "toml" else []
+    parse: Callable[[str], dict[str, Any]] = parse_toml
+    if ending in others:
+        parse = load_extension(FORMATS, ending)
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigError(f"cannot read configuration {path}: {error}") from error
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        files = path.absolute().parent.glob("*.*")
+        near = difflib.get_close_matches(path.name, [it.name for it in files], n=1)
+        hint = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
+        raise ConfigError(f"cannot read configuration {path}: no such file; {hint}") from error
+    except (OSError, ValueError) as error:
+        known = f"a configuration is TOML{''.join(f', or .{name}' for name in others)}"
+        hint = f"; {known}" if ending not in others and ending != "toml" else ""
+        raise ConfigError(f"cannot read configuration {path}: {error}{hint}") from error
 
 
 def layered(model: type[BaseModel], files: Iterable[Path]) -> dict[str, Any]:
     """Return the tables of several files, each on top of those before it.
 
     Raises:
-        ConfigError: a file cannot be read, or is not TOML.
+        ConfigError: a file cannot be read.
     """
     values: dict[str, Any] = {}
     for file in files:
-        above = read_toml(file)
+        above = read_file(file)
         if is_record(file, above):
             above = brought_up(model, above, file)
         _switch_rows(values, above)
@@ -211,7 +233,6 @@ def _switch_types(
             _switch_types(kinds[0], table, overrides, f"{prefix}{name}.")
         if wanted is None or len(kinds) < 2 or not is_dict(table):
             continue
-        wanted = _literal(model, [name, "type"], wanted)
         if wanted == table.get("type", type_of(kinds[0])):
             continue
         new = [kind for kind in kinds if type_of(kind) == wanted]
@@ -368,43 +389,3 @@ def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     if len(kinds) == 1 or "type" not in value:
         return kinds[0]
     return next((kind for kind in kinds if type_of(kind) == value["type"]), None)
-
-
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    lines = ["the configuration is wrong:"]
-    for item in error.errors():
-        said, got = item["msg"].removeprefix("Value error, "), item["input"]
-        where = _place(model, item["loc"])
-        if item["type"] == "union_tag_invalid":
-            context = item.get("ctx", {})
-            where, got = f"{where}.type", context.get("tag")
-            said = f"unknown; allowed: {context.get('expected_tags')}"
-        if item["type"] == "tuple_type":
-            said = f"expected a list, such as [{json.dumps(got)}]"
-        if item["type"] in ("literal_error", "union_tag_invalid") and isinstance(got, str):
-            near = difflib.get_close_matches(got, re.findall(r"'([^']*)'", said), n=1)
-            said += f"; did you mean {near[0]!r}?" if near else ""
-        if item["type"] == INNER:
-            lines.append(f"  {said}")
-            continue
-        if item["type"] == SECRET:
-            lines.append(f"  {where}: {said}" if where else f"  {said}")
-            continue
-        # Without a place the error is about several sections: the input would be the whole file.
-        lines.append(f"  {where}: {said} (got {got!r})" if where else f"  {said}")
-    return "\n".join(lines)
-
-
-def _place(model: type[BaseModel], loc: Sequence[int | str]) -> str:
-    """Return the dotted key of an error, without pydantic's own mention of a section's type."""
-    kinds: Sequence[type[BaseModel]] = (model,)
-    parts: list[str] = []
-    for part in loc:
-        fields = [it for kind in kinds if (it := field_of(kind, str(part))) is not None]
-        if not fields and part in [type_of(kind) for kind in kinds if "type" in kind.model_fields]:
-            continue
-        if not fields and isinstance(part, str):
-            break  # inside a plain value: pydantic's name of one of its types
-        parts.append(str(part))
-        kinds = section_types(fields[0]) if fields else ()
-    return ".".join(parts)
