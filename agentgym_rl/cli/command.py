@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from agentgym_rl.config import Config
 
 _KEYS = "flag_keys"
+_LOUDNESS: Mapping[str, Mapping[str, str]] = {
+    "q": {"logging.progress": "none", "logging.level": "warning"},
+    "v": {"logging.level": "debug"},
+}
+"""The keys that -q and -v stand for; a key that is given as well takes precedence."""
 
 
 def _no_flags(parser: ArgumentParser) -> None:
@@ -88,7 +93,7 @@ def config_flags(parser: ArgumentParser, *, action: str = "store") -> None:
     config_flag(parser)
     several = "; again for more" if action == "append" else ""
     text = f"bundled, a folder, or a hub id{several}"
-    key_flag(parser, "--model", "model.path", action=action, metavar="MODEL", help=text)
+    key_flag(parser, "--model", "model.path", "-m", action=action, metavar="MODEL", help=text)
     seed_flag(parser, "seed of tasks and sampling")
 
 
@@ -104,6 +109,14 @@ def play_flags(parser: ArgumentParser, engines: str = "embedded, vllm or sglang"
     agent_flag(parser, "agent: an id or module:Class")
     engine_flag(parser, engines)
     sandbox_flag(parser)
+    loudness_flags(parser)
+
+
+def loudness_flags(parser: ArgumentParser) -> None:
+    """Add -q and -v, short forms of keys of `logging`."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("-q", action="store_true", help="show only warnings and the result")
+    either.add_argument("-v", action="store_true", help="show what is logged for debugging, too")
 
 
 def env_flag(parser: ArgumentParser, text: str) -> None:
@@ -138,9 +151,10 @@ def steps_flag(parser: ArgumentParser) -> None:
     key_flag(parser, "--steps", "steps", type=int, metavar="N", help="training batches")
 
 
-def key_flag(parser: ArgumentParser, flag: str, key: str, **options: Any) -> None:
-    """Add a flag that is a short form of a key; the other arguments are those of `add_argument`."""
-    action = parser.add_argument(flag, **options)
+def key_flag(parser: ArgumentParser, flag: str, key: str, *also: str, **options: Any) -> None:
+    """Add a flag that is a short form of a key, and its other spellings; the other arguments are
+    those of `add_argument`."""
+    action = parser.add_argument(*also, flag, **options)
     parser.set_defaults(**{_KEYS: {**(parser.get_default(_KEYS) or {}), action.dest: key}})
 
 
@@ -173,10 +187,12 @@ def overrides_of(args: Namespace) -> dict[str, Any]:
             if _warms_up(args):  # environments also have --env.options.data
                 key = "init.data"
         if key in overrides:
-            raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
+            flag = f"--{name}={value}" if len(name) > 1 else f"-{name} {value}"
+            raise ConfigError(f"{flag} and --{key}={overrides[key]}: give one of them")
         # Encode as a TOML string, so that `--run 7` stays text.
         overrides[key] = json.dumps(value) if isinstance(value, str) else value
-    return overrides
+    chosen = (keys for flag, keys in _LOUDNESS.items() if getattr(args, flag, False))
+    return {**next(chosen, {}), **overrides}
 
 
 def given_arguments(args: Namespace) -> dict[str, Any]:

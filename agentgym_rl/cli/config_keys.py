@@ -15,7 +15,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, hint
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -169,18 +169,20 @@ def dotted_keys(
     rest: Sequence[str],
     command: ArgumentParser,
     *,
-    takes_config: bool,
+    given: Mapping[str, Any],
     commands_with: Callable[[str], list[str]],
 ) -> dict[str, str]:
     """Parse `--a.b=c`, `--a.b c` and `a.b=c` to {"a.b": "c"}; any other argument is an error.
-    `commands_with` returns the other commands that have such an argument, for the message."""
+    `given` has the values of flags; `commands_with` returns the other commands that have such an
+    argument, for the message."""
     found: dict[str, str] = {}
+    takes_config = "config" in given
     words = iter(rest)
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
         is_key = "." in key and (word.startswith("--") or bool(equals and word[0] != "-"))
         if not (takes_config and is_key):
-            near = _near(word, command, takes_config, commands_with)
+            near = _near(word, command, given, commands_with)
             command.error(f"unknown argument {word!r}{near}")
         if not equals:
             following = next(words, None)
@@ -212,7 +214,7 @@ def _spelled(key: str) -> str:
 def _near(
     word: str,
     command: ArgumentParser,
-    takes_config: bool,
+    given: Mapping[str, Any],
     commands_with: Callable[[str], list[str]],
 ) -> str:
     """Return a hint: "; did you mean --steps?", or --rollout.max_staleness if only the section was
@@ -225,11 +227,12 @@ def _near(
         return f"; did you mean --{word}?"
     if name in flags:
         return f"; it goes after the command: {command.prog} {word}"
+    if said := hint("flag", name, given):
+        return f"; {said}"
     from agentgym_rl.config import Config
 
-    keys = (
-        {k: f"{s}.{k}" for s, _, ks in _sections(Config) if s for k in ks} if takes_config else {}
-    )
+    sections = _sections(Config) if "config" in given else ()
+    keys = {key: f"{section}.{key}" for section, _, names in sections if section for key in names}
     plays = command.prog.endswith(" serve") and name in ("env", "agent", "data")
     ours = name in keys or difflib.get_close_matches(name, flags, cutoff=0.8)
     others = commands_with(f"--{name}") if plays or not ours else []

@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     args.overrides = dotted_keys(
         rest,
         commands[args.command],
-        takes_config=hasattr(args, "config"),
+        given=vars(args),
         commands_with=commands_with,
     )
     return args

@@ -20,6 +20,7 @@ from agentgym_rl.core import (
     extension_names,
     field_of,
     flat,
+    hint,
     is_dict,
     is_list,
     is_mapping,
@@ -164,7 +165,8 @@ def preset_names() -> list[str]:
 def _preset_file(name: str) -> Path:
     names = preset_names()
     if name not in names:
-        raise ConfigError(f"preset: no preset {name!r}; {_hint(name, names)}")
+        said = hint("preset", name) or _hint(name, names)
+        raise ConfigError(f"preset: no preset {name!r}; {said}")
     return PRESETS / f"{name}.toml"
 
 
@@ -185,12 +187,12 @@ def read_file(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         files = path.absolute().parent.glob("*.*")
         near = difflib.get_close_matches(path.name, [it.name for it in files], n=1)
-        hint = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
-        raise ConfigError(f"cannot read configuration {path}: no such file; {hint}") from error
+        said = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
+        raise ConfigError(f"cannot read configuration {path}: no such file; {said}") from error
     except (OSError, ValueError) as error:
         known = f"a configuration is TOML{''.join(f', or .{name}' for name in others)}"
-        hint = f"; {known}" if ending not in others and ending != "toml" else ""
-        raise ConfigError(f"cannot read configuration {path}: {error}{hint}") from error
+        said = f"; {known}" if ending not in others and ending != "toml" else ""
+        raise ConfigError(f"cannot read configuration {path}: {error}{said}") from error
 
 
 def layered(model: type[BaseModel], files: Iterable[Path]) -> dict[str, Any]:
@@ -359,10 +361,10 @@ def _reject_unknown(
             absent: Mapping[str, str] = model.absent if issubclass(model, Section) else {}
             other = next((kind for kind in kinds if key in kind.model_fields), None)
             elsewhere = f"{prefix}type {type_of(other)!r} has it" if other else ""
-            hint = absent.get(key) or elsewhere or _hint(key, _names(model), prefix)
+            said = absent.get(key) or elsewhere or _hint(key, _names(model), prefix)
             if is_mapping(value) and issubclass(model, Section) and model.added_by:
-                hint += f" (sections of other packages need {model.added_by}, installed here)"
-            raise ConfigError(f"unknown key {prefix}{key}; {hint}")
+                said += f" (sections of other packages need {model.added_by}, installed here)"
+            raise ConfigError(f"unknown key {prefix}{key}; {said}")
         inner = _section_of(field, value)
         if inner is not None:
             _reject_unknown(inner, value, f"{prefix}{key}.", kinds=section_types(field))

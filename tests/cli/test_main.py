@@ -26,10 +26,10 @@ from agentgym_rl.config import Config, load_config, section_types
 from agentgym_rl.core import ConfigError, EngineError, ProcessDied
 from tests.kit.cases import cases
 
-RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
+RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run -q -v"
 FLAGS = {
     "train": f"{RUNS} --resume --steps --init --preset --cluster --address --dry-run",
-    "eval": f"{RUNS} --checkpoint --out --compare --round-robin",
+    "eval": f"{RUNS} --checkpoint --out --compare --round-robin -n -r",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version "
     "--journal --reward-model",
@@ -75,7 +75,7 @@ def arl(capsys, monkeypatch):
 def test_help_shows_every_flag(arl, command):
     code, out, _ = arl(command, "--help")
     assert code == 0
-    assert set(re.findall(r"(?m)^  (?:-h(?: \[SECTION\])?, )?(--[\w-]+)", out)) == {
+    assert set(re.findall(r"(?m)^  (?:-\w(?: [A-Z]+| \[SECTION\])?, )?(--?[\w-]+)", out)) == {
         "--help",
         *FLAGS[command].split(),
     }
@@ -510,6 +510,34 @@ def test_a_flag_that_is_given_twice_is_refused(flag, one, other):
     assert vars(parse(["train", f"--{flag}", one, f"--{flag}={one}"])).keys() <= {
         *vars(parse(["train"])).keys()
     }
+
+
+def test_short_flags_are_those_of_keys():
+    args = parse(["eval", "-m", "a", "-n", "10", "-r", "3", "-q"])
+    found = overrides_of(args)
+    assert args.model == ["a"]
+    assert (found["eval.num_tasks"], found["eval.samples_per_task"]) == (10, 3)
+    assert (found["logging.progress"], found["logging.level"]) == ("none", "warning")
+    config = load_configuration(parse(["train", "-m", "a", "-v"]))
+    assert (config.model.path, config.logging.level) == ("a", "debug")
+    assert load_configuration(parse(["train", "-v", "--logging.level=error"])).logging.level == (
+        "error"
+    )
+
+
+@cases(
+    "line, said",
+    [
+        ("eval -n 3 --eval.num_tasks=4", "-n 3 and --eval.num_tasks=4: give one of them"),
+        ("eval -n 3 -n 4", "-n is given twice, as 3 and as 4"),
+        ("train -q -v", "argument -v: not allowed with argument -q"),
+        ("train -m a --model b", "--model is given twice, as a and as b"),
+        ("eval -n few", "-n: expected a whole number, got 'few'"),
+    ],
+)
+def test_short_flags_are_refused_like_others(line, said):
+    with pytest.raises(ConfigError, match=said):
+        overrides_of(parse(line.split()))
 
 
 def test_no_flag_keeps_the_last_of_two_values():
