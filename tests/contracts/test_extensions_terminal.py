@@ -1,4 +1,4 @@
-"""Formats of configuration files and hints that other packages add."""
+"""Formats of configuration files, hints and checks that other packages add."""
 
 import sys
 
@@ -7,6 +7,7 @@ import pytest
 from agentgym_rl.cli.parse import parse
 from agentgym_rl.config import load_config
 from agentgym_rl.core import ConfigError
+from agentgym_rl.rollout import check_machine
 from tests.kit.extension import install
 
 SHELL = """
@@ -15,12 +16,20 @@ def lines(text):
 
 def hint(kind, name, given):
     return f"{given['command']} has no {name}" if (kind, name) == ("flag", "velocity") else ""
+
+def check(config, trains):
+    if config.seed == 13 and trains:
+        yield "seed 13: not on a Friday"
 """
 
 
 @pytest.fixture(autouse=True)
 def theirs(tmp_path, monkeypatch):
-    points = {"config_files": {"env": "theirs_shell:lines"}, "hints": {"mine": "theirs_shell:hint"}}
+    points = {
+        "config_files": {"env": "theirs_shell:lines"},
+        "hints": {"mine": "theirs_shell:hint"},
+        "checks": {"friday": "theirs_shell:check"},
+    }
     folder = install(tmp_path / "theirs", {"theirs_shell": SHELL}, points)
     monkeypatch.syspath_prepend(str(folder))
     yield folder
@@ -39,3 +48,9 @@ def test_a_format_of_configuration_files_is_found_by_its_ending(tmp_path):
 def test_a_hint_of_another_package_is_shown():
     with pytest.raises(ConfigError, match="'--velocity=3'; train has no velocity"):
         parse(["train", "--velocity=3"])
+
+
+def test_a_check_of_another_package_is_made_before_a_run():
+    check_machine(load_config(None, {"seed": 13}), trains=False)
+    with pytest.raises(ConfigError, match="seed 13: not on a Friday"):
+        check_machine(load_config(None, {"seed": 13}), trains=True)
