@@ -21,6 +21,7 @@ from agentgym_rl.core import ConfigError
 if TYPE_CHECKING:
     from agentgym_rl.config import Config
 
+GROUPS = ("train and evaluate", "look at runs", "environments and agents", "serve and scale")
 _KEYS = "flag_keys"
 _LOUDNESS: Mapping[str, Mapping[str, str]] = {
     "q": {"logging.progress": "none", "logging.level": "warning"},
@@ -47,6 +48,8 @@ class Command:
     """Adds its flags."""
     examples: tuple[str, ...] = ()
     """Its lines among the examples of `arl --help`: a command, and from column 44 what it does."""
+    group: str = "other commands"
+    """The heading of its line there, one of `GROUPS` or another; empty: it is not shown."""
     order: int = 1000
     """Its place in `arl --help`: the least number is first, then the names decide."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from agentgym_rl import __version__
 from agentgym_rl.core import ConfigError, missing_member
 
 from . import registry
-from .command import Command
+from .command import GROUPS, Command
 from .config_keys import dotted_keys, key_help
 
 DESCRIPTION = """\
@@ -59,12 +60,13 @@ def make_parser(argv: Sequence[str]) -> tuple[ArgumentParser, dict[str, Argument
     """
     parser = _Parser(
         "arl",
-        description=DESCRIPTION,
+        usage="arl [-h] [--version] COMMAND ...",
+        epilog="arl COMMAND --help shows what a command does, and its flags.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"arl {__version__}")
-    group = parser.add_subparsers(dest="command", metavar="COMMAND")
+    group = parser.add_subparsers(dest="command", prog="arl", help=argparse.SUPPRESS)
     names = registry.command_names()
     first = next((word for word in argv if not word.startswith("-")), None)
     before = argv if first is None else argv[: argv.index(first)]
@@ -76,10 +78,24 @@ def make_parser(argv: Sequence[str]) -> tuple[ArgumentParser, dict[str, Argument
         rows = [registry.Listed(name, None) for name in names if name != named]
         _add_command(group, named, registry.load_command(named))
     examples = [line for row in rows if row.command for line in row.command.examples]
-    parser.description = "\n".join([DESCRIPTION, *(f"  {line}" for line in examples)])
+    text = [DESCRIPTION, *(f"  {line}" for line in examples), *_listing(rows)]
+    parser.description = "\n".join(text)
     for row in rows:
-        group.add_parser(row.name, help=row.summary.replace("%", "%%"), add_help=False)
+        group.add_parser(row.name, add_help=False)
     return parser, dict(group.choices)
+
+
+def _listing(rows: Sequence[registry.Listed]) -> Iterator[str]:
+    """Yield the lines of commands under the headings of their groups."""
+    width = max((len(row.name) for row in rows), default=0) + 2
+    for title in dict.fromkeys([*GROUPS, *(row.group for row in rows if row.group)]):
+        if its := [row for row in rows if row.group == title]:
+            yield f"\n{title}:"
+        for row in its:
+            begin = f"  {row.name:<{width}}"
+            yield from textwrap.wrap(
+                row.summary, 80, initial_indent=begin, subsequent_indent=" " * 4
+            )
 
 
 def _add_command(group: Any, name: str, command: Command) -> None:

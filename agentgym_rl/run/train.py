@@ -117,7 +117,7 @@ class _PlayedRun(TrainingRun):
             finished = await self._train(producers, player)
             self.evaluations.close()
             after = await self._evaluate(player, evaluator, "after")
-            if not scheduled.done():
+            if self.config.eval.scheduled and not scheduled.done():
                 self.progress.phase("waiting for evaluations on schedule")
             await scheduled
             counts = [finished.outcomes, *(r.outcomes for r in (before, after) if r)]

@@ -59,5 +59,6 @@ COMMAND = Command(
     flags=_flags,
     run=serve,
     examples=("arl serve --model FOLDER                   train on episodes of your programs",),
+    group="serve and scale",
     order=20,
 )

@@ -19,7 +19,7 @@ from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import load_configuration, registry
 from agentgym_rl.cli import main as cli
 from agentgym_rl.cli import output as showing
-from agentgym_rl.cli.command import overrides_of
+from agentgym_rl.cli.command import GROUPS, overrides_of
 from agentgym_rl.cli.config_keys import key_help
 from agentgym_rl.cli.parse import make_parser, parse
 from agentgym_rl.config import Config, load_config, section_types
@@ -510,6 +510,17 @@ def test_a_flag_that_is_given_twice_is_refused(flag, one, other):
     assert vars(parse(["train", f"--{flag}", one, f"--{flag}={one}"])).keys() <= {
         *vars(parse(["train"])).keys()
     }
+
+
+def test_commands_are_grouped_and_internal_ones_are_hidden(arl):
+    _, out, _ = arl("--help")
+    headings = [line[:-1] for line in out.splitlines() if re.fullmatch(r"[a-z ]+:", line)]
+    assert headings == [*GROUPS, "options"]
+    shown = set(re.findall(r"(?m)^  ([a-z-]+) {2,}\w", out)) - {"arl"}
+    hidden = {"engine", "rollout", "trainer", "warm-up"}
+    assert shown == set(registry.command_names()) - hidden
+    for name in hidden:
+        assert arl(name, "--help")[0] == 0
 
 
 def test_short_flags_are_those_of_keys():

@@ -171,5 +171,6 @@ COMMAND = Command(
         "arl eval  --run runs/NAME                  held-out reward of a finished run",
         "arl eval  --engine openai --model NAME     the same for a model behind a URL",
     ),
+    group="train and evaluate",
     order=30,
 )

@@ -47,5 +47,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=replay,
+    group="look at runs",
     order=60,
 )
