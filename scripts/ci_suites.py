@@ -114,6 +114,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/serve/",
         "tests/sglang/",
         "tests/start/",
+        "tests/terminal/",
         "tests/storage/test_trackers.py",
         "tests/test_examples.py",
         "tests/trainer/test_choices.py",

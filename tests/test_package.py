@@ -233,7 +233,7 @@ def test_the_list_of_what_runs_without_torch_is_that_of_the_project():
     assert names == {"accelerate", "matplotlib", "torch", "transformers"}
 
 
-IMPORTED_AS = {"math-verify": "math_verify", "tomli-w": "tomli_w"}
+IMPORTED_AS = {"math-verify": "math_verify", "pyyaml": "yaml", "tomli-w": "tomli_w"}
 FOR_TRANSFORMERS = {"accelerate"}
 """The dependencies that transformers imports for us, as it loads a model on the device "meta"."""
 
@@ -361,7 +361,7 @@ MOST_LINES = {
     ".": 100,
     "algo": 2_300,
     "arl_audit": 2_900,
-    "arl_check": 3_350,
+    "arl_check": 3_400,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
@@ -376,11 +376,12 @@ MOST_LINES = {
     "arl_serve": 850,
     "arl_sglang": 1_700,
     "arl_start": 600,
+    "arl_terminal": 250,
     "arl_trackers": 250,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_650,
-    "cli": 1_750,
+    "cli": 1_850,
     "cluster": 1_350,
     "config": 2_200,
     "controller": 1_300,
@@ -390,7 +391,7 @@ MOST_LINES = {
     "fleet": 1_150,
     "gateway": 9_750,
     "gym": 5_650,
-    "models": 700,
+    "models": 750,
     "report": 600,
     "rollout": 2_550,
     "run": 2_450,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .command import json_flag as json_flag
     from .command import key_flag as key_flag
     from .command import load_configuration as load_configuration
+    from .command import loudness_flags as loudness_flags
     from .command import overrides_of as overrides_of
     from .command import play_flags as play_flags
     from .command import run_argument as run_argument

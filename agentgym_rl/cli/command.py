@@ -21,7 +21,13 @@ from agentgym_rl.core import ConfigError
 if TYPE_CHECKING:
     from agentgym_rl.config import Config
 
+GROUPS = ("train and evaluate", "look at runs", "environments and agents", "serve and scale")
 _KEYS = "flag_keys"
+_LOUDNESS: Mapping[str, Mapping[str, str]] = {
+    "q": {"logging.progress": "none", "logging.level": "warning"},
+    "v": {"logging.level": "debug"},
+}
+"""The keys that -q and -v stand for; a key that is given as well takes precedence."""
 
 
 def _no_flags(parser: ArgumentParser) -> None:
@@ -42,6 +48,8 @@ class Command:
     """Adds its flags."""
     examples: tuple[str, ...] = ()
     """Its lines among the examples of `arl --help`: a command, and from column 44 what it does."""
+    group: str = "other commands"
+    """The heading of its line there, one of `GROUPS` or another; empty: it is not shown."""
     order: int = 1000
     """Its place in `arl --help`: the least number is first, then the names decide."""
 
@@ -85,7 +93,7 @@ def config_flag(parser: ArgumentParser) -> None:
         type=Path,
         action="append",
         metavar="FILE",
-        help="TOML configuration; again for a file on top",
+        help="configuration file; again for a file on top",
     )
 
 
@@ -94,7 +102,7 @@ def config_flags(parser: ArgumentParser, *, action: str = "store") -> None:
     config_flag(parser)
     several = "; again for more" if action == "append" else ""
     text = f"bundled, a folder, or a hub id{several}"
-    key_flag(parser, "--model", "model.path", action=action, metavar="MODEL", help=text)
+    key_flag(parser, "--model", "model.path", "-m", action=action, metavar="MODEL", help=text)
     seed_flag(parser, "seed of tasks and sampling")
 
 
@@ -110,6 +118,14 @@ def play_flags(parser: ArgumentParser, engines: str = "embedded, vllm or sglang"
     agent_flag(parser, "agent: an id or module:Class")
     engine_flag(parser, engines)
     sandbox_flag(parser)
+    loudness_flags(parser)
+
+
+def loudness_flags(parser: ArgumentParser) -> None:
+    """Add -q and -v, short forms of keys of `logging`."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("-q", action="store_true", help="show only warnings and the result")
+    either.add_argument("-v", action="store_true", help="show what is logged for debugging, too")
 
 
 def env_flag(parser: ArgumentParser, text: str) -> None:
@@ -144,9 +160,10 @@ def steps_flag(parser: ArgumentParser) -> None:
     key_flag(parser, "--steps", "steps", type=int, metavar="N", help="training batches")
 
 
-def key_flag(parser: ArgumentParser, flag: str, key: str, **options: Any) -> None:
-    """Add a flag that is a short form of a key; the other arguments are those of `add_argument`."""
-    action = parser.add_argument(flag, **options)
+def key_flag(parser: ArgumentParser, flag: str, key: str, *also: str, **options: Any) -> None:
+    """Add a flag that is a short form of a key, and its other spellings; the other arguments are
+    those of `add_argument`."""
+    action = parser.add_argument(*also, flag, **options)
     parser.set_defaults(**{_KEYS: {**(parser.get_default(_KEYS) or {}), action.dest: key}})
 
 
@@ -179,15 +196,17 @@ def overrides_of(args: Namespace) -> dict[str, Any]:
             if _warms_up(args):  # environments also have --env.options.data
                 key = "init.data"
         if key in overrides:
-            raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
+            flag = f"--{name}={value}" if len(name) > 1 else f"-{name} {value}"
+            raise ConfigError(f"{flag} and --{key}={overrides[key]}: give one of them")
         # Encode as a TOML string, so that `--run 7` stays text.
         overrides[key] = json.dumps(value) if isinstance(value, str) else value
-    return overrides
+    chosen = (keys for flag, keys in _LOUDNESS.items() if getattr(args, flag, False))
+    return {**next(chosen, {}), **overrides}
 
 
 def given_arguments(args: Namespace) -> dict[str, Any]:
     """Return the arguments that were given, by name; the dotted keys as "overrides"."""
-    own = ("command", _KEYS)
+    own = ("command", "config_files", _KEYS)
     given = {name: value for name, value in vars(args).items() if name not in own}
     return {name: value for name, value in given.items() if value not in (None, {}, False)}
 
@@ -198,9 +217,9 @@ def _warms_up(args: Namespace) -> bool:
         return False
     method = args.init or args.overrides.get("init.method")
     if method is None and args.config is not None:
-        from agentgym_rl.config.file import read_toml
+        from agentgym_rl.config.file import read_file
 
-        values = read_toml(args.config) if isinstance(args.config, Path) else args.config
+        values = read_file(args.config) if isinstance(args.config, Path) else args.config
         section = values.get("init")
         method = section.get("method") if isinstance(section, dict) else None
     return isinstance(method, str) and method.strip("\"'") == "sft"

@@ -15,7 +15,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, hint
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -174,31 +174,52 @@ def dotted_keys(
     rest: Sequence[str],
     command: ArgumentParser,
     *,
-    takes_config: bool,
+    given: Mapping[str, Any],
     commands_with: Callable[[str], list[str]],
 ) -> dict[str, str]:
-    """Parse `--a.b=c` and `--a.b c` to {"a.b": "c"}; any other argument is an error.
-    `commands_with` returns the other commands that have such an argument, for the message."""
+    """Parse `--a.b=c`, `--a.b c` and `a.b=c` to {"a.b": "c"}; any other argument is an error.
+    `given` has the values of flags; `commands_with` returns the other commands that have such an
+    argument, for the message."""
     found: dict[str, str] = {}
+    takes_config = "config" in given
     words = iter(rest)
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
-        if not (takes_config and word.startswith("--") and "." in key):
-            near = _near(word, command, takes_config, commands_with)
+        is_key = "." in key and (word.startswith("--") or bool(equals and word[0] != "-"))
+        if not (takes_config and is_key):
+            near = _near(word, command, given, commands_with)
             command.error(f"unknown argument {word!r}{near}")
         if not equals:
             following = next(words, None)
             if following is None:
                 raise ConfigError(f"--{key} has no value; write --{key}=value")
             value = following
+        key = _spelled(key) if "-" in key else key
+        if found.get(key, value) != value:
+            raise ConfigError(f"--{key} is given twice, as {found[key]} and as {value}")
         found[key] = value
     return found
+
+
+def _spelled(key: str) -> str:
+    """Return a dotted key with `_` for dashes in the names of sections and keys: rollout.group-size
+    is rollout.group_size. Names inside values, such as options of Slurm, keep their dashes."""
+    from agentgym_rl.config import Config, fields_of, section_types
+
+    owners: Sequence[type[BaseModel]] = [Config]
+    parts: list[str] = []
+    for part in key.split("."):
+        name = part.replace("-", "_")
+        fields = [fields_of(kind)[name] for kind in _with(owners, name)]
+        parts.append(name if fields else part)
+        owners = [kind for field in fields for kind in section_types(field)]
+    return ".".join(parts)
 
 
 def _near(
     word: str,
     command: ArgumentParser,
-    takes_config: bool,
+    given: Mapping[str, Any],
     commands_with: Callable[[str], list[str]],
 ) -> str:
     """Return a hint: "; did you mean --steps?", or --rollout.max_staleness if only the section was
@@ -207,13 +228,16 @@ def _near(
     if name == word:
         return ""
     flags = {flag: flag for flag in re.findall(r"--([\w-]+)", command.format_usage())}
+    if name in flags and not word.startswith("-"):
+        return f"; did you mean --{word}?"
     if name in flags:
         return f"; it goes after the command: {command.prog} {word}"
+    if said := hint("flag", name, given):
+        return f"; {said}"
     from agentgym_rl.config import Config
 
-    keys = (
-        {k: f"{s}.{k}" for s, _, ks in _sections(Config) if s for k in ks} if takes_config else {}
-    )
+    sections = _sections(Config) if "config" in given else ()
+    keys = {key: f"{section}.{key}" for section, _, names in sections if section for key in names}
     plays = command.prog.endswith(" serve") and name in ("env", "agent", "data")
     ours = name in keys or difflib.get_close_matches(name, flags, cutoff=0.8)
     others = commands_with(f"--{name}") if plays or not ours else []

@@ -37,7 +37,7 @@ def evaluated(args: Namespace) -> list[EvalTarget]:
         return [chosen(args.config, overrides, run=args.run, checkpoint=args.checkpoint)]
     if args.run:
         args.config = config_of_run(Path(args.run), args.config)
-    chosen_type = args.engine or args.overrides.get("engine.type")
+    chosen_type = args.engine or args.overrides.get("engine.type", "").strip("\"'")
     default = chosen_type or load_config(args.config).engine.type
     types = {name: _split(name)[0] or chosen_type or _type_of(name) or default for name in names}
     return [_named(args, name, types=types, default=default) for name in names]

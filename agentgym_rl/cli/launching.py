@@ -3,15 +3,18 @@ runs that start as a Slurm job."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from agentgym_rl.cluster import cluster_kind, cluster_of
 from agentgym_rl.config import Config
-from agentgym_rl.core import version_label
+from agentgym_rl.config.file import read_file
+from agentgym_rl.core import flat, version_label
 from agentgym_rl.engines import engine_process
 from agentgym_rl.models import model_folder, resolve_paths, with_model_defaults
 from agentgym_rl.rollout import check_policy
@@ -21,6 +24,7 @@ from agentgym_rl.runtime import log, run_interruptible
 from agentgym_rl.storage.run_folder import MARK, kind_of, next_run_dir
 from agentgym_rl.trainer import trainer_processes
 
+from .command import overrides_of
 from .output import print_result
 
 _TOKEN = "ARL_TOKEN"
@@ -76,6 +80,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     run_dir = resume or next_run_dir(config.run, kind)
     if not config.cluster.kind.submits:
         text = run_interruptible(lambda: dry_run(config, run_dir, resumes=resume is not None))
+        text = "\n".join([*_files(args), text])
         found = {"config": config.model_dump(mode="json"), "run": str(run_dir), "text": text}
         print_result(found, text, as_json=args.json)
         return 0
@@ -89,6 +94,25 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     answer = {"job": str(done.job), "submitted": done.answer}
     print_result(answer, done.text, as_json=args.json)
     return 0
+
+
+def _files(args: Namespace) -> Iterator[str]:
+    """Yield the configuration files in their order, and of several the file and the flags that each
+    value comes from."""
+    files: Sequence[Path] = getattr(args, "config_files", None) or ()
+    if not files:
+        return
+    yield f"configuration  {', then '.join(map(str, files))}"
+    kept = flat(args.config) if len(files) > 1 else {}
+    found = {
+        key: (json.dumps(value, default=str), file)
+        for file in files
+        for key, value in flat(read_file(file)).items()
+        if key in kept
+    }
+    found |= {key: (value, "flags") for key, value in overrides_of(args).items() if kept}
+    yield from (f"  {key} = {value}   ({source})" for key, (value, source) in found.items())
+    yield ""
 
 
 def _command(args: Namespace, resume: Path | None, config_file: Path) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,17 +16,13 @@ from agentgym_rl import __version__
 from agentgym_rl.core import ConfigError, missing_member
 
 from . import registry
-from .command import Command
+from .command import GROUPS, Command
 from .config_keys import dotted_keys, key_help
 
 DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement
 learning.
 """
-_ONCE = frozenset({"data", "out", "preset", "resume", "run"})
-"""The flags of files and recipes, which can be given only once: with two, a user would expect both
-to apply, and one would be dropped silently. For any other flag the last value counts, as for
-`--section.key=value`, so that a script's flags can be overridden after them."""
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -44,11 +41,11 @@ def parse(argv: Sequence[str]) -> Namespace:
         raise SystemExit(2)
     args.__dict__.pop("_given", None)
     if getattr(args, "config", None) is not None:
-        args.config = _layered(args.config)
+        args.config_files, args.config = args.config, _layered(args.config)
     args.overrides = dotted_keys(
         rest,
         commands[args.command],
-        takes_config=hasattr(args, "config"),
+        given=vars(args),
         commands_with=commands_with,
     )
     return args
@@ -63,12 +60,13 @@ def make_parser(argv: Sequence[str]) -> tuple[ArgumentParser, dict[str, Argument
     """
     parser = _Parser(
         "arl",
-        description=DESCRIPTION,
+        usage="arl [-h] [--version] COMMAND ...",
+        epilog="arl COMMAND --help shows what a command does, and its flags.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"arl {__version__}")
-    group = parser.add_subparsers(dest="command", metavar="COMMAND")
+    group = parser.add_subparsers(dest="command", prog="arl", help=argparse.SUPPRESS)
     names = registry.command_names()
     first = next((word for word in argv if not word.startswith("-")), None)
     before = argv if first is None else argv[: argv.index(first)]
@@ -80,10 +78,24 @@ def make_parser(argv: Sequence[str]) -> tuple[ArgumentParser, dict[str, Argument
         rows = [registry.Listed(name, None) for name in names if name != named]
         _add_command(group, named, registry.load_command(named))
     examples = [line for row in rows if row.command for line in row.command.examples]
-    parser.description = "\n".join([DESCRIPTION, *(f"  {line}" for line in examples)])
+    text = [DESCRIPTION, *(f"  {line}" for line in examples), *_listing(rows)]
+    parser.description = "\n".join(text)
     for row in rows:
-        group.add_parser(row.name, help=row.summary.replace("%", "%%"), add_help=False)
+        group.add_parser(row.name, add_help=False)
     return parser, dict(group.choices)
+
+
+def _listing(rows: Sequence[registry.Listed]) -> Iterator[str]:
+    """Yield the lines of commands under the headings of their groups."""
+    width = max((len(row.name) for row in rows), default=0) + 2
+    for title in dict.fromkeys([*GROUPS, *(row.group for row in rows if row.group)]):
+        if its := [row for row in rows if row.group == title]:
+            yield f"\n{title}:"
+        for row in its:
+            begin = f"  {row.name:<{width}}"
+            yield from textwrap.wrap(
+                row.summary, 80, initial_indent=begin, subsequent_indent=" " * 4
+            )
 
 
 def _add_command(group: Any, name: str, command: Command) -> None:
@@ -131,6 +143,17 @@ class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `{self.prog} --help` shows the flags")
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Refuse a text that is not of the type of its flag."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            kinds = {int: "a whole number", float: "a number"}
+            if (kind := kinds.get(action.type)) is None:  # type: ignore[arg-type]
+                raise
+            names = "/".join(action.option_strings) or action.metavar
+            self.error(f"{names}: expected {kind}, got {arg_string!r}")
+
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is not one of the choices; the message has the nearest choice."""
         if action.choices is None or value in action.choices:
@@ -147,7 +170,8 @@ class _Parser(ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """A flag that takes one value."""
+    """A flag that takes one value. With two, a user may expect both to apply, so a second one with
+    another value is refused: neither is dropped silently."""
 
     def __call__(
         self,
@@ -157,7 +181,7 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         given = namespace.__dict__.setdefault("_given", {})
-        if self.dest in _ONCE and option_string and given.get(self.dest, values) != values:
+        if option_string and given.get(self.dest, values) != values:
             parser.error(
                 f"{option_string} is given twice, as {given[self.dest]} and as {values}: leave "
                 "one of them out"

@@ -27,6 +27,11 @@ class Listed:
         """Return the line of the command in `arl --help`."""
         return f"BROKEN: {self.error}" if self.command is None else self.command.summary
 
+    @property
+    def group(self) -> str:
+        """Return the heading of its line there."""
+        return "broken commands" if self.command is None else self.command.group
+
 
 def command_names() -> list[str]:
     """Return the names of all commands, without importing any."""

@@ -1,9 +1,11 @@
-"""The loading of a TOML file and `--section.key=value` into a checked model.
+"""The loading of configuration files and `--section.key=value` into a checked model.
 
 Error messages name the nearest match."""
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -15,12 +17,15 @@ from pydantic.fields import FieldInfo
 from agentgym_rl.core import (
     ConfigError,
     Section,
+    extension_names,
     field_of,
     flat,
+    hint,
     is_dict,
     is_list,
     is_mapping,
     key_faults,
+    load_extension,
     missing_key,
     near_key,
     near_of,
@@ -41,6 +46,10 @@ class MissingPackage(ConfigError):
     """The error for a key of a package that was left out of the installation."""
 
 
+FORMATS = "config_files"
+"""The group of entry points of functions that parse configuration files other than TOML, by the
+ending of their names. They raise ValueError for texts that they cannot parse."""
+
 PRESETS = Path(__file__).parent / "presets"
 """The folder of presets: named files of values, one published recipe each."""
 
@@ -48,13 +57,13 @@ PRESETS = Path(__file__).parent / "presets"
 def load(
     model: type[M], source: Mapping[str, Any] | Path | None, overrides: Mapping[str, Any]
 ) -> M:
-    """Load `model` from a TOML file, or the tables of one, with dotted `overrides` on top (see
+    """Load `model` from a file, or the tables of one, with dotted `overrides` on top (see
     `config.load_config`).
 
     Raises:
         ConfigError: an unreadable file, an unknown preset or key, or a bad value.
     """
-    values = read_toml(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
+    values = read_file(source) if isinstance(source, Path) else deepcopy(dict(source or {}))
     shorts = {name: key for name, it in model.model_fields.items() if (key := _short(it))}
     values = {name: table_of(it, shorts.get(name, "")) for name, it in values.items()}
     overrides = {
@@ -91,19 +100,19 @@ def _load(
     model: type[M], values: dict[str, Any], overrides: Mapping[str, Any], *, preset: str
 ) -> M:
     chosen = {*flat(values), *flat(overrides)}
-    preset = str(overrides.get("preset", preset))
-    below: dict[str, Any] = {}
-    if preset:
-        below = read_toml(_preset_file(str(_literal(model, ["preset"], preset))))
-        _switch_rows(below, values)
-        values = _on_top(below, values)
-    overrides = _expanded(model, values, overrides)
-    _switch_types(model, values, overrides)
-    above: dict[str, Any] = {}
-    literals = {
+    literals: Mapping[str, Any] = {
         key: _literal(model, key.split("."), value) if isinstance(value, str) else value
         for key, value in overrides.items()
     }
+    preset = str(literals.get("preset", preset))
+    below: dict[str, Any] = {}
+    if preset:
+        below = read_file(_preset_file(preset))
+        _switch_rows(below, values)
+        values = _on_top(below, values)
+    literals = _expanded(model, values, literals)
+    _switch_types(model, values, literals)
+    above: dict[str, Any] = {}
     for key, value in literals.items():
         _set(above, key.split("."), value)
     _switch_rows(values, above)
@@ -139,11 +148,16 @@ def _expanded(
             given = beside.get(other, value)
             if str(given).lower() != str(value).lower():
                 raise ConfigError(
-                    f"{other} is {given}, and {key} {text!r} makes it {value}: leave out one of "
-                    "them"
+                    f"{other} is {_toml(given)}, and {key} {text!r} makes it {_toml(value)}: leave "
+                    "out one of them"
                 )
         overrides = {**overrides, **found}
     return overrides
+
+
+def _toml(value: Any) -> str:
+    """Return a plain value as it is written in a file."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _short_forms(
@@ -169,31 +183,45 @@ def preset_names() -> list[str]:
 def _preset_file(name: str) -> Path:
     names = preset_names()
     if name not in names:
-        raise ConfigError(f"preset: no preset {name!r}; {near_of(name, names)}")
+        said = hint("preset", name) or near_of(name, names)
+        raise ConfigError(f"preset: no preset {name!r}; {said}")
     return PRESETS / f"{name}.toml"
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a configuration file, whose keys are not checked yet.
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a configuration file, whose keys are not checked yet: TOML, or by its ending the format
+    of a member of the group `agentgym_rl.config_files`.
 
     Raises:
-        ConfigError: it cannot be read, or is not TOML.
+        ConfigError: it cannot be read, or is not of that format.
     """
+    ending = path.suffix.removeprefix(".").lower()
+    others = extension_names(FORMATS) if ending != "toml" else []
+    parse: Callable[[str], dict[str, Any]] = parse_toml
+    if ending in others:
+        parse = load_extension(FORMATS, ending)
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigError(f"cannot read configuration {path}: {error}") from error
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        files = path.absolute().parent.glob("*.*")
+        near = difflib.get_close_matches(path.name, [it.name for it in files], n=1)
+        said = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
+        raise ConfigError(f"cannot read configuration {path}: no such file; {said}") from error
+    except (OSError, ValueError) as error:
+        known = f"a configuration is TOML{''.join(f', or .{name}' for name in others)}"
+        said = f"; {known}" if ending not in others and ending != "toml" else ""
+        raise ConfigError(f"cannot read configuration {path}: {error}{said}") from error
 
 
 def layered(model: type[BaseModel], files: Iterable[Path]) -> dict[str, Any]:
     """Return the tables of several files, each on top of those before it.
 
     Raises:
-        ConfigError: a file cannot be read, or is not TOML.
+        ConfigError: a file cannot be read.
     """
     values: dict[str, Any] = {}
     for file in files:
-        above = read_toml(file)
+        above = read_file(file)
         if is_record(file, above):
             above = brought_up(model, above, file)
         _switch_rows(values, above)
@@ -225,7 +253,6 @@ def _switch_types(
             _switch_types(kinds[0], table, overrides, f"{prefix}{name}.")
         if wanted is None or len(kinds) < 2 or not is_dict(table):
             continue
-        wanted = _literal(model, [name, "type"], wanted)
         if wanted == table.get("type", type_of(kinds[0])):
             continue
         new = [kind for kind in kinds if type_of(kind) == wanted]
@@ -354,10 +381,10 @@ def _reject_unknown(
                 raise MissingPackage(why)
             other = next((kind for kind in kinds if key in kind.model_fields), None)
             elsewhere = f"{prefix}type {type_of(other)!r} has it" if other else ""
-            hint = elsewhere or near_key(root, f"{prefix}{key}", (model,))
+            said = elsewhere or near_key(root, f"{prefix}{key}", (model,))
             if is_mapping(value) and issubclass(model, Section) and model.added_by:
-                hint += f" (sections of other packages need {model.added_by}, installed here)"
-            raise ConfigError(f"unknown key {prefix}{key}; {hint}")
+                said += f" (sections of other packages need {model.added_by}, installed here)"
+            raise ConfigError(f"unknown key {prefix}{key}; {said}")
         inner = _section_of(field, value)
         if inner is not None:
             _reject_unknown(inner, value, f"{prefix}{key}.", section_types(field), root=root)

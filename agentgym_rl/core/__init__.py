@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .extensions import added_class as added_class
     from .extensions import entry_points_of as entry_points_of
     from .extensions import extension_names as extension_names
+    from .extensions import hint as hint
     from .extensions import is_function_path as is_function_path
     from .extensions import is_ours as is_ours
     from .extensions import load_extension as load_extension

@@ -127,6 +127,13 @@ def not_installed(group: str, key: str, does: str) -> ConfigError:
     )
 
 
+def hint(kind: str, name: str, given: Mapping[str, Any] | None = None) -> str:
+    """Return the sentence of an installed package (the group `agentgym_rl.hints`) on an unknown
+    name of a kind, "flag", "preset" or "model"; "" if none has one. `given`: the other flags."""
+    hints: Iterator[Any] = iter(load_extensions("hints", of=object).values())
+    return next(filter(None, (hint_of(kind, name, given or {}) for hint_of in hints)), "")
+
+
 def _found(group: str, name: str) -> Any:
     if (group, name) in _registered:
         return _registered[group, name]

@@ -12,8 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.config import AlgoConfig, Config, ModelConfig, Section
-from agentgym_rl.core import ConfigError, end_ids, is_dict, read_json, template_files, text_settings
+from agentgym_rl.core import (
+    ConfigError,
+    end_ids,
+    hint,
+    is_dict,
+    read_json,
+    template_files,
+    text_settings,
+)
 from agentgym_rl.core.model_folder import read_small
+
+from .hub import download
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -54,8 +64,6 @@ means bundled/math, with a warning."""
 RECORDED = "model.json"
 """The file in a run's folder with the digests of its first model."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
-_FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
-"""The folders of a hub repository with copies of the weights for other programs."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -243,20 +251,10 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
         raise ConfigError(
             f"no folder {path!r} here (in {Path.cwd()}), and it is no Hugging Face id either: "
             f"those are `owner/name` or `name`; this package has {', '.join(BUNDLED_MODELS)}"
+            f"{hint('model', path)}"
         )
     log.info("no folder %r here: asking the Hugging Face hub", path)
-    from huggingface_hub import snapshot_download  # slow import, and only ids need it
-
-    try:
-        found = snapshot_download(path, revision=revision, ignore_patterns=list(_FOR_OTHERS))
-        downloaded = Path(found)
-    except Exception as error:  # the hub client raises many unrelated classes
-        raise ConfigError(
-            f"no folder {path!r} here (in {Path.cwd()}), and the Hugging Face hub did not give a "
-            f"model of that id ({type(error).__name__}: {error}). On a machine without network: "
-            f"run `hf download {path}` where there is one, copy the folder, pass --model FOLDER"
-        ) from error
-    return _checked(downloaded.resolve())
+    return _checked(download(path, revision=revision).resolve())
 
 
 def resolve_paths(config: Config) -> Config:

@@ -95,10 +95,12 @@ class _Plain:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         left = self._left.after(step)
         overlap = metrics.get("overlap", float("nan"))
+        # 0 if all tokens of the batch were sampled before the last one was trained
+        speed = metrics["throughput/generated_tokens_per_s"]
         self._say(
             f"step {step:>3} {(step + 1) / self._total:>4.0%}  reward {metrics['reward/mean']:.2f}"
             f"  stale {metrics['staleness/mean']:.1f}/{metrics['staleness/max']:.0f}"
-            f" tok/s {metrics['throughput/generated_tokens_per_s']:>5.0f}"
+            f" tok/s {f'{speed:.0f}' if speed else '-':>5}"
             f" overlap {'  - ' if overlap != overlap else f'{overlap:4.0%}'}"
             f" {left}"
         )

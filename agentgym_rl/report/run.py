@@ -43,5 +43,4 @@ def training_text(result: Mapping[str, Any]) -> str:
     lines += figures("run folder", result["run"])
     lines += figures("", "reward.png metrics.jsonl episodes.db checkpoints/ export/")
     run = shlex.quote(str(result["run"]))
-    then = f"arl eval --run {run} --eval.temperature=0" if evaluated else f"arl inspect {run}"
-    return "\n".join([*lines, "", f"next: {then}"])
+    return "\n".join([*lines, "", f"next: arl inspect {run}"])

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from .additions import Addition as Addition
     from .additions import AdditionKind as AdditionKind
     from .additions import addition_kinds as addition_kinds
+    from .config_checks import check_machine as check_machine
     from .config_checks import check_parts as check_parts
     from .config_checks import check_policy as check_policy
     from .config_checks import check_port as check_port

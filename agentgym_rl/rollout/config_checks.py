@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from agentgym_rl.config import (
@@ -19,6 +20,7 @@ from agentgym_rl.core import (
     Split,
     Task,
     is_function_path,
+    load_extensions,
     only_here,
     tensor_heads,
 )
@@ -34,6 +36,7 @@ from .groups import GroupRewarder, accept_filter
 from .players import player_kind
 from .task_choice import draws_kind
 
+Check = Callable[[Config, bool], Iterator[str]]
 _PROBE_S = 60.0
 SEED_LIMIT = 2**63
 """The limit of task seeds, which are stored as SQLite integers."""
@@ -48,10 +51,23 @@ async def check(config: Config, *, trains: bool = True) -> None:
             without chat template, no usable server of the engine, an unknown sandbox backend if one
             is needed, tasks that cannot be recorded, or a port that is taken.
     """
+    check_machine(config, trains=trains)
     spec = await check_parts(config)
     check_policy(config, config.own_engine)
     if trains:
         await _check_tasks(spec, "train", seed=config.seed, env_id=config.env.id)
+
+
+def check_machine(config: Config, *, trains: bool) -> None:
+    """Refuse what an installed package finds missing here (the group `agentgym_rl.checks`), such as
+    a GPU: its function of the configuration, and of whether the run trains, yields the reasons.
+
+    Raises:
+        ConfigError: something is missing.
+    """
+    for check_of in cast("dict[str, Check]", load_extensions("checks", of=object)).values():
+        for why in check_of(config, trains):
+            raise ConfigError(why)
 
 
 def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:

@@ -25,6 +25,7 @@ from agentgym_rl.rollout import (
     Player,
     Producer,
     TaskCursor,
+    check_machine,
     check_prompts,
     check_single_agent,
     draws_of,
@@ -64,6 +65,7 @@ async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
         check_single_agent(spec, await specimen(spec))
     turns = await turns_of(config.env, config.agent, config.rollout)
     config = with_model_defaults(config, model_folder(config.model, config.env.id), turns=turns)
+    check_machine(config, trains=True)  # again, with the dtype that fits its model
     await check_prompts(config, ("eval", "train"), say=say)
     return config
 
@@ -115,7 +117,7 @@ class _PlayedRun(TrainingRun):
             finished = await self._train(producers, player)
             self.evaluations.close()
             after = await self._evaluate(player, evaluator, "after")
-            if not scheduled.done():
+            if self.config.eval.scheduled and not scheduled.done():
                 self.progress.phase("waiting for evaluations on schedule")
             await scheduled
             counts = [finished.outcomes, *(r.outcomes for r in (before, after) if r)]

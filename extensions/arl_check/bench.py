@@ -89,5 +89,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=bench,
+    group="serve and scale",
     order=230,
 )

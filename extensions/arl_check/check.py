@@ -123,5 +123,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=check,
+    group="environments and agents",
     order=140,
 )

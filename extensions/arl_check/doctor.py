@@ -82,5 +82,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=doctor,
+    group="serve and scale",
     order=160,
 )

@@ -50,5 +50,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=new,
+    group="environments and agents",
     order=150,
 )

@@ -78,7 +78,7 @@ def comparison_lines(
         ("staleness, versions", "staleness", ".2f"),
         ("overlap", "overlap", ".0%"),
         ("trained tokens/s", "trained_tokens_per_s", ",.0f"),
-        ("mismatch", "mismatch", ".4f"),
+        ("engine/trainer mismatch", "mismatch", ".4f"),
         ("s per batch", "step_s", ".2f"),
     ):
         rows.append((label, *(_number(run.means[name], form) for run in runs)))

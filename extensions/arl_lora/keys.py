@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from agentgym_rl.core import AdapterKeys, ConfigError, Section, Sections
 
 if TYPE_CHECKING:
+    from agentgym_rl.config import Config
     from agentgym_rl.core.model_folder import Shapes
 
 
@@ -137,3 +139,10 @@ class LoraKeys(Section):
     after = "trainer"
 
     lora: LoraConfig = LoraConfig()
+
+
+def check_peft(config: Config, trains: bool) -> Iterator[str]:
+    """Yield an error if the run trains an adapter, and peft is missing."""
+    rank = config.of(LoraConfig).rank
+    if trains and rank and find_spec("peft") is None:
+        yield f"lora.rank {rank} needs peft, which is missing: pip install 'agentgym-rl[lora]'"

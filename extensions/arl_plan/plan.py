@@ -105,5 +105,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=plan,
+    group="serve and scale",
     order=120,
 )

@@ -17,7 +17,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.core import ConfigError, parse_json
 from agentgym_rl.models import model_folder, resolve_paths
 from agentgym_rl.report import Progress
-from agentgym_rl.rollout import check_policy, check_port, policy_gateway
+from agentgym_rl.rollout import check_machine, check_policy, check_port, policy_gateway
 from agentgym_rl.rollout.throughput import measuring
 from agentgym_rl.run import Played, TrainingRun, TrainResult
 from agentgym_rl.run.opening import training
@@ -46,6 +46,7 @@ async def serve(
     for problem in config.rollout.refused_for_clients():
         raise ConfigError(problem)
     admin_key(config.of(ServeConfig), host=config.gateway.host)
+    check_machine(config, trains=True)
     check_policy(config, config.own_engine).say_tools()
     check_port(config.gateway)
     async with training(_ServedRun, config, progress, resume=resume, server=server) as run:

@@ -11,6 +11,7 @@ from agentgym_rl.cli import (
     config_flags,
     engine_flag,
     json_flag,
+    loudness_flags,
     run_training,
     training_flags,
 )
@@ -37,6 +38,7 @@ def _flags(parser: ArgumentParser) -> None:
     json_flag(parser)
     config_flags(parser)
     engine_flag(parser)
+    loudness_flags(parser)
     training_flags(parser)
 
 
@@ -57,5 +59,6 @@ COMMAND = Command(
     flags=_flags,
     run=serve,
     examples=("arl serve --model FOLDER                   train on episodes of your programs",),
+    group="serve and scale",
     order=20,
 )

@@ -41,5 +41,6 @@ COMMAND = Command(
     summary="run one rank of a warm-up (started by `arl train --init sft`)",
     flags=_flags,
     run=warm_up,
+    group="",  # a run starts it
     order=220,
 )

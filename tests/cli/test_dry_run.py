@@ -51,3 +51,23 @@ def test_who_takes_turns_on_the_same_devices(tmp_path):
     text = asyncio.run(dry_run(load_config(None, keys), tmp_path / "run"))
     assert "2 x engine + trainer of 2 CPU threads" in text
     assert "engines sleep (level 1) while ranks train" in text
+
+
+@pytest.mark.slow
+def test_the_file_of_each_value(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.toml").write_text(
+        'steps = 9\n[env]\nid = "math"\n[rollout]\ngroup_size = 8\n'
+    )
+    (tmp_path / "over.toml").write_text("[rollout]\ngroup_size = 4\n")
+    argv = ["train", "--config=base.toml", "--config=over.toml", "--steps=3", "--dry-run"]
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    assert not end.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "configuration  base.toml, then over.toml"
+    assert {
+        "  steps = 3   (flags)",
+        '  env.id = "math"   (base.toml)',
+        "  rollout.group_size = 4   (over.toml)",
+    } <= set(lines)

@@ -1,5 +1,6 @@
 """`arl` as typed: help, near matches, exit codes, the JSON of failures, interrupts."""
 
+import argparse
 import json
 import math
 import os
@@ -18,17 +19,17 @@ from agentgym_rl.cli import eval_targets as eval_arguments
 from agentgym_rl.cli import load_configuration, registry
 from agentgym_rl.cli import main as cli
 from agentgym_rl.cli import output as showing
-from agentgym_rl.cli.command import overrides_of
+from agentgym_rl.cli.command import GROUPS, overrides_of
 from agentgym_rl.cli.config_keys import key_help
-from agentgym_rl.cli.parse import parse
-from agentgym_rl.config import Config, section_types
+from agentgym_rl.cli.parse import make_parser, parse
+from agentgym_rl.config import Config, load_config, section_types
 from agentgym_rl.core import ConfigError, EngineError, ProcessDied
 from tests.kit.cases import cases
 
-RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
+RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run -q -v"
 FLAGS = {
     "train": f"{RUNS} --resume --steps --init --preset --cluster --address --dry-run",
-    "eval": f"{RUNS} --checkpoint --out --compare --round-robin",
+    "eval": f"{RUNS} --checkpoint --out --compare --round-robin -n -r",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version "
     "--journal --reward-model",
@@ -74,7 +75,7 @@ def arl(capsys, monkeypatch):
 def test_help_shows_every_flag(arl, command):
     code, out, _ = arl(command, "--help")
     assert code == 0
-    assert set(re.findall(r"(?m)^  (?:-h(?: \[SECTION\])?, )?(--[\w-]+)", out)) == {
+    assert set(re.findall(r"(?m)^  (?:-\w(?: [A-Z]+| \[SECTION\])?, )?(--?[\w-]+)", out)) == {
         "--help",
         *FLAGS[command].split(),
     }
@@ -205,7 +206,7 @@ def test_no_command_shows_the_help(arl):
         ("train --engine.gpus=1", "engine.type 'vllm' has it"),
         ("train --trainer.learning_rate=inf", "finite"),
         ("train --trainer.betas=0.9,1.5", "less than 1"),
-        (f"train --steps={10**20}", "less than or equal to 1000000000"),
+        (f"train --steps={10**20}", "must be at most 1000000000"),
         (f"train --rollout.group_size={10**20}", "at most 2^53"),
         ("train --rollout.turn_timeout_s=1e300", "at most 100,000,000 seconds"),
         ("train --rollout.turn_timeout_s=nan", "finite"),
@@ -505,7 +506,13 @@ def test_of_several_configuration_files_the_later_one_is_on_top(arl, tmp_path, m
     assert (code, "cannot read configuration no.toml" in said) == (2, True)
 
 
-@cases("flag, one, other", [("data", "a", "b"), ("preset", "dapo", "grpo"), ("run", "a", "b")])
+@cases(
+    "flag, one, other",
+    [
+        *[("data", "a", "b"), ("preset", "dapo", "grpo"), ("run", "a", "b"), ("seed", "1", "2")],
+        *[("rollout.group_size", "2", "4"), ("env", "math", "code")],
+    ],
+)
 def test_a_flag_that_is_given_twice_is_refused(flag, one, other):
     with pytest.raises(ConfigError, match=f"--{flag} is given twice, as {one} and as {other}"):
         parse(["train", f"--{flag}", one, f"--{flag}={other}"])
@@ -514,7 +521,111 @@ def test_a_flag_that_is_given_twice_is_refused(flag, one, other):
     }
 
 
-def test_a_later_value_takes_the_place_of_a_script_s():
-    args = parse(["train", "--env", "math", "--steps=4", "--env", "code", "--steps", "2"])
-    config = load_configuration(args)
-    assert (config.env.id, config.steps) == ("code", 2)
+def test_commands_are_grouped_and_internal_ones_are_hidden(arl):
+    _, out, _ = arl("--help")
+    headings = [line[:-1] for line in out.splitlines() if re.fullmatch(r"[a-z ]+:", line)]
+    assert headings == [*GROUPS, "options"]
+    shown = set(re.findall(r"(?m)^  ([a-z-]+) {2,}\w", out)) - {"arl"}
+    hidden = {"engine", "rollout", "trainer", "warm-up"}
+    assert shown == set(registry.command_names()) - hidden
+    for name in hidden:
+        assert arl(name, "--help")[0] == 0
+
+
+def test_short_flags_are_those_of_keys():
+    args = parse(["eval", "-m", "a", "-n", "10", "-r", "3", "-q"])
+    found = overrides_of(args)
+    assert args.model == ["a"]
+    assert (found["eval.num_tasks"], found["eval.samples_per_task"]) == (10, 3)
+    assert (found["logging.progress"], found["logging.level"]) == ("none", "warning")
+    config = load_configuration(parse(["train", "-m", "a", "-v"]))
+    assert (config.model.path, config.logging.level) == ("a", "debug")
+    assert load_configuration(parse(["train", "-v", "--logging.level=error"])).logging.level == (
+        "error"
+    )
+
+
+@cases(
+    "line, said",
+    [
+        ("eval -n 3 --eval.num_tasks=4", "-n 3 and --eval.num_tasks=4: give one of them"),
+        ("eval -n 3 -n 4", "-n is given twice, as 3 and as 4"),
+        ("train -q -v", "argument -v: not allowed with argument -q"),
+        ("train -m a --model b", "--model is given twice, as a and as b"),
+        ("eval -n few", "-n: expected a whole number, got 'few'"),
+    ],
+)
+def test_short_flags_are_refused_like_others(line, said):
+    with pytest.raises(ConfigError, match=said):
+        overrides_of(parse(line.split()))
+
+
+def test_no_flag_keeps_the_last_of_two_values():
+    """A flag that is neither repeatable nor a switch takes one value, and refuses a second."""
+    for name in registry.command_names():
+        parser = make_parser([name])[1][name]
+        for action in parser._actions:
+            if action.nargs is None and action.option_strings and type(action).__name__ != "_Once":
+                assert isinstance(action, argparse._AppendAction), (name, action)
+
+
+@cases(
+    "word, key, value",
+    [
+        ("rollout.group_size=4", "rollout.group_size", "4"),
+        ("--rollout.group-size=4", "rollout.group_size", "4"),
+        ("--cluster.sbatch.gpus-per-node=4", "cluster.sbatch.gpus-per-node", "4"),
+        ("--env.options.two-words=4", "env.options.two-words", "4"),
+    ],
+)
+def test_keys_may_be_written_as_other_programs_do(word, key, value):
+    assert parse(["train", word]).overrides == {key: value}
+
+
+@cases("word", ["seed=3", "steps=3", "env=math"])
+def test_a_key_without_a_section_and_dashes_is_that_flag(word):
+    with pytest.raises(ConfigError, match=f"did you mean --{word}[?]"):
+        parse(["train", word])
+
+
+def test_values_are_compared_as_they_are_read():
+    """`--engine` is kept as a TOML string, and the text of another key makes it a plain one."""
+    args = parse(["train", "--engine=vllm", "--cluster.allocation=vllm:d1+fsdp:d1"])
+    assert load_configuration(args).engine.type == "vllm"
+    args = parse(["train", '--engine.type="vllm"', '--cluster.allocation="vllm:d1+fsdp:d1"'])
+    assert load_configuration(args).engine.type == "vllm"
+
+
+@cases(
+    "key, value, said",
+    [
+        ("rollout.group_size", "x", "expected a whole number (got 'x')"),
+        ("rollout.group_size", "0", "must be at least 1 (got 0)"),
+        ("rollout.temperature", "hot", "expected a number (got 'hot')"),
+        (
+            "trainer.device",
+            "gpu",
+            "expected 'auto', 'cpu' or 'cuda'",
+        ),
+        ("logging.tokens", "maybe", "expected true or false (got 'maybe')"),
+        ("rollout", "3", "expected a section with keys (got 3)"),
+    ],
+)
+def test_a_wrong_value_is_described_in_plain_words(key, value, said):
+    with pytest.raises(ConfigError, match=re.escape(f"{key}: {said}")):
+        load_config(None, {key: value})
+
+
+def test_a_text_is_no_number(arl):
+    code, _, said = arl("train", "--steps=many")
+    assert (code, "--steps: expected a whole number, got 'many'" in said) == (2, True)
+
+
+def test_a_misspelt_or_foreign_configuration_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("base.toml").write_text("seed = 1")
+    with pytest.raises(ConfigError, match=r"bass.toml: no such file; did you mean base.toml[?]"):
+        load_config(Path("bass.toml"))
+    Path("a.ini").write_text("seed: 1")
+    with pytest.raises(ConfigError, match=r"a.ini: .*; a configuration is TOML, or .yaml"):
+        load_config(Path("a.ini"))

@@ -143,7 +143,7 @@ def test_what_cannot_share_devices_is_refused(keys, says):
 
 def test_the_key_may_not_contradict_the_line():
     assert load_config(None, {KEY: "embedded:d1|fsdp:d1", "cluster.colocated": "true"})
-    with pytest.raises(ConfigError, match=r"cluster.colocated is true, and .* makes it False"):
+    with pytest.raises(ConfigError, match=r"cluster.colocated is true, and .* makes it false"):
         load_config(None, {KEY: "embedded:d1+fsdp:d1", "cluster.colocated": "true"})
 
 

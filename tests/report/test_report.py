@@ -78,7 +78,20 @@ def test_a_run_without_evaluations_names_none():
     assert text.endswith("next: arl inspect runs/a")
     text = training_text(NO_EVALUATION | {"eval_before": 0.25})
     assert re.search(r"held-out reward +0\.250 → -", text)
-    assert text.endswith("next: arl eval --run runs/a --eval.temperature=0")
+    assert text.endswith("next: arl inspect runs/a")
+
+
+def test_a_late_event_loop_is_shown_if_it_costs_something():
+    assert "slowed down" not in training_text(NO_EVALUATION)
+    late = {"loop_lag_ms": {"p99": 1250.0, "max": 5000.0}}
+    text = " ".join(training_text(NO_EVALUATION | late).split())
+    assert "held up all other episodes, for 1.2 s in a hundredth of all cases and 5.0 s" in text
+
+
+def test_a_batch_that_was_sampled_earlier_has_no_speed(capsys):
+    progress = make_progress("plain", total_steps=2)
+    progress.step(0, METRICS | {"throughput/generated_tokens_per_s": 0.0})
+    assert re.search(r"tok/s +- ", capsys.readouterr().err)
 
 
 def test_a_mean_comes_with_its_interval():

@@ -96,5 +96,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=engine,
+    group="",  # a run starts it
     order=190,
 )

@@ -12,6 +12,7 @@ from agentgym_rl.cli.command import (
     config_flags,
     given_arguments,
     json_flag,
+    key_flag,
     play_flags,
 )
 from agentgym_rl.cli.output import print_json, progress_of
@@ -24,7 +25,9 @@ _HELP = """\
 Evaluate a model or a finished run on held-out tasks, as training does.
 
   arl eval --run runs/NAME                   the result of a run
-  arl eval --env math --model FOLDER_OR_ID   a model, on an engine started here
+  arl eval --env math -m FOLDER_OR_ID -n 100 -r 3
+                                             a model, on an engine started here:
+                                             100 tasks, three samples of each
   arl eval --env math --model gpt-4o-mini --engine openai
                                              a model behind an API
   arl eval --env math --model anthropic/NAME --engine litellm
@@ -45,7 +48,7 @@ A failing endpoint never gives a reward of 0: requests are sent again, then
 episodes are played again, then the evaluation ends with an error. A wrong key,
 model or parameter ends it at once.
 
---eval.samples_per_task=8 plays each task 8 times and shows pass@1, 2, 4 and 8;
+-r 8 (eval.samples_per_task) plays each task 8 times and shows pass@1, 2, 4, 8;
 eval.success_reward is the least reward of a success. Intervals are 95 %, with
 errors clustered by task. The cost is computed from --eval.price_prompt and
 --eval.price_completion (USD per million tokens), or from LiteLLM's prices; an
@@ -71,6 +74,9 @@ def _flags(parser: ArgumentParser) -> None:
     json_flag(parser)
     config_flags(parser, action="append")
     play_flags(parser, "embedded, vllm, sglang, openai (a URL), litellm")
+    key_flag(parser, "-n", "eval.num_tasks", type=int, metavar="NUM", help="held-out tasks")
+    text = "samples of each task, for pass@k"
+    key_flag(parser, "-r", "eval.samples_per_task", type=int, metavar="SAMPLES", help=text)
     parser.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
     parser.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
@@ -165,5 +171,6 @@ COMMAND = Command(
         "arl eval  --run runs/NAME                  held-out reward of a finished run",
         "arl eval  --engine openai --model NAME     the same for a model behind a URL",
     ),
+    group="train and evaluate",
     order=30,
 )

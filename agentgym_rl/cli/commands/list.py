@@ -104,5 +104,6 @@ COMMAND = Command(
     flags=_flags,
     run=list_parts,
     examples=("arl list                                   environments, agents, sandboxes",),
+    group="environments and agents",
     order=130,
 )

@@ -48,5 +48,6 @@ COMMAND = Command(
     flags=_flags,
     run=train,
     examples=("arl train --env math --agent react         train on the CPU, in minutes",),
+    group="train and evaluate",
     order=10,
 )

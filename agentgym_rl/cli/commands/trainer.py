@@ -59,5 +59,6 @@ COMMAND = Command(
     summary="run one trainer rank (started by `arl train`)",
     flags=_flags,
     run=trainer,
+    group="",  # a run starts it
     order=210,
 )

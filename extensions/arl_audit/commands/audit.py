@@ -65,5 +65,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=audit,
+    group="look at runs",
     order=40,
 )

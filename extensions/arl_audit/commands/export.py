@@ -246,5 +246,6 @@ COMMAND = Command(
         "arl export --sft runs/NAME --out FILE      its episodes as supervised data",
         "arl export --model runs/NAME --out FOLDER  its best checkpoint as a model",
     ),
-    order=70,
+    group="look at runs",
+    order=36,
 )

@@ -45,5 +45,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=ledger,
+    group="look at runs",
     order=50,
 )

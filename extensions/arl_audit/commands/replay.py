@@ -50,5 +50,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=replay,
+    group="look at runs",
     order=60,
 )

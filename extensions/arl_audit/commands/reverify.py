@@ -54,5 +54,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=reverify,
+    group="look at runs",
     order=80,
 )

@@ -115,5 +115,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=inspect,
-    order=110,
+    group="look at runs",
+    order=34,
 )

@@ -108,5 +108,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=runs,
-    order=100,
+    group="look at runs",
+    order=32,
 )

@@ -49,5 +49,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=timeline,
+    group="look at runs",
     order=90,
 )

@@ -52,5 +52,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=engines,
+    group="serve and scale",
     order=170,
 )

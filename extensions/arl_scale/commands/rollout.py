@@ -47,5 +47,6 @@ COMMAND = Command(
     summary="run one rollout worker (started by `arl train`)",
     flags=_flags,
     run=rollout,
+    group="",  # a run starts it
     order=200,
 )

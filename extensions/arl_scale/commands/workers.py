@@ -45,5 +45,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=workers,
+    group="serve and scale",
     order=180,
 )

@@ -1,0 +1,73 @@
+"""The download of a model from the Hugging Face hub, and the remedy for each of its refusals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from agentgym_rl.core import ConfigError, hint
+
+_FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
+"""The folders of a repository with copies of the weights for other programs."""
+
+
+def download(id: str, *, revision: str | None) -> Path:
+    """Return the folder of a model of the hub in the hub's cache.
+
+    Raises:
+        ConfigError: the hub does not give it; the message has the remedy.
+    """
+    from huggingface_hub import snapshot_download  # slow import, and only ids need it
+
+    try:
+        found = snapshot_download(id, revision=revision, ignore_patterns=list(_FOR_OTHERS))
+    except Exception as error:  # the hub client raises many unrelated classes
+        why = _refusal(error, id, revision=revision)
+        raise ConfigError(f"no folder {id!r} here (in {Path.cwd()}), and {why}") from error
+    return Path(found)
+
+
+def _refusal(error: Exception, id: str, *, revision: str | None) -> str:
+    """Return what the hub refuses, and what to do."""
+    from huggingface_hub import constants, errors, get_token
+
+    url = f"{constants.ENDPOINT}/{id}"
+    place = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "`hf auth login`"
+    log_in = "run `hf auth login`, or set HF_TOKEN"
+    if isinstance(error, errors.GatedRepoError):
+        token = f"the account of the token from {place} has no access to it yet"
+        whose = token if get_token() else f"there is no token here: {log_in}"
+        return (
+            f"the model {id} of the Hugging Face hub is gated: accept its licence at {url} "
+            f"(some owners grant access by hand), and {whose}"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        private = f"it is private and the token from {place} has no access" if get_token() else ""
+        return (
+            f"the Hugging Face hub has no model {id}, or "
+            f"{private or f'it is private and there is no token here ({log_in})'}: check the id at "
+            f"{url}{hint('model', id)}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
+            f"the model {id} of the Hugging Face hub has no revision {revision!r}: leave out "
+            f"model.revision, or take one of {url}/commits/main"
+        )
+    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in (401, 403):
+        return (
+            f"the Hugging Face hub refuses the token from {place}: make another at "
+            f"{constants.ENDPOINT}/settings/tokens, then {log_in} ({error.server_message or error})"
+        )
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
+        return (
+            f"the files of the Hugging Face hub could not be kept in {constants.HF_HUB_CACHE} "
+            f"({error}): make room there, or set HF_HOME to another folder"
+        )
+    cause = error.__cause__ or error
+    offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{cause}"
+    return (
+        f"the Hugging Face hub could not be reached ({type(cause).__name__}: {offline}). On a "
+        f"machine without network: run `hf download {id}` where there is one, copy the folder, "
+        "pass --model FOLDER"
+        f"{hint('model', id)}"
+    )

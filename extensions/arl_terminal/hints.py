@@ -1,0 +1,158 @@
+"""Hints for unknown names: the names that other trainers and harnesses use, the options of an
+environment, recipes, and models."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.core import ConfigError
+
+_OF_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(("lr", "learning_rate", "actor_lr"), "--trainer.learning_rate"),
+    **dict.fromkeys(("max_steps", "num_steps", "train_steps", "iterations"), "--steps"),
+    **dict.fromkeys(("output_dir", "run_name", "experiment_name", "save_dir"), "--run"),
+    **dict.fromkeys(("model_name", "model_name_or_path", "pretrain"), "--model"),
+    **dict.fromkeys(("env_id", "environment", "task"), "--env"),
+    **dict.fromkeys(("dataset", "dataset_name", "train_file", "prompt_data"), "--data"),
+    **dict.fromkeys(
+        ("num_generations", "n_samples_per_prompt", "group_size"), "--rollout.group_size"
+    ),
+    **dict.fromkeys(
+        ("max_completion_length", "max_new_tokens", "max_tokens"), "--rollout.max_tokens"
+    ),
+    **dict.fromkeys(("max_seq_len", "max_length", "max_model_len"), "--engine.max_model_len"),
+    **dict.fromkeys(("beta", "kl_coef", "init_kl_coef", "kl_beta"), "--algo.kl.coef"),
+    **dict.fromkeys(("report_to", "logger", "trackers"), "--logging.trackers"),
+    **dict.fromkeys(("wandb_project", "project_name"), "--logging.project"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip"), "--trainer.max_grad_norm"),
+    **dict.fromkeys(("save_steps", "save_freq"), "--trainer.checkpoint_every"),
+    **dict.fromkeys(("eval_steps", "test_freq"), "--eval.every"),
+    **dict.fromkeys(("weight_decay",), "--trainer.weight_decay"),
+    **dict.fromkeys(("lora_r", "lora_rank", "use_peft"), "--lora.rank"),
+    **dict.fromkeys(("num_gpus", "n_gpus", "nproc_per_node"), "--trainer.num_ranks"),
+    **dict.fromkeys(("resume_from_checkpoint", "resume_from"), "--resume"),
+    **dict.fromkeys(("verbose", "debug"), "-v"),
+    **dict.fromkeys(("quiet", "silent"), "-q"),
+    **dict.fromkeys(("loss_type",), "--algo.loss"),
+    **dict.fromkeys(("algorithm", "algo", "recipe", "adv_estimator"), "--preset"),
+}
+"""The flag or key for what others call it."""
+_WITH_REASON: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("batch_size", "train_batch_size", "per_device_train_batch_size", "rollout_batch_size"),
+        "a batch has --rollout.groups_per_batch tasks, each played --rollout.group_size times",
+    ),
+    **dict.fromkeys(
+        ("num_train_epochs", "num_epochs", "epochs", "total_epochs"),
+        "a run has --steps batches; --trainer.epochs is the number of passes over each batch",
+    ),
+    **dict.fromkeys(
+        ("epsilon", "clip_range", "cliprange", "clip_eps"),
+        "--algo.clip_low and --algo.clip_high are the distances of the ratio from 1",
+    ),
+    "gradient_accumulation_steps": "a batch is split into optimizer steps by "
+    "--trainer.num_minibatches, and by memory into microbatches on its own",
+    "mini_batch_size": "--trainer.num_minibatches is the number of optimizer steps a batch",
+}
+"""The explanations of what others divide in another way."""
+_OF_EVAL: Mapping[str, str] = {
+    **dict.fromkeys(("num_examples", "num_tasks", "limit"), "-n"),
+    **dict.fromkeys(("rollouts_per_example", "samples", "num_samples", "epochs"), "-r"),
+    **dict.fromkeys(("api_base_url", "base_url", "api_base"), "--engine.base_url"),
+    **dict.fromkeys(("temperature",), "--eval.temperature"),
+}
+_PRESETS: Mapping[str, str] = {
+    "ppo": "ppo-critic is PPO with a critic; grpo clips in the same way and compares the episodes "
+    "of a group in place of a critic",
+    "reinforce": "reinforce++ and rloo are policy gradients, with a batch and a leave-one-out "
+    "baseline",
+    "gae": "ppo-critic and vapo estimate advantages by GAE",
+    "a2c": "ppo-critic has a critic",
+    "dpo": "this package trains on episodes that it samples; `arl export --pairs` writes pairs of "
+    "episodes for DPO elsewhere",
+    "sft": "--init sft trains on conversations before the run (--data FILE)",
+    "lora": "--lora.rank=16 trains an adapter with any of the presets",
+}
+"""The recipe that is meant by the name of another algorithm."""
+
+
+def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
+    """Return what may have been meant by a name that is unknown; "" if that is not known here."""
+    if kind == "flag":
+        return _of_flag(name.replace("-", "_").lower(), given)
+    if kind == "preset":
+        return _of_preset(name.lower())
+    near = near_models(name) if kind == "model" else []
+    return f". Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _of_flag(name: str, given: Mapping[str, Any]) -> str:
+    if "config" not in given:
+        return ""
+    if given["command"] == "eval" and name in _OF_EVAL:
+        return f"did you mean {_OF_EVAL[name]}?"
+    if option := _option(name, given.get("env")):
+        return option
+    if name in _WITH_REASON:
+        return _WITH_REASON[name]
+    flag = _OF_OTHERS.get(name, "")
+    has = "." in flag or flag.strip("-") in given or len(flag) == 2
+    return f"did you mean {flag}?" if flag and has else ""
+
+
+def _option(name: str, env: str | None) -> str:
+    """Return a hint if the environment that is named has such an option."""
+    from agentgym_rl.gym import spec
+
+    if not env:
+        return ""
+    found: object = None
+    with contextlib.suppress(Exception):  # foreign code; the run itself shows its error
+        found = spec(env).load()
+    try:
+        options = inspect.signature(found).parameters if callable(found) else {}
+    except (TypeError, ValueError):  # a class written in C
+        options = {}
+    return f"did you mean --env.options.{name}, an option of {env}?" if name in options else ""
+
+
+def _of_preset(name: str) -> str:
+    from agentgym_rl.config import preset_names
+
+    names = preset_names()
+    said = _PRESETS.get(name)
+    return f"{said}. There are {', '.join(names)}" if said else ""
+
+
+def near_models(name: str) -> list[str]:
+    """Return up to three bundled models, model folders here and models in the hub's cache that look
+    like `name`, the most similar first."""
+    from agentgym_rl.models import BUNDLED_MODELS
+
+    asked = name.removeprefix("./").lower()
+    names = {*BUNDLED_MODELS, *_folders_here(), *_cached()} - {name}
+    known = {full.lower(): full for full in sorted(names)}
+    ends = {low.rpartition("/")[2]: full for low, full in known.items()}
+    found = [
+        *(known[near] for near in difflib.get_close_matches(asked, known, n=3, cutoff=0.75)),
+        *(ends[near] for near in difflib.get_close_matches(asked.rpartition("/")[2], ends, n=1)),
+    ]
+    return list(dict.fromkeys(found))[:3]
+
+
+def _folders_here() -> Iterator[str]:
+    for pattern in ("*/config.json", "*/*/config.json"):
+        yield from (str(file.parent) for file in Path().glob(pattern))
+
+
+def _cached() -> Iterator[str]:
+    with contextlib.suppress(ImportError, ConfigError):
+        from huggingface_hub import constants
+
+        for folder in Path(constants.HF_HUB_CACHE).glob("models--*"):
+            yield folder.name.removeprefix("models--").replace("--", "/")
