@@ -45,7 +45,7 @@ def texts_of(glance: Glance, task: Mapping[str, Any]) -> Texts:
     said += [glance.verdict, glance.error, *_strings(task)]
     return Texts(
         question=short(_question(talks[0], task)),
-        answer=short(" | ".join(filter(None, map(_answer, talks)))),
+        answer=short(" | ".join(filter(None, map(answer_of, talks)))),
         expected=short(expected_of(task)),
         everything="\n".join(filter(None, said)).casefold(),
     )
@@ -83,7 +83,7 @@ def _question(talk: Sequence[Message], task: Mapping[str, Any]) -> str:
     return next((_text(task[name]) for name in _QUESTION if task.get(name)), "")
 
 
-def _answer(talk: Sequence[Message]) -> str:
+def answer_of(talk: Sequence[Message]) -> str:
     """Return the last reply: its text, or else its calls."""
     for message in reversed(talk):
         if message.get("role") == "assistant":
