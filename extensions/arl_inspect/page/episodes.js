@@ -224,15 +224,17 @@ function reading(answer, query, total) {
 }
 
 function Chooser({ columns }) {
+  const [isOpen, open] = useState(false);
   const toggle = (name) => {
     const next = columns.includes(name) ? columns.filter((it) => it !== name) : [...columns, name];
     change({ columns: Object.keys(COLUMNS).filter((it) => next.includes(it) || it === "id").join(".") });
   };
-  return html`<details class="chooser"><summary>columns</summary><fieldset><legend class="hidden">columns</legend>
-    ${Object.entries(COLUMNS).filter(([name]) => name !== "id").map(([name, { label }]) => html`<label>
-      <input type="checkbox" checked=${columns.includes(name)} onChange=${() => toggle(name)} /> ${label}</label>`)}
-    ${read().options.columns && html`<button type="button" onClick=${() => change({ columns: "" })}>the usual ones</button>`}
-  </fieldset></details>`;
+  return html`<details class="chooser" onToggle=${(e) => open(e.target.open)}><summary>columns</summary>
+    ${isOpen && html`<fieldset><legend class="hidden">columns</legend>
+      ${Object.entries(COLUMNS).filter(([name]) => name !== "id").map(([name, { label }]) => html`<label>
+        <input type="checkbox" checked=${columns.includes(name)} onChange=${() => toggle(name)} /> ${label}</label>`)}
+      ${read().options.columns && html`<button type="button" onClick=${() => change({ columns: "" })}>the usual ones</button>`}
+    </fieldset>`}</details>`;
 }
 
 function Head({ column: { label, sort, number }, now }) {
