@@ -37,7 +37,7 @@ function Found({ run, episode, options, theme }) {
     }} />`}
     <div class=${isGame ? "" : "sides"}>
       <section aria-labelledby="said"><h2 id="said">${isGame ? "The game" : "Conversation"}</h2>
-        ${isGame ? html`<${Game} seats=${episode.seats} moves=${episode.moves} />` : html`<${Conversation} messages=${episode.messages} />`}</section>
+        ${isGame ? html`<${Game} seats=${episode.seats} moves=${episode.moves} of=${episode.id} />` : html`<${Conversation} messages=${episode.messages} />`}</section>
       <section aria-labelledby="tokens"><h2 id="tokens">Tokens</h2>
         ${episode.rows.length > 1 && html`<label class="bar">row
           <select value=${String(at)} onChange=${(e) => change({ row: e.target.value })}>

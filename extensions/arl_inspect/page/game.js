@@ -6,9 +6,9 @@ import { Conversation } from "./conversation.js";
 import { figure } from "./format.js";
 import { html } from "./vendor/preact.js";
 
-export function Game({ seats, moves }) {
+export function Game({ seats, moves, of }) {
   const columns = { gridTemplateColumns: `repeat(${seats.length}, minmax(14rem, 1fr))` };
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="the game">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${`moves of ${of}`}>
     <div class="game" style=${columns}>
       ${seats.map((seat, k) => html`<div class=${`seat seat-${k % 4}`} style=${{ gridColumn: k + 1, gridRow: 1 }}>
         <b>seat ${seat.seat}</b> <span class="quiet">${seat.player}</span>
@@ -17,7 +17,7 @@ export function Game({ seats, moves }) {
         ${Object.keys(seat.parts).length > 0 && html`<${Parts} parts=${seat.parts} />`}
       </div>`)}
       ${moves.map((move, i) => html`<section class=${`move seat-${move.seat % 4}`} style=${{ gridColumn: move.seat + 1, gridRow: i + 2 }}
-        aria-label=${`move ${i + 1}, seat ${seats[move.seat].seat}`}>
+        aria-label=${`${of}: move ${i + 1}, seat ${seats[move.seat].seat}`}>
         <div class="role">${i + 1} <span class="of">seat ${seats[move.seat].seat}</span></div>
         ${simple(move.messages)
           ? move.messages.map((message) => html`<div class=${message.role === "assistant" ? "reply" : "board"}>

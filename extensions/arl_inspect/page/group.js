@@ -55,7 +55,7 @@ function Member({ side, member, other, members, run, list, same }) {
         ${members.map((each) => html`<option value=${each.id}>${each.id}: ${figure(each.reward)}</option>`)}</select></label>`}</p>
     ${member.error && html`<pre class="error">${text(member.error)}</pre>`}
     ${member.seats.length > 0
-      ? html`<${Game} seats=${member.seats} moves=${member.moves} />`
+      ? html`<${Game} seats=${member.seats} moves=${member.moves} of=${member.id} />`
       : html`<${Conversation} messages=${member.messages.slice(same)} />`}
   </article>`;
 }
