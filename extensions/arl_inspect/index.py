@@ -28,7 +28,7 @@ from .texts import short, task_data, texts_of
 
 FIRST = 1000
 """The number of episodes of the first portion."""
-_FIRST_S = 0.25
+_FIRST_S = 0.15
 """The seconds of reading more such portions before the first answer: this completes most logs."""
 PORTION = 5000
 _CACHE_KB = 64 * 1024

@@ -3,7 +3,7 @@
 import { useAnswer } from "./common.js";
 import { count } from "./format.js";
 import { link } from "./hash.js";
-import { html, useEffect } from "./vendor/preact.js";
+import { html, useEffect, useRef } from "./vendor/preact.js";
 
 export const FILTERS = ["outcome", "env", "seat", "version", "fork", "status", "group", "step",
   "reward_min", "reward_max", "tokens_min", "tokens_max", "q"];
@@ -30,8 +30,11 @@ export const toEpisode = (run, id, list = "") => link("episode", `${run}/${id}`,
 // The way back to the episode's place in its list, and to the episodes before and after it.
 export function Neighbours({ source, run, id, options, tick }) {
   const list = unpacked(options.in);
-  const state = useAnswer(() => source.place(run, id, queryOf(list)), [source, run, id, options.in, tick]);
+  // At an end of the list, what comes next may be recorded meanwhile.
+  const isBetween = useRef(false);
+  const state = useAnswer(() => source.place(run, id, queryOf(list)), [source, run, id, options.in, isBetween.current ? 0 : tick]);
   const { place = 0, previous = null, next = null, total = 0 } = state.found ?? {};
+  isBetween.current = previous !== null && next !== null;
   const back = link("episodes", run, { ...list, at: id });
   const keep = { colour: options.colour, all: options.all, in: options.in };
   const to = (other) => link("episode", `${run}/${other}`, keep);
