@@ -367,10 +367,10 @@ MOST_LINES = {
     "gym": 5_500,
     "models": 650,
     "report": 600,
-    "rollout": 2_500,
+    "rollout": 2_550,
     "run": 2_400,
     "runtime": 2_700,
-    "storage": 2_800,
+    "storage": 2_850,
     "trainer": 5_600,
     "weights": 2_650,
 }
