@@ -13,7 +13,9 @@ from agentgym_rl.storage import EpisodeReader
 from agentgym_rl.storage.trained_tokens import read_tokens, row_key
 
 from .folders import InspectedRun
+from .game import moves_of, seats_of
 from .query import missing
+from .texts import SEAT, answer_of, expected_of
 
 Trained = Mapping[int, tuple[FloatArray, FloatArray]]
 """The values of trained tokens, as `trained_tokens.read_tokens` returns them."""
@@ -36,7 +38,11 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
         **summary,
         "error": found.error,
         "verdict": found.verdict,
+        "expected": expected_of(task_data),
+        "answer": answer_of(found.messages),
         "messages": _messages(found),
+        "seats": seats_of(found),
+        "moves": moves_of(found),
         "tools": found.tools,
         "metrics": found.metrics,
         "task_data": task_data,
@@ -72,12 +78,15 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
                 **summary,
                 "error": episode.error,
                 "verdict": episode.verdict,
+                "seats": seats_of(episode),
+                "moves": moves_of(episode),
                 "advantage": float(joined.mean()) if len(joined) else None,
                 "messages": _messages(episode),
             }
         )
     head = {name: first[name] for name in ("status", "cause", "step", "task")}
-    return {"id": group_id, **head, "task_data": task_data, "members": members}
+    known = {"task_data": task_data, "expected": expected_of(task_data)}
+    return {"id": group_id, **head, **known, "members": members}
 
 
 def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, Any]]:
@@ -97,7 +106,7 @@ def _messages(episode: Trajectory) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for seat in episode.seats:
         said = f"Seat {seat.seat}, played by {seat.player}: reward {seat.reward:g}"
-        found += [{"role": "seat", "content": said}, *seat.messages]
+        found += [{"role": SEAT, "content": said}, *seat.messages]
     return found
 
 
