@@ -82,13 +82,17 @@ _PRESETS: Mapping[str, str] = {
 
 
 def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
-    """Return what may have been meant by a name that is unknown; "" if that is not known here."""
+    """Return what may have been meant by an unknown name, or the remedy for a failed download; ""
+    if that is not known here."""
     if kind == "flag":
         return _of_flag(name.replace("-", "_").lower(), given)
     if kind == "preset":
         return _of_preset(name.lower())
-    near = near_models(name) if kind == "model" else []
-    return f". Did you mean {' or '.join(near)}?" if near else ""
+    from .hub import did_you_mean, remedy
+
+    if kind == "download":
+        return remedy(name, given["error"], revision=given["revision"])
+    return did_you_mean(name) if kind == "model" else ""
 
 
 def _of_flag(name: str, given: Mapping[str, Any]) -> str:

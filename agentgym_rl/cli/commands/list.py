@@ -74,6 +74,11 @@ _PARTS = {
     "adapters": "adapter",
     "trackers": "tracker",
     "dialects": "dialect",
+    "config_files": "format of configurations",
+    "checks": "check before a run",
+    "before_commands": "work before a command",
+    "hints": "hint",
+    "colours": "colour",
 }
 """The groups of parts of a run, and the kind of their members."""
 
