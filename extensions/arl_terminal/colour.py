@@ -11,7 +11,7 @@ _BOLD, _RED, _CYAN = "1", "1;31", "36"
 _STYLES: Mapping[str, Sequence[tuple[re.Pattern[str], str]]] = {
     "error": [(re.compile(r"\Aarl:"), _RED)],
     "result": [
-        (re.compile(r"(?m)^[a-z][a-z -]{0,15}(?=  +\S)"), _BOLD),
+        (re.compile(r"(?m)^[a-z][a-z -]{0,15}?(?=  )"), _BOLD),
         (re.compile(r"(?m)(?<=^next: ).+$"), _CYAN),
     ],
     "help": [

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,18 +112,23 @@ def _of_flag(name: str, given: Mapping[str, Any]) -> str:
 
 def _option(name: str, env: str | None) -> str:
     """Return a hint if the environment that is named has such an option."""
+    known = _options(env) if env else ()
+    return f"did you mean --env.options.{name}, an option of {env}?" if name in known else ""
+
+
+def _options(env: str) -> Collection[str]:
+    """Return the names of the options of an environment, by its parameters, or by its refusal of an
+    unknown option if it hands them on."""
     from agentgym_rl.gym import spec
 
-    if not env:
-        return ""
-    found: object = None
-    with contextlib.suppress(Exception):  # foreign code; the run itself shows its error
-        found = spec(env).load()
     try:
-        options = inspect.signature(found).parameters if callable(found) else {}
-    except (TypeError, ValueError):  # a class written in C
-        options = {}
-    return f"did you mean --env.options.{name}, an option of {env}?" if name in options else ""
+        parameters = inspect.signature(spec(env).load()).parameters.values()
+        if not any(it.kind == it.VAR_KEYWORD for it in parameters):
+            return [it.name for it in parameters]
+        spec(env).make(no_such_option=None)
+    except Exception as error:  # foreign code; the run itself shows its errors
+        return re.findall(r"\b(\w+)=", str(error).partition("; it takes ")[2])
+    return ()
 
 
 def _of_preset(name: str) -> str:
