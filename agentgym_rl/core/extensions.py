@@ -129,7 +129,8 @@ def not_installed(group: str, key: str, does: str) -> ConfigError:
 
 def hint(kind: str, name: str, given: Mapping[str, Any] | None = None) -> str:
     """Return the sentence of an installed package (the group `agentgym_rl.hints`) on an unknown
-    name of a kind, "flag", "preset" or "model"; "" if none has one. `given`: the other flags."""
+    name of a kind, "flag" (`given`: the other flags), "preset", "model" or "download" (`given`: its
+    error and revision); "" if none has one."""
     hints: Iterator[Any] = iter(load_extensions("hints", of=object).values())
     return next(filter(None, (hint_of(kind, name, given or {}) for hint_of in hints)), "")
 

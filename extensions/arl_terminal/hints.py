@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,17 @@ _PRESETS: Mapping[str, str] = {
 
 
 def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
-    """Return what may have been meant by a name that is unknown; "" if that is not known here."""
+    """Return what may have been meant by an unknown name, or the remedy for a failed download; ""
+    if that is not known here."""
     if kind == "flag":
         return _of_flag(name.replace("-", "_").lower(), given)
     if kind == "preset":
         return _of_preset(name.lower())
-    near = near_models(name) if kind == "model" else []
-    return f". Did you mean {' or '.join(near)}?" if near else ""
+    from .hub import did_you_mean, remedy
+
+    if kind == "download":
+        return remedy(name, given["error"], revision=given["revision"])
+    return did_you_mean(name) if kind == "model" else ""
 
 
 def _of_flag(name: str, given: Mapping[str, Any]) -> str:
@@ -107,18 +112,23 @@ def _of_flag(name: str, given: Mapping[str, Any]) -> str:
 
 def _option(name: str, env: str | None) -> str:
     """Return a hint if the environment that is named has such an option."""
+    known = _options(env) if env else ()
+    return f"did you mean --env.options.{name}, an option of {env}?" if name in known else ""
+
+
+def _options(env: str) -> Collection[str]:
+    """Return the names of the options of an environment, by its parameters, or by its refusal of an
+    unknown option if it hands them on."""
     from agentgym_rl.gym import spec
 
-    if not env:
-        return ""
-    found: object = None
-    with contextlib.suppress(Exception):  # foreign code; the run itself shows its error
-        found = spec(env).load()
     try:
-        options = inspect.signature(found).parameters if callable(found) else {}
-    except (TypeError, ValueError):  # a class written in C
-        options = {}
-    return f"did you mean --env.options.{name}, an option of {env}?" if name in options else ""
+        parameters = inspect.signature(spec(env).load()).parameters.values()
+        if not any(it.kind == it.VAR_KEYWORD for it in parameters):
+            return [it.name for it in parameters]
+        spec(env).make(no_such_option=None)
+    except Exception as error:  # foreign code; the run itself shows its errors
+        return re.findall(r"\b(\w+)=", str(error).partition("; it takes ")[2])
+    return ()
 
 
 def _of_preset(name: str) -> str:

@@ -21,6 +21,7 @@ from tests.kit.cases import cases
         ("train --num_train_epochs=3", "a run has --steps batches; --trainer.epochs is"),
         ("train --output_dir=x", "did you mean --run?"),
         ("train --env tools --level 2", "did you mean --env.options.level, an option of tools?"),
+        ("train --env math --level 2", "did you mean --env.options.level, an option of math?"),
         ("train --level 2", "did you mean --logging.level?"),
         ("train --env no-such --level 2", "did you mean --logging.level?"),
         ("eval --num_examples 3", "did you mean -n?"),

@@ -77,6 +77,11 @@ _PARTS = {
     "parsers": "parser of calls",
     "thoughts": "parser of thoughts",
     "grammars": "grammars",
+    "config_files": "format of configurations",
+    "checks": "check before a run",
+    "before_commands": "work before a command",
+    "hints": "hint",
+    "colours": "colour",
 }
 """The groups of parts of a run, and the kind of their members."""
 

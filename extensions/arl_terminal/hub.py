@@ -1,34 +1,14 @@
-"""The download of a model from the Hugging Face hub, and the remedy for each of its refusals."""
+"""The remedy for each reason why the Hugging Face hub does not give a model."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from agentgym_rl.core import ConfigError, hint
-
-_FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
-"""The folders of a repository with copies of the weights for other programs."""
+from .hints import near_models
 
 
-def download(id: str, *, revision: str | None) -> Path:
-    """Return the folder of a model of the hub in the hub's cache.
-
-    Raises:
-        ConfigError: the hub does not give it; the message has the remedy.
-    """
-    from huggingface_hub import snapshot_download  # slow import, and only ids need it
-
-    try:
-        found = snapshot_download(id, revision=revision, ignore_patterns=list(_FOR_OTHERS))
-    except Exception as error:  # the hub client raises many unrelated classes
-        why = _refusal(error, id, revision=revision)
-        raise ConfigError(f"no folder {id!r} here (in {Path.cwd()}), and {why}") from error
-    return Path(found)
-
-
-def _refusal(error: Exception, id: str, *, revision: str | None) -> str:
-    """Return what the hub refuses, and what to do."""
+def remedy(id: str, error: Exception, *, revision: str | None) -> str:
+    """Return what the hub refuses, and what to do, for an error of its client."""
     from huggingface_hub import constants, errors, get_token
 
     url = f"{constants.ENDPOINT}/{id}"
@@ -46,7 +26,7 @@ def _refusal(error: Exception, id: str, *, revision: str | None) -> str:
         return (
             f"the Hugging Face hub has no model {id}, or "
             f"{private or f'it is private and there is no token here ({log_in})'}: check the id at "
-            f"{url}{hint('model', id)}"
+            f"{url}{did_you_mean(id)}"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return (
@@ -69,5 +49,11 @@ def _refusal(error: Exception, id: str, *, revision: str | None) -> str:
         f"the Hugging Face hub could not be reached ({type(cause).__name__}: {offline}). On a "
         f"machine without network: run `hf download {id}` where there is one, copy the folder, "
         "pass --model FOLDER"
-        f"{hint('model', id)}"
+        f"{did_you_mean(id)}"
     )
+
+
+def did_you_mean(name: str) -> str:
+    """Return ". Did you mean ...?" with the models that look like `name`; "" if none does."""
+    near = near_models(name)
+    return f". Did you mean {' or '.join(near)}?" if near else ""
