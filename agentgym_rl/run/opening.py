@@ -93,7 +93,7 @@ async def training(
             run_dir, config_file = resume, resume / MARK
             stack.enter_context(held(run_dir))
             checkpoint = await asyncio.to_thread(lambda: check_kept(run_dir, config, tasks()))
-            moved = schedule_moved(run_dir, config)
+            moved = schedule_moved(run_dir, config.steps, config.trainer.schedule)
             replace_text(config_file, dump_record(config, run_dir))
         stack.enter_context(recorded_end(run_dir, kind.command, is_new=resume is None))
         forks = await stack.enter_async_context(Forks(server)) if server else None

@@ -25,7 +25,13 @@ from agentgym_rl.core import (
     parse_toml,
 )
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
-from agentgym_rl.models import model_digests, model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.models import (
+    model_digests,
+    model_folder,
+    model_of_run,
+    resolve_paths,
+    with_model_defaults,
+)
 from agentgym_rl.runtime.atomic_file import remove
 from agentgym_rl.storage import (
     EPISODES,
@@ -91,7 +97,7 @@ def resumed_config(
     newer = kept.keys() - flat(text).keys() - named.keys()
     recorded = {key: kept[key] for key in {*unset_keys(config), *newer} if key in kept}
     config = resolve_paths(load_config(config, recorded))
-    config = with_model_defaults(config, model_folder(config.model, config.env.id))
+    config = with_model_defaults(config, model_of_run(config.model, config.env.id, folder))
     check_resumable(folder, config)
     _check_rows(folder, config.env.options)
     return config
@@ -154,15 +160,15 @@ def _gone(before: Mapping[str, Any]) -> list[str]:
     return [key for key, it in paths.items() if os.path.isabs(it) and not os.path.exists(it)]
 
 
-def schedule_moved(folder: Path, config: Config) -> str:
-    """Return a sentence on the learning rate of a run that is prolonged; "" if it stays as it was
-    to be. Call it while `config.toml` has the former number of batches."""
-    before, schedule = kept_config(folder)["steps"], config.trainer.schedule
-    if config.steps == before or schedule == "constant":
+def schedule_moved(folder: Path, steps: int, schedule: str) -> str:
+    """Return a sentence on the learning rate of a run that is prolonged to `steps` batches; "" if
+    it stays as it was to be. Call it while `config.toml` has the former number."""
+    before = kept_config(folder)["steps"]
+    if steps == before or schedule == "constant":
         return ""
     return (
-        f"steps {before} → {config.steps}: the learning rate (trainer.schedule {schedule!r}) now "
-        f"falls until batch {config.steps - 1}, and is higher from here on than it was to be"
+        f"steps {before} → {steps}: the learning rate (trainer.schedule {schedule!r}) now falls "
+        f"until batch {steps - 1}, and is higher from here on than it was to be"
     )
 
 

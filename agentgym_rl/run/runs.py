@@ -85,7 +85,7 @@ def resumed(folder: Path | str, *, overrides: Mapping[str, Any] | None = None) -
     with held(folder):
         tasks = env_spec(config.env, config.rollout).task_source("train", seed=config.seed)
         checkpoint = check_kept(folder, config, tasks)
-        if moved := schedule_moved(folder, config):
+        if moved := schedule_moved(folder, config.steps, config.trainer.schedule):
             log.warning("%s", moved)
         replace_text(folder / MARK, dump_record(config, folder))
         with (

@@ -14,7 +14,7 @@ import re
 import sysconfig
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 RunKind = Literal["train", "eval", "serve"]
 _MOST_CHARS = 500
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_FRAME = re.compile(r'(?:File "|\()([^"()\n]+)"?, line (\d+)')
+"""A place in a traceback, or in a message as `(FILE, line 17, in run)`."""
 _OTHERS = ("site-packages", "dist-packages")
 
 
@@ -56,7 +57,9 @@ class RunEnd:
         interrupted."""
         if self.state != "failed":
             return ""
-        return f"{self.message} ({self.where})" if self.where else self.message
+        line = self.where.rpartition(":")[2]
+        is_there = not line or f", line {line}" in self.message
+        return self.message if is_there else f"{self.message} ({self.where})"
 
 
 def kind_of_folder(folder: Path) -> RunKind:
@@ -139,38 +142,22 @@ def one_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     first, last = lines[0], lines[-1]
-    text = first if last in first or not _FRAME.search(str(error)) else f"{first} {last}"
+    text = first if last in first or "Traceback" not in str(error) else f"{first} {last}"
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
 
 
 def place_of(error: BaseException) -> str:
-    """Return the last place in the user's code among the frames of an error, of its causes and of
-    the tracebacks in its message, as `FILE:LINE`; "" if there is none."""
-    for frames in _frames(error):
-        for file, line in reversed(frames):
-            if _is_users(file):
-                return f"{shown(Path(file))}:{line}"
-    return ""
-
-
-def _frames(error: BaseException) -> Iterator[list[tuple[str, int]]]:
-    """Yield the frames of each error in the chain, and those that its message quotes."""
-    seen = set[int]()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield [
-            (frame.filename, frame.lineno or 0)
-            for frame in traceback.extract_tb(found.__traceback__)
-        ]
-        yield [(file, int(line)) for file, line in _FRAME.findall(str(found))]
-        found = found.__cause__ or found.__context__
+    """Return the last place in the user's code that the traceback of an error, of its causes, or
+    one in its message has, as `FILE:LINE`; "" if there is none."""
+    found = _FRAME.findall("".join(traceback.format_exception(error)))
+    places = [f"{shown(Path(file))}:{line}" for file, line in found if _is_users(file)]
+    return places[-1] if places else ""
 
 
 def _is_users(file: str) -> bool:
-    path = Path(file)
+    path = Path(file).absolute()
     return (
-        path.is_absolute()
+        not file.startswith("<")
         and not any(name in path.parts for name in _OTHERS)
         and not any(path.is_relative_to(root) for root in _roots())
     )

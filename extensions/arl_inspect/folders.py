@@ -62,7 +62,7 @@ def pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 def _load(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     path = str(config.get("model", {}).get("path", ""))
-    folders = [run / "export", run / "init", *_model_folders(path)]
+    folders = [run / "export", run / "init" / "model", *_model_folders(path)]
     for folder in folders:
         if (folder / _FILE).is_file():
             try:
