@@ -83,6 +83,8 @@ class Trajectory:
     and lineages are not."""
     verdict: str = ""
     """The verifier's report, for display; empty also in logs of earlier versions."""
+    reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The parts of the reward by name, for display; empty also in logs of earlier versions."""
     group_reward: float | None = None
     """The part of `reward` from `rollout.group_reward`; None: it was not called."""
     seat: str = ""
@@ -171,6 +173,7 @@ class Trajectory:
             "answers": self.answers,
             "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
             "verdict": self.verdict,
+            "reward_parts": self.reward_parts,
             "group_reward": self.group_reward,
             "seat": self.seat,
             "player": self.player,

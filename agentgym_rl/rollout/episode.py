@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from agentgym_rl.core import (
@@ -128,6 +129,8 @@ class EpisodeEnv(Env):
         """The `info["env_id"]` from `reset`."""
         self.verdict = ""
         """The last verdict of the verifier: `info["verifier"]` and `verifier_detail`."""
+        self.reward_parts: dict[str, float] = {}
+        """The last number of each part of the reward, from `info["reward_components"]`."""
         self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
         self.is_stepping = False
@@ -249,6 +252,8 @@ class EpisodeEnv(Env):
         if verdict := step.info.get("verifier"):
             detail = step.info.get("verifier_detail")
             self.verdict = (f"{verdict}: {detail}" if detail else str(verdict))[:MAX_VERDICT]
+        parts: Mapping[str, Any] = step.info.get("reward_components") or {}
+        self.reward_parts |= {str(k): float(v) for k, v in parts.items() if isinstance(v, Real)}
         self.reward = reward
 
     def _pay_turn(self, step: Step, action: Message) -> None:
@@ -357,6 +362,7 @@ class Player:
             tools=record.tools,
             credit=record.credit,
             verdict=env.verdict if env else "",
+            reward_parts=env.reward_parts if env else {},
         )
 
     async def _run(self, env: EpisodeEnv, session: Session, task: Task) -> BaseException | None:

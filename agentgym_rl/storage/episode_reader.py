@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from agentgym_rl.config import check_format
 from agentgym_rl.core import ConfigError, Task, Trajectory, forks_json, parse_json
+
+_T = TypeVar("_T")
 
 
 class Facts(NamedTuple):
@@ -57,6 +59,31 @@ class _Head(msgspec.Struct):
     env_id: str = ""
     metrics: dict[str, float] = {}
     group_reward: float | None = None
+
+
+class _Versions(msgspec.Struct):
+    """The policy versions of a packed row, as int32: of its tokens, or of its runs of tokens."""
+
+    policy_versions: bytes = b""
+
+
+class Glance(msgspec.Struct):
+    """The fields of a record for tables and searches; its rows of tokens are not unpacked."""
+
+    messages: list[dict[str, Any]] = []
+    verdict: str = ""
+    error: str = ""
+    reward: float = 0.0
+    reward_parts: dict[str, float] = {}
+    seat: str = ""
+    seats: list[Glance] = []
+    rows: list[_Versions] = []
+
+    @property
+    def versions(self) -> list[int]:
+        """Return the distinct policy versions that sampled tokens, ascending."""
+        found = (memoryview(row.policy_versions).cast("i").tolist() for row in self.rows)
+        return sorted({version for of_row in found for version in of_row if version >= 0})
 
 
 @contextmanager
@@ -196,13 +223,26 @@ class EpisodeReader:
                 for *row, env_id, forks, data in found
             ]
 
+    def glances(self, rows: Sequence[int]) -> Iterator[tuple[int, Glance, str | None]]:
+        """Return the row, a part of the record, and the task's data as JSON (None: not logged yet)
+        of the episodes in these rows."""
+        query = (
+            "SELECT t.rowid, t.data, k.data FROM trajectories t LEFT JOIN groups g USING (group_id)"
+            " LEFT JOIN tasks k USING (task_id) WHERE t.rowid = ?"
+        )
+        for row in rows:
+            with self._explained():
+                found = self._db.execute(query, (row,)).fetchall()
+            for number, data, task in found:
+                yield number, self._decoded(data, Glance), task
+
     def _of_record(self, data: bytes) -> tuple[str, str]:
-        head = self._head(data)
+        head = self._decoded(data, _Head)
         return head.env_id, forks_json(head.metrics)
 
-    def _head(self, data: bytes) -> _Head:
+    def _decoded(self, data: bytes, kind: type[_T]) -> _T:
         try:
-            return msgspec.msgpack.decode(data, type=_Head)
+            return msgspec.msgpack.decode(data, type=kind)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"a record in {self._path} cannot be read: {error}") from error
 
@@ -211,7 +251,7 @@ class EpisodeReader:
         query = "SELECT episode_id, reward, data FROM trajectories WHERE group_id = ?"
         with self._explained():
             rows = self._db.execute(query, (group_id,)).fetchall()
-        heads = [(name, listed, self._head(data)) for name, listed, data in rows]
+        heads = [(name, listed, self._decoded(data, _Head)) for name, listed, data in rows]
         return {name: Reward(listed, of.reward, of.group_reward) for name, listed, of in heads}
 
     def step_metrics(self) -> dict[int, dict[str, float | None]]:

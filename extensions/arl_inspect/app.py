@@ -274,6 +274,8 @@ class InspectorApp:
                 query = Query.of(asked)
                 self._on_read(run)
                 return run.index.page(query)
+            case ["episodes", episode_id, "place"]:
+                return run.index.place(Query.of(asked), episode_id)
             case ["episodes", episode_id]:
                 _only(asked)
                 return episode_detail(run, episode_id)

@@ -13,7 +13,10 @@ from agentgym_rl.storage import EpisodeReader
 from agentgym_rl.storage.trained_tokens import read_tokens, row_key
 
 from .folders import InspectedRun
+from .game import moves_of, seats_of
 from .query import missing
+from .texts import SEAT, answer_of, expected_of
+from .views import with_views
 
 Trained = Mapping[int, tuple[FloatArray, FloatArray]]
 """The values of trained tokens, as `trained_tokens.read_tokens` returns them."""
@@ -36,7 +39,11 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
         **summary,
         "error": found.error,
         "verdict": found.verdict,
-        "messages": _messages(found),
+        "expected": expected_of(task_data),
+        "answer": answer_of(found.messages),
+        "messages": with_views(_messages(found), found.env_id, task_data),
+        "seats": seats_of(found),
+        "moves": _moves(found, task_data),
         "tools": found.tools,
         "metrics": found.metrics,
         "task_data": task_data,
@@ -72,12 +79,15 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
                 **summary,
                 "error": episode.error,
                 "verdict": episode.verdict,
+                "seats": seats_of(episode),
+                "moves": _moves(episode, task_data),
                 "advantage": float(joined.mean()) if len(joined) else None,
-                "messages": _messages(episode),
+                "messages": with_views(_messages(episode), episode.env_id, task_data),
             }
         )
     head = {name: first[name] for name in ("status", "cause", "step", "task")}
-    return {"id": group_id, **head, "task_data": task_data, "members": members}
+    known = {"task_data": task_data, "expected": expected_of(task_data)}
+    return {"id": group_id, **head, **known, "members": members}
 
 
 def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, Any]]:
@@ -89,6 +99,13 @@ def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, 
             return episode, {}
 
 
+def _moves(episode: Trajectory, task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**move, "messages": with_views(move["messages"], episode.env_id, task)}
+        for move in moves_of(episode)
+    ]
+
+
 def _messages(episode: Trajectory) -> list[Mapping[str, Any]]:
     """Return the conversation of an episode; those of a game one after the other, each under a line
     that names the seat."""
@@ -97,7 +114,7 @@ def _messages(episode: Trajectory) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for seat in episode.seats:
         said = f"Seat {seat.seat}, played by {seat.player}: reward {seat.reward:g}"
-        found += [{"role": "seat", "content": said}, *seat.messages]
+        found += [{"role": SEAT, "content": said}, *seat.messages]
     return found
 
 

@@ -197,7 +197,10 @@ def _of(
         f"{base}/metrics": run.metrics(),
         f"{base}/timeline": timeline(run),
         f"{base}/facets": run.index.facets(),
-        f"{base}/episodes": {"total": len(summaries), "episodes": summaries, "complete": True},
+        f"{base}/episodes": {
+            **{"total": len(summaries), "episodes": summaries, "complete": True},
+            "searched": len(summaries),
+        },
     }
     for summary in chosen:
         path = f"{base}/episodes/{_component(summary['id'])}"

@@ -1,7 +1,10 @@
-"""An in-memory index for the table of episodes: 100,000 episodes take a few MB, their log GBs.
+"""An index for the table of episodes, in a database of its own: SQLite keeps it in memory, and
+what does not fit in an unnamed temporary file. Nothing is written into the run's folder.
 
 The log is read backwards from the newest episode, a few thousand at a time, so that the first rows
-are there at once. Later, only new episodes and the states of the groups are read.
+are there at once. Later, only new episodes and the states of the groups are read. Records, with
+the texts, are read for the rows that are shown; those of all other episodes, again from the newest
+on, once a query needs them (`Query.needs_texts`).
 """
 
 from __future__ import annotations
@@ -9,22 +12,31 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agentgym_rl.core import parse_json
 from agentgym_rl.storage import EpisodeReader
-from agentgym_rl.storage.episode_reader import Facts
+from agentgym_rl.storage.episode_reader import Facts, Glance
 
 from .query import STATUS, Query, missing
+from .texts import short, task_data, texts_of
 
 FIRST = 1000
 """The number of episodes of the first portion."""
-_FIRST_S = 0.25
+_FIRST_S = 0.15
 """The seconds of reading more such portions before the first answer: this completes most logs."""
 PORTION = 5000
+_CACHE_KB = 64 * 1024
+"""The size of the index beyond which SQLite keeps parts of it in a temporary file."""
+_TEXTS = 500
+"""The number of records that are read at once."""
+_SAMPLE = 20
+"""The number of newest episodes of which the names of seats are taken."""
 _FRESH_S = 0.5
 """The seconds after a read in which the log is not read again."""
 _SCHEMA = """
@@ -32,16 +44,33 @@ CREATE TABLE episodes (row INTEGER PRIMARY KEY, id TEXT UNIQUE, grp TEXT, outcom
     reward REAL, turns INTEGER, tokens INTEGER, env TEXT, forks TEXT);
 CREATE TABLE groups (id TEXT PRIMARY KEY, task TEXT, status TEXT, cause TEXT, step INTEGER);
 CREATE INDEX episodes_by_group ON episodes (grp);
+CREATE TABLE known (row INTEGER PRIMARY KEY, has_task INTEGER, oldest INTEGER, newest INTEGER,
+    seats TEXT);
+CREATE TABLE glances (row INTEGER PRIMARY KEY, question TEXT, answer TEXT, expected TEXT,
+    verdict TEXT, parts TEXT);
+CREATE TABLE texts (row INTEGER PRIMARY KEY, text TEXT);
+CREATE TABLE found (row INTEGER PRIMARY KEY);
 """
 _FROM = " FROM episodes e LEFT JOIN groups g ON g.id = e.grp"
+_KNOWN = f"{_FROM} LEFT JOIN known k ON k.row = e.row"
+_GLANCED = f"{_KNOWN} LEFT JOIN glances t ON t.row = e.row"
+_LACKING = "(k.row IS NULL OR (k.has_task = 0 AND g.id IS NOT NULL))"
+"""The SQL condition for episodes whose record is to be read: it was not, or its group, which brings
+the task, was not complete then."""
 _COLUMNS = (
     "e.id, e.grp, coalesce(g.task, ''), e.env, e.outcome, e.reward, e.turns, e.tokens, e.forks, "
-    f"{STATUS} AS status, coalesce(g.cause, ''), g.step AS step, e.row"
+    f"{STATUS} AS status, coalesce(g.cause, ''), g.step AS step, e.row, "
+    "coalesce(t.question, ''), coalesce(t.answer, ''), coalesce(t.expected, ''), "
+    "coalesce(t.verdict, ''), coalesce(t.parts, '{}'), coalesce(k.seats, '{}'), k.oldest, k.newest"
 )
 _KEYS = (
     *("id", "group", "task", "env", "outcome", "reward", "turns", "tokens", "forks"),
-    *("status", "cause", "step", "row"),
+    *("status", "cause", "step", "row", "question", "answer", "expected", "verdict"),
+    *("parts", "seats", "oldest_version", "newest_version"),
 )
+_SEATS = "SELECT DISTINCT s.key FROM known, json_each(seats) s WHERE seats != '{}' ORDER BY 1"
+_OBJECTS = ("forks", "parts", "seats")
+"""The keys whose values are JSON objects."""
 
 
 class EpisodeIndex:
@@ -55,10 +84,16 @@ class EpisodeIndex:
         """The bounds of the known rows: oldest <= row <= newest; (0, 0): none."""
         self._complete = False
         self._read_s, self._stamp = -_FRESH_S, ()
+        self._needs_texts = False
+        """Whether a query has needed the texts of all episodes."""
+        self._words: list[str] = []
+        """The words of the last search, whose episodes are in the table `found`."""
+        self._num_texts, self._lacks_texts = 0, True
 
     @staticmethod
     def _empty() -> sqlite3.Connection:
-        db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         db.executescript(_SCHEMA)
         return db
 
@@ -72,24 +107,115 @@ class EpisodeIndex:
             self._refresh()
             if not self._complete:
                 self._read_older(PORTION)
-            return not self._complete
+                return True
+            return self._needs_texts and self._read_texts(PORTION)
 
     def page(self, query: Query) -> dict[str, Any]:
-        """Return a page of episodes. `complete` is False while older episodes are still unread.
+        """Return a page of episodes. `complete` is False while older episodes are still unread, or
+        texts that the query needs; `searched` is the number of episodes whose texts are known.
 
         Raises:
             ConfigError: the log cannot be read.
         """
         where, values = query.where()
-        select = f"SELECT {_COLUMNS}{_FROM}{where}{query.order()} LIMIT ? OFFSET ?"
-        count = f"SELECT count(*){_FROM}{where}"
+        order = f"{where}{query.order()} LIMIT ? OFFSET ?"
+        page = [*values, query.limit, query.offset]
 
         def answer(db: sqlite3.Connection) -> dict[str, Any]:
-            ((total,),) = db.execute(count, values)
-            rows = db.execute(select, [*values, query.limit, query.offset])
-            return {"total": total, "episodes": [_summary(row) for row in rows]}
+            is_whole = self._search(query) if query.needs_texts else True
+            ((total,),) = db.execute(f"SELECT count(*){_KNOWN}{where}", values)
+            rows = [row for (row,) in db.execute(f"SELECT e.row{_KNOWN}{order}", page)]
+            these = f"e.row IN ({', '.join(map(str, rows))})"
+            self._glance(self._lacking(these, len(rows)))
+            found = db.execute(f"SELECT {_COLUMNS}{_GLANCED} WHERE {these}")
+            by_row = {summary["row"]: summary for summary in map(_summary, found)}
+            return {
+                "total": total,
+                "episodes": [by_row[row] for row in rows],
+                "complete": self._complete and is_whole,
+                "searched": self._num_texts,
+            }
 
         return self._asked(answer)
+
+    def place(self, query: Query, episode_id: str) -> dict[str, Any]:
+        """Return the place of an episode in the list of a query, and its neighbours there: `place`
+        counts from 1; 0: it is not in the list."""
+        where, values = query.where()
+        window = f"OVER ({query.order().strip()})"
+        ranked = (
+            f"SELECT e.id AS id, row_number() {window} AS place, lag(e.id) {window} AS previous, "
+            f"lead(e.id) {window} AS next{_KNOWN}{where}"
+        )
+
+        def answer(db: sqlite3.Connection) -> dict[str, Any]:
+            if query.needs_texts:
+                self._search(query)
+            ((total,),) = db.execute(f"SELECT count(*){_KNOWN}{where}", values)
+            find = f"SELECT place, previous, next FROM ({ranked}) WHERE id = ?"
+            row = db.execute(find, [*values, episode_id]).fetchone() or (0, None, None)
+            return {**dict(zip(("place", "previous", "next"), row, strict=True)), "total": total}
+
+        return self._asked(answer)
+
+    def _search(self, query: Query) -> bool:
+        """Read texts for a moment, note the episodes that have the words of the query, and return
+        whether the texts of all episodes are known."""
+        self._needs_texts = True
+        if query.words != self._words:
+            self._words = query.words
+            has = " AND ".join(["instr(text, ?) > 0"] * len(self._words))
+            self._db.execute("DELETE FROM found")
+            if self._words:
+                self._db.execute(
+                    f"INSERT INTO found SELECT row FROM texts WHERE {has}", self._words
+                )
+        until, more = time.monotonic() + _FIRST_S, self._read_texts(_TEXTS)
+        while more and time.monotonic() < until:
+            more = self._read_texts(_TEXTS)
+        return not more
+
+    def _lacking(self, condition: str, limit: int) -> list[int]:
+        rows = self._db.execute(
+            f"SELECT e.row{_KNOWN} WHERE {condition} AND {_LACKING} ORDER BY e.row DESC LIMIT ?",
+            (limit,),
+        )
+        return [row for (row,) in rows]
+
+    def _read_texts(self, limit: int) -> bool:
+        """Read the records of the newest episodes that lack them; return whether there may be
+        more."""
+        rows = self._lacking("1", limit) if self._lacks_texts else []
+        self._glance(rows)
+        self._lacks_texts = len(rows) == limit
+        return self._lacks_texts
+
+    def _glance(self, rows: Sequence[int]) -> None:
+        """Read the records of episodes into the index."""
+        if not rows or not _stamp(self._path):
+            return
+        self._db.execute("BEGIN")
+        with closing(EpisodeReader(self._path)) as log:
+            for row, glance, data in log.glances(rows):
+                self._keep(row, glance, data)
+        self._db.execute("COMMIT")
+
+    def _keep(self, row: int, glance: Glance, data: str | None) -> None:
+        texts = texts_of(glance, task_data(data))
+        seats = {seat.seat: seat.reward for seat in glance.seats}
+        versions = glance.versions or [None]
+        parts, of_seats = _json(glance.reward_parts), _json(seats)
+        known = (row, data is not None, versions[0], versions[-1], of_seats)
+        shown = (row, texts.question, texts.answer, texts.expected, short(glance.verdict), parts)
+        (is_new,) = self._db.execute(
+            "SELECT count(*) = 0 FROM known WHERE row = ?", (row,)
+        ).fetchone()
+        self._num_texts += is_new
+        self._db.execute("INSERT OR REPLACE INTO known VALUES (?, ?, ?, ?, ?)", known)
+        self._db.execute("INSERT OR REPLACE INTO glances VALUES (?, ?, ?, ?, ?, ?)", shown)
+        self._db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?)", (row, texts.everything))
+        if self._words and all(word in texts.everything for word in self._words):
+            self._db.execute("INSERT OR IGNORE INTO found VALUES (?)", (row,))
 
     def facets(self) -> dict[str, Any]:
         """Return the values to filter by, with the number of episodes of each, and the ranges."""
@@ -99,6 +225,7 @@ class EpisodeIndex:
                 rows = db.execute(f"SELECT {text} AS it, count(*){_FROM} GROUP BY it ORDER BY it")
                 return dict(rows.fetchall())
 
+            self._glance(self._lacking("1", _SAMPLE))  # for the seats
             forks: dict[str, int] = {}
             for text, episodes in counts("e.forks").items():
                 for cause in parse_json(text):
@@ -114,6 +241,7 @@ class EpisodeIndex:
                 "reward": [low or 0.0, high or 0.0],
                 "tokens": [few or 0, many or 0],
                 "steps": None if first is None else [first, last],
+                "seats": [seat for (seat,) in db.execute(_SEATS)],
                 "episodes": total,
             }
 
@@ -142,14 +270,15 @@ class EpisodeIndex:
             with closing(EpisodeReader(self._path)) as log:
                 rows = log.facts(episode_id=episode_id, group_id=group_id, limit=2**62)
             self._insert(rows)
+            self._glance([row.row for row in rows])
             name, value = ("e.grp", group_id) if group_id else ("e.id", episode_id)
-            select = f"SELECT {_COLUMNS}{_FROM} WHERE {name} = ? ORDER BY e.row"
+            select = f"SELECT {_COLUMNS}{_GLANCED} WHERE {name} = ? ORDER BY e.row"
             return [_summary(row) for row in self._db.execute(select, (value,))]
 
     def _asked(self, answer: Callable[[sqlite3.Connection], dict[str, Any]]) -> dict[str, Any]:
         with self._turn:
             self._refresh()
-            return {**answer(self._db), "complete": self._complete}
+            return {"complete": self._complete, **answer(self._db)}
 
     def _refresh(self) -> None:
         """Read the new episodes and the groups of the log, if it has changed."""
@@ -180,7 +309,7 @@ class EpisodeIndex:
             rows = log.groups()
             self._db.executemany("INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?)", rows)
             self._db.execute("COMMIT")
-        self._stamp, self._read_s = stamp, time.monotonic()
+        self._stamp, self._read_s, self._lacks_texts = stamp, time.monotonic(), True
 
     def _read_older(self, limit: int) -> None:
         with closing(EpisodeReader(self._path)) as log:
@@ -208,12 +337,16 @@ class EpisodeIndex:
         self._db.close()
         self._db = self._empty()
         self._newest, self._oldest, self._complete, self._stamp = 0, 0, False, ()
+        self._words, self._num_texts, self._lacks_texts = [], 0, True
+
+
+def _json(value: Mapping[str, float]) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _summary(row: tuple[Any, ...]) -> dict[str, Any]:
     found = dict(zip(_KEYS, row, strict=True))
-    found["forks"] = parse_json(found["forks"])
-    return found
+    return found | {name: parse_json(found[name]) for name in _OBJECTS}
 
 
 def _stamp(path: Path) -> tuple[tuple[int, int], ...]:

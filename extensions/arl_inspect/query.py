@@ -10,6 +10,8 @@ from typing import Any
 
 from agentgym_rl.core import ArlError
 
+from .texts import words_of
+
 
 class HttpError(ArlError):
     """An error with an HTTP status: 400 invalid request, 401 no valid token, 404 not found."""
@@ -45,6 +47,7 @@ STATUS = "coalesce(g.status, 'open')"
 """The SQL for the status of an episode: the log has none until the group is complete."""
 _SAME = {"outcome": "e.outcome", "env": "e.env", "group": "e.grp", "status": STATUS}
 _RANGES = ("reward", "tokens")
+_OTHERS = ("fork", "step", "version", "seat", "q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,17 @@ class Query:
     fork: str = ""
     """A cause of a fork, or `any`."""
     step: int | None = None
+    version: int | None = None
+    """A policy version between the oldest and the newest that sampled tokens of the episode."""
+    seat: str = ""
+    """A seat of a game."""
     least: Mapping[str, float] = field(default_factory=dict[str, float])
     most: Mapping[str, float] = field(default_factory=dict[str, float])
     """The largest reward and tokens, inclusive; `least` has the smallest ones."""
     q: str = ""
-    """A part of the episode's, the group's or the task's id; ASCII case is ignored."""
+    """Words that the episode's texts all contain (parts in double quotation marks as they are), or
+    a part of the episode's, the group's or the task's id. Case is ignored; in ids only that of
+    ASCII letters."""
     sort: str = "row"
     descending: bool = True
     offset: int = 0
@@ -75,7 +84,7 @@ class Query:
         """
         given = {name: value for name, value in asked.items() if value != ""}
         ranges = [f"{name}_{end}" for name in _RANGES for end in ("min", "max")]
-        known = {*_SAME, *ranges, "fork", "step", "q", "sort", "offset", "limit"}
+        known = {*_SAME, *ranges, *_OTHERS, "sort", "offset", "limit"}
         if unknown := sorted(given.keys() - known):
             raise wrong(f"unknown parameter {unknown[0]!r}; known: {', '.join(sorted(known))}")
         sort = given.get("sort", "-row")
@@ -87,6 +96,8 @@ class Query:
             same={name: given[name] for name in _SAME if name in given},
             fork=given.get("fork", ""),
             step=whole(given, "step", least=0) if "step" in given else None,
+            version=whole(given, "version", least=0) if "version" in given else None,
+            seat=given.get("seat", ""),
             least={n: _number(given, f"{n}_min") for n in _RANGES if f"{n}_min" in given},
             most={n: _number(given, f"{n}_max") for n in _RANGES if f"{n}_max" in given},
             q=given.get("q", ""),
@@ -95,6 +106,16 @@ class Query:
             offset=whole(given, "offset", least=0, default=0),
             limit=whole(given, "limit", least=1, most=MOST, default=100),
         )
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words of `q`."""
+        return words_of(self.q)
+
+    @property
+    def needs_texts(self) -> bool:
+        """Return whether only the records of all episodes answer the query."""
+        return bool(self.q or self.seat) or self.version is not None
 
     def where(self) -> tuple[str, list[Any]]:
         """Return the SQL condition and its values."""
@@ -116,10 +137,14 @@ class Query:
         for bounds, sign in ((self.least, ">="), (self.most, "<=")):
             for name, bound in bounds.items():
                 term(f"e.{name} {sign} ?", bound)
+        if self.version is not None:
+            term("? BETWEEN k.oldest AND k.newest", self.version)
+        if self.seat:
+            term("EXISTS (SELECT 1 FROM json_each(k.seats) WHERE key = ?)", self.seat)
         if self.q:
             texts = ("e.id", "e.grp", "coalesce(g.task, '')")
             has = " OR ".join(f"instr(lower({text}), ?) > 0" for text in texts)
-            term(f"({has})", *[_lower(self.q)] * len(texts))
+            term(f"(e.row IN found OR {has})", *[_lower(self.q)] * len(texts))
         return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
 
     def order(self) -> str:

@@ -96,6 +96,7 @@ TRAJECTORIES = st.builds(
     messages=st.lists(st.fixed_dictionaries({"role": TEXT, "content": TEXT}), max_size=3),
     error=TEXT,
     verdict=TEXT,
+    reward_parts=st.dictionaries(TEXT, NUMBERS, max_size=3),
     credit=CREDITS,
 )
 

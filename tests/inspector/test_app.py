@@ -47,7 +47,8 @@ def test_the_table(ask):
     assert found["episodes"][3] == {
         **{"id": "g0-0", "group": "g0", "task": "task-g0", "env": "math", "outcome": "completed"},
         **{"reward": 1.0, "turns": 1, "tokens": 6, "forks": {}, "status": "leased", "cause": ""},
-        **{"step": 0, "row": 1},
+        **{"step": 0, "row": 1, "question": "hello", "answer": "", "expected": "", "verdict": ""},
+        **{"parts": {}, "seats": {}, "oldest_version": 2, "newest_version": 2},
     }
 
 
@@ -63,6 +64,11 @@ def test_the_table(ask):
         ("status=dropped", ["g2-0"]),
         ("step=0&sort=reward", ["g0-1", "g0-0"]),
         ("q=TASK-G1", ["g1-0"]),
+        ("q=HELLO+no", ["g2-0"]),
+        ("q=%22hello+no%22", []),
+        ("version=2&reward_max=0.5", ["g2-0", "g0-1"]),
+        ("version=1", []),
+        ("seat=x", []),
         ("offset=1&limit=1", ["g1-0"]),
         ("sort=step", ["g0-0", "g0-1", "g1-0", "g2-0"]),
     ],
@@ -104,6 +110,20 @@ def test_nothing_but_reading(ask, run):
     assert {path.name: path.stat().st_mtime_ns for path in run.iterdir()} == before
 
 
+@cases(
+    "asked, expected",
+    [
+        ("", {"place": 3, "previous": "g1-0", "next": "g0-0", "total": 4}),
+        ("sort=row&group=g0", {"place": 2, "previous": "g0-0", "next": None, "total": 2}),
+        ("outcome=agent_error", {"place": 0, "previous": None, "next": None, "total": 1}),
+        ("q=hello&limit=1", {"place": 3, "previous": "g1-0", "next": "g0-0", "total": 4}),
+    ],
+)
+def test_the_place_of_an_episode_in_a_list(ask, asked, expected):
+    found = ask(f"{EPISODES}/g0-1/place?{asked}")
+    assert found == {**expected, "complete": True}
+
+
 def test_facets(ask):
     assert ask("/api/runs/first/facets") == {
         "outcomes": {"agent_error": 1, "completed": 3},
@@ -111,6 +131,7 @@ def test_facets(ask):
         "statuses": {"dropped": 1, "leased": 2, "waiting": 1},
         "forks": {"n_sibling": 1, "seam": 1},
         **{"reward": [-1.0, 1.0], "tokens": [6, 6], "steps": [0, 0], "episodes": 4},
+        "seats": [],
         "complete": True,
     }
 
@@ -173,7 +194,7 @@ def test_a_run_that_begins_meanwhile(ask, run):
     second.mkdir()
     (second / "config.toml").write_text((run / "config.toml").read_text())
     assert [found["id"] for found in ask("/api/runs")["runs"]] == ["first", "second"]
-    assert ask("/api/runs/second/episodes") == {"total": 0, "episodes": [], "complete": True}
+    assert ask("/api/runs/second/episodes")["total"] == 0
     assert ask("/api/runs/second/facets")["episodes"] == 0
     shutil.copy(run / "episodes.db", second / "episodes.db")
     assert make_client(second)("/api/runs/second/episodes")["total"] == 4

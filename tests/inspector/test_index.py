@@ -59,4 +59,52 @@ def test_another_log_in_its_place_is_read_anew(log, tmp_path):
     other.replace(log)
     assert ids(index) == ["x-0"]
     log.unlink()
-    assert index.page(Query()) == {"total": 0, "episodes": [], "complete": True}
+    assert index.page(Query()) == {"total": 0, "episodes": [], "complete": True, "searched": 0}
+
+
+def said(text: str, **changed):
+    messages = [{"role": "user", "content": "how many?"}, {"role": "assistant", "content": text}]
+    return {"messages": messages, **changed}
+
+
+def test_texts_are_searched_from_the_newest_on_also_those_that_come_meanwhile(log, monkeypatch):
+    monkeypatch.setattr(module, "_TEXTS", 4)
+    index = EpisodeIndex(log)
+    found = index.page(Query.of({"q": "hello"}))
+    assert (found["total"], found["searched"], found["complete"]) == (4, 4, False)
+    while index.read_more():
+        pass
+    found = index.page(Query.of({"q": "HELLO"}))
+    assert (found["total"], found["searched"], found["complete"]) == (30, 30, True)
+    with closing(EpisodeLog(log)) as writer:
+        asyncio.run(writer.add_member(make_episode("new-0", "new", **said("Forty HELLO two"))))
+        assert ids(index)[0] == "new-0"
+        assert [it["id"] for it in index.page(Query.of({"q": "two forty"}))["episodes"]] == [
+            "new-0"
+        ]
+        assert index.page(Query.of({"q": '"two forty"'}))["total"] == 0
+        assert index.page(Query.of({"q": "hello"}))["total"] == 31
+
+
+def test_the_expected_answer_comes_with_the_complete_group(log):
+    index = EpisodeIndex(log)
+    member = make_episode("new-0", "new", **said("41", verdict="wrong"))
+    with closing(EpisodeLog(log)) as writer:
+        asyncio.run(writer.add_member(member))
+        found = index.page(Query())["episodes"][0]
+        assert [found[k] for k in ("question", "answer", "expected", "verdict")] == [
+            *("how many?", "41", "", "wrong")
+        ]
+        group = Group("new", "task-new", [member])
+        asyncio.run(writer.add_group(Task("task-new", 1, data={"answer": 42}), 10, group))
+        assert index.page(Query())["episodes"][0]["expected"] == "42"
+        assert index.page(Query.of({"q": "42"}))["total"] == 1, "the task is searched too"
+
+
+def test_nothing_is_written_beside_the_log(log):
+    before = {file: file.stat().st_mtime_ns for file in log.parent.rglob("*")}
+    index = EpisodeIndex(log)
+    index.page(Query.of({"q": "hello"}))
+    while index.read_more():
+        pass
+    assert {file: file.stat().st_mtime_ns for file in log.parent.rglob("*")} == before

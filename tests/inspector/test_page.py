@@ -154,7 +154,7 @@ def page(chromium, runs):
 
 def rows(page) -> list[str]:
     """Episodes in sight."""
-    expect(page.locator(".bar").first).not_to_contain_text("reading", timeout=WAIT_MS)
+    expect(page.get_by_role("status")).not_to_contain_text("reading", timeout=WAIT_MS)
     return page.locator(".grid .body [role=row] a[href*=episode]").all_inner_texts()
 
 
@@ -170,6 +170,7 @@ def test_from_the_runs_to_the_numbers_of_a_token(page):
     page.get_by_text("1 episode", exact=True).wait_for()
     assert rows(page) == ["g2-0"]
     page.get_by_role("button", name="no filters").click()
+    page.get_by_text("more filters").click()
     page.get_by_label("fork").select_option("any")
     page.get_by_text("1 episode", exact=True).wait_for()
     assert rows(page) == ["g1-0"]
@@ -183,7 +184,7 @@ def test_from_the_runs_to_the_numbers_of_a_token(page):
     page.get_by_role("heading", name="Episode g0-0").wait_for()
     page.locator(".row [data-i]").first.wait_for()
     assert page.locator(".message").count() == 3
-    assert "wrong: 41" in page.locator(".facts").first.inner_text()
+    assert "wrong: 41" in page.locator(".result").inner_text()
     assert HOSTILE in page.locator(".message.assistant").inner_text()
     tokens = page.locator(".row [data-i]")
     assert tokens.count() == 6

@@ -1,4 +1,4 @@
-"""What a verifier said is recorded with the episode, for people to read."""
+"""What a verifier said, and the parts of the reward, are recorded for people to read."""
 
 import asyncio
 
@@ -25,14 +25,34 @@ class InfoEnv(Env):
 
 
 def verdict(*infos: dict) -> str:
-    async def play() -> str:
+    return played(*infos).verdict
+
+
+def played(*infos: dict) -> EpisodeEnv:
+    async def play() -> EpisodeEnv:
         env = EpisodeEnv(InfoEnv(*infos), Task("t", 0, data={}))
         await env.start()
         for _ in infos:
             await env.step({"role": "assistant", "content": ""})
-        return env.verdict
+        return env
 
     return asyncio.run(play())
+
+
+@cases(
+    "infos, parts",
+    [
+        ([{}], {}),
+        ([{"reward_components": None}], {}),
+        ([{"reward_components": {"a": 1, "b": None, "c": "x"}}], {"a": 1.0}),
+        (
+            [{"reward_components": {"a": 0.5, "b": True}}, {"reward_components": {"a": 1.0}}],
+            {"a": 1.0, "b": 1.0},
+        ),
+    ],
+)
+def test_the_last_number_of_each_part_of_the_reward_counts(infos, parts):
+    assert played(*infos).reward_parts == parts
 
 
 @cases(
@@ -59,3 +79,12 @@ def test_it_is_in_the_record_and_not_in_old_ones():
     fields = msgspec.msgpack.decode(lone.pack())
     del fields["verdict"]
     assert Trajectory.unpack(msgspec.msgpack.encode(fields)).verdict == ""
+
+
+def test_the_parts_of_the_reward_are_in_the_record_and_not_in_old_ones():
+    parts = {"correct": 1.0, "style": 0.25}
+    record = Trajectory("e", "g", "t", Outcome.COMPLETED, 0.5, [], reward_parts=parts)
+    assert Trajectory.unpack(record.pack()).reward_parts == parts
+    fields = msgspec.msgpack.decode(record.pack())
+    del fields["reward_parts"]
+    assert Trajectory.unpack(msgspec.msgpack.encode(fields)).reward_parts == {}

@@ -1,6 +1,7 @@
 """The durable log: what is written is there after a kill, and statuses follow a group's life."""
 
 import asyncio
+import json
 import signal
 import sqlite3
 import subprocess
@@ -105,6 +106,25 @@ def test_a_task_is_read_as_it_was_played(tmp_path, group):
         assert reader.task("t") == task
         with pytest.raises(ConfigError, match="task u is not in"):
             reader.task("u")
+
+
+def test_a_glance_has_the_texts_the_versions_and_the_task(tmp_path, group):
+    path, found = tmp_path / "episodes.db", group("a", [3])
+    said = [{"role": "user", "content": "?"}]
+    first, second = found.members
+    members = [replace(first, messages=said, reward_parts={"correct": 1.0}), second]
+    with closing(EpisodeLog(path)) as log:
+        asyncio.run(log.add_member(members[0]))
+        with closing(EpisodeReader(path)) as reader:
+            ((_, _, task),) = reader.glances([1])
+            assert task is None, "it is logged with the group"
+        asyncio.run(
+            log.add_group(Task("t", 1, {"answer": "!"}), 0, replace(found, members=members))
+        )
+    with closing(EpisodeReader(path)) as reader:
+        (row, glance, task), (other, _, _) = reader.glances([1, 2, 99])
+    assert (row, other, glance.messages, glance.reward_parts) == (1, 2, said, {"correct": 1.0})
+    assert (glance.versions, json.loads(task)) == ([*first.trained_versions], {"answer": "!"})
 
 
 def test_rewards_of_zero_are_read(tmp_path, group):

@@ -74,6 +74,7 @@ _PARTS = {
     "adapters": "adapter",
     "trackers": "tracker",
     "dialects": "dialect",
+    "views": "view of episodes",
 }
 """The groups of parts of a run, and the kind of their members."""
 

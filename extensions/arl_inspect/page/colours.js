@@ -40,10 +40,13 @@ export function colouring(kind, row, theme) {
     hex(mix(rgb(ends.none), rgb(ends[end]), Math.min(Math.max(share, 0), 1)));
   if (kind === "version") {
     const all = versions(row);
-    const colour = (version) => DISTINCT[all.indexOf(version) % DISTINCT.length];
+    // A version has the same colour in all episodes, unless two of this row would share it.
+    const isClear = new Set(all.map((version) => version % DISTINCT.length)).size === all.length;
+    const colour = (version) => DISTINCT[(isClear ? version : all.indexOf(version)) % DISTINCT.length];
+    const sampled = (version) => row.version.filter((each) => each === version).length;
     return {
       of: (i) => (row.version[i] === null ? null : colour(row.version[i])),
-      legend: all.map((version) => [colour(version), `version ${version}`]),
+      legend: all.map((version) => [colour(version), `version ${version}: ${sampled(version)}`]),
       missing: all.length ? "" : "nothing in this row was sampled",
     };
   }

@@ -25,9 +25,29 @@ const FILTERS = {
   reward_max: (e, value) => e.reward <= Number(value),
   tokens_min: (e, value) => e.tokens >= Number(value),
   tokens_max: (e, value) => e.tokens <= Number(value),
-  q: (e, value) =>
-    [e.id, e.group, e.task].some((text) => text.toLowerCase().includes(value.toLowerCase())),
+  version: (e, value) => e.oldest_version !== null && e.oldest_version <= Number(value) && Number(value) <= e.newest_version,
+  seat: (e, value) => value in e.seats,
+  q: (e, value) => {
+    const [asked, everything] = [value.toLowerCase(), textsOf(e)];
+    return [e.id, e.group, e.task].some((text) => text.toLowerCase().includes(asked))
+      || (wordsOf(asked).length > 0 && wordsOf(asked).every((word) => everything.includes(word)));
+  },
 };
+
+// As the server's: words, and what stands in double quotation marks.
+const wordsOf = (query) => query.split('"').flatMap((part, i) => (i % 2 ? [part] : part.split(/\s+/))).filter(Boolean);
+
+// The texts of an episode that are in this file: those of the table, and all if it has the details.
+function textsOf(e) {
+  e.texts ??= strings([e.question, e.answer, e.expected, e.verdict, e.details?.messages, e.details?.error, e.details?.task_data])
+    .join("\n").toLowerCase();
+  return e.texts;
+}
+
+function strings(value) {
+  if (typeof value === "string") return [value];
+  return value && typeof value === "object" ? Object.values(value).flatMap(strings) : [];
+}
 
 // As the server's: ties are broken by `row`, as the sort goes; without a step comes last.
 export function chosen(all, query) {
@@ -39,7 +59,14 @@ export function chosen(all, query) {
   const isLast = (e) => (key === KEYS.step && e.step === null ? 1 : 0);
   kept.sort((a, b) => isLast(a) - isLast(b) || sign * (key(a) - key(b)) || sign * (a.row - b.row));
   const from = Number(offset);
-  return { total: kept.length, episodes: kept.slice(from, from + Number(limit)), complete: true };
+  return { total: kept.length, episodes: kept.slice(from, from + Number(limit)), complete: true, searched: all.length };
+}
+
+function placed(all, id, query) {
+  const { total, episodes } = chosen(all, { ...query, offset: 0, limit: all.length });
+  const at = episodes.findIndex((e) => e.id === id);
+  if (at < 0) return { place: 0, previous: null, next: null, total };
+  return { place: at + 1, previous: episodes[at - 1]?.id ?? null, next: episodes[at + 1]?.id ?? null, total };
 }
 
 export async function frozen(element) {
@@ -50,6 +77,11 @@ export async function frozen(element) {
     return found;
   };
   const of = (run, rest) => `runs/${encodeURIComponent(run)}/${rest}`;
+  const summaries = async (run) => {
+    const { episodes } = await get(of(run, "episodes"));
+    for (const e of episodes) e.details ??= data.answers[`/api/${of(run, `episodes/${encodeURIComponent(e.id)}`)}`] ?? null;
+    return episodes;
+  };
   return {
     isLive: false,
     madeS: data.made_s,
@@ -62,7 +94,8 @@ export async function frozen(element) {
     },
     timeline: (run) => get(of(run, "timeline")),
     facets: (run) => get(of(run, "facets")),
-    episodes: async (run, query) => chosen((await get(of(run, "episodes"))).episodes, query),
+    episodes: async (run, query) => chosen(await summaries(run), query),
+    place: async (run, id, query) => placed(await summaries(run), id, query),
     episode: (run, id) => get(of(run, `episodes/${encodeURIComponent(id)}`)),
     group: (run, id) => get(of(run, `groups/${encodeURIComponent(id)}`)),
     follow: () => () => {},

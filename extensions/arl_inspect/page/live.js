@@ -31,6 +31,7 @@ export const live = {
   facets: (run) => get(of(run, "facets")),
   episodes: (run, query) => get(of(run, "episodes"), query),
   episode: (run, id) => get(of(run, `episodes/${encodeURIComponent(id)}`)),
+  place: (run, id, query) => get(of(run, `episodes/${encodeURIComponent(id)}/place`), query),
   group: (run, id) => get(of(run, `groups/${encodeURIComponent(id)}`)),
   // Call `changed` when a run goes on, and whenever it begins to listen (anew): what happened
   // before that was told to nobody. Returns what ends it.

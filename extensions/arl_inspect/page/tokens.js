@@ -1,15 +1,18 @@
 // The tokens of a row, coloured; the numbers of the one that is pointed at.
 
 import { colouring, ink, KINDS } from "./colours.js";
-import { figure } from "./format.js";
+import { counted, figure } from "./format.js";
 import { change } from "./hash.js";
 import { html, useMemo, useState } from "./vendor/preact.js";
 
 const MOST = 6000; // tokens drawn at once
+const GIVEN = 24; // given tokens in a row, beyond which they are folded
+const AROUND = 6; // given tokens that stay at the end of a fold
 
-export function Tokens({ row, kind, theme }) {
+export function Tokens({ row, kind, theme, isWhole }) {
   const [at, point] = useState(null);
-  const [from, setFrom] = useState(0);
+  const [from, setFrom] = useState(() => start(row, isWhole));
+  const [opened, openRun] = useState(() => new Set());
   const scale = useMemo(() => colouring(kind, row, theme), [kind, row, theme]);
   const number = (event) => {
     const found = event.target.closest?.("[data-i]");
@@ -18,9 +21,19 @@ export function Tokens({ row, kind, theme }) {
   const to = Math.min(from + MOST, row.tokens.length);
   const pieces = useMemo(() => {
     const found = [];
-    for (let i = from; i < to; i += 1) found.push(piece(row, scale, i));
+    for (let i = from; i < to; ) {
+      const end = isWhole || opened.has(i) ? i : foldEnd(row, i, to);
+      if (end > i) {
+        const first = i;
+        found.push(html`<button type="button" class="given-run" onClick=${() => openRun(new Set(opened).add(first))}>${counted(end - i, "token")} given</button> `);
+        i = end;
+        continue;
+      }
+      const stop = opened.has(i) ? runEnd(row, i, to) : i + 1;
+      for (; i < stop; i += 1) found.push(piece(row, scale, i));
+    }
     return found;
-  }, [row, scale, from]);
+  }, [row, scale, from, isWhole, opened]);
   return html`<div class="tokens">
     <div class="bar">
       <label>coloured by
@@ -28,7 +41,8 @@ export function Tokens({ row, kind, theme }) {
           ${Object.entries(KINDS).map(([value, said]) => html`<option value=${value}>${said}</option>`)}
         </select></label>
       <ul class="legend">${scale.legend.map(([colour, said]) => html`<li><span class="swatch" style=${{ background: colour }}></span>${said}</li>`)}
-        <li><span class="swatch untrained"></span>underlined: sampled, and not trained</li></ul>
+        ${row.version.some((version, i) => version !== null && !row.trains[i]) && html`<li><span class="swatch untrained"></span>underlined: sampled, and not trained</li>`}</ul>
+      <label><input type="checkbox" checked=${isWhole} onChange=${(e) => change({ all: e.target.checked ? "1" : "" })} /> given tokens too</label>
     </div>
     ${scale.missing && html`<p class="quiet">${scale.missing}</p>`}
     ${row.tokens.length > MOST && html`<p class="bar">tokens ${from}–${to - 1} of ${row.tokens.length}
@@ -43,6 +57,25 @@ export function Tokens({ row, kind, theme }) {
       }}>${pieces}</pre>
     <${Numbers} row=${row} at=${at} />
   </div>`;
+}
+
+// The end of the given tokens from `i` on, and of those of them that are folded.
+function runEnd(row, i, to) {
+  let end = i;
+  while (end < to && row.version[end] === null) end += 1;
+  return end;
+}
+
+function foldEnd(row, i, to) {
+  if (row.version[i] !== null || (i > 0 && row.version[i - 1] === null && i % MOST)) return i;
+  const end = runEnd(row, i, to);
+  return end - i > GIVEN ? end - AROUND : i;
+}
+
+// The first token that is drawn: a prompt longer than all that is drawn at once is left out.
+function start(row, isWhole) {
+  const first = row.version.findIndex((version) => version !== null);
+  return isWhole || first < MOST ? 0 : first - AROUND;
 }
 
 function piece(row, scale, i) {
