@@ -82,6 +82,7 @@ _PARTS = {
     "before_commands": "work before a command",
     "hints": "hint",
     "colours": "colour",
+    "views": "view of episodes",
 }
 """The groups of parts of a run, and the kind of their members."""
 
