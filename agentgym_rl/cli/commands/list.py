@@ -67,6 +67,7 @@ _PARTS = {
     "preparations": "preparation",
     "receivers": "receiver of metrics",
     "measurements": "measurement",
+    "views": "view of episodes",
     "turn_checks": "check of turns",
     "turns": "turns",
     "live_parts": "live part",
