@@ -338,6 +338,7 @@ MOST_LINES = {
     ".": 100,
     "algo": 2_300,
     "arl_audit": 2_850,
+    "arl_callbacks": 250,
     "arl_check": 3_350,
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,

@@ -126,12 +126,23 @@ def _log_thoughts(name: str) -> None:
 
 
 def read_score(value: Any, name: str) -> Score:
-    """Return the reward, and its components, from the value that the function `name` returned.
+    """Return the reward, and its components, from the value that the function `name` returned. A
+    component that is None does not apply and is left out; if `reward` is None, it is the sum of the
+    other components.
 
     Raises:
-        EnvError: the value is neither a finite number nor a dictionary of such with `reward`.
+        EnvError: the value is neither a finite number nor a dictionary of such with `reward`, or
+            no part of it applies.
     """
     parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
+    applying = {part: number for part, number in parts.items() if number is not None}
+    if isinstance(value, Mapping) and parts and not applying:
+        raise EnvError(
+            f"{name} returned {value!r:.200}: every part is None, so none applies to this row; "
+            "return a number for at least one of them, or leave the row out by `processor`"
+        )
+    if isinstance(value, Mapping) and "reward" in parts:
+        parts = {"reward": _sum(applying, name), **applying}
     if "reward" not in parts:
         raise EnvError(f"{name} returned {value!r:.200}: a dictionary needs the key 'reward'")
     try:
@@ -141,3 +152,15 @@ def read_score(value: Any, name: str) -> Score:
     if not all(map(math.isfinite, numbers.values())):
         raise EnvError(f"{name} returned {value!r:.200}, expected finite numbers")
     return Score(numbers.pop("reward"), numbers)
+
+
+def _sum(parts: Mapping[str, Any], name: str) -> float:
+    """Return the sum of numbers that a function returned.
+
+    Raises:
+        EnvError: one of them is no number.
+    """
+    try:
+        return sum(map(float, parts.values()))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EnvError(f"{name} returned {dict(parts)!r:.200}, expected a number") from error
