@@ -51,6 +51,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/algo/test_critic.py",
         "tests/audit/",
         "tests/benchmarks/",
+        "tests/callbacks/",
         "tests/cluster/test_demand.py",
         "tests/cluster/test_ray.py",
         "tests/cluster/test_ray_network.py",

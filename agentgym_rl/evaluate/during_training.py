@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _FAILURES = (InfraError, ProcessDied, WeightsError, TooManyErrors, OSError, StorageError)
 """The errors that end a scheduled evaluation, but not the run (TimeoutError is an OSError)."""
+OnResult = Callable[[int, EvalResult], Awaitable[None]]
+"""A function of a policy version and the result of its evaluation."""
 
 
 class Evaluator:
@@ -59,9 +61,10 @@ class Evaluator:
         incarnation: int,
         progress: Progress,
         forks: Forks | None = None,
+        on_result: OnResult | None = None,
     ) -> None:
         """Set up the evaluator. With `forks`, the engine of scheduled evaluations is forked like
-        the engines of the run."""
+        the engines of the run. `on_result` is awaited after each evaluation."""
         self.num_scheduled = 0
         """The number of episodes played on schedule."""
         self._config = config
@@ -71,6 +74,7 @@ class Evaluator:
         self._incarnation = incarnation
         self._progress = progress
         self._forks = forks
+        self._on_result = on_result
         self._under_way: int | None = None
 
     async def play(
@@ -106,6 +110,8 @@ class Evaluator:
             del report["rewards"]
             folder.write_result(report)
         self._queue.end(version, "done", metrics=eval_metrics(result))
+        if self._on_result is not None:
+            await self._on_result(version, result)
         return result
 
     def kept(self, version: int) -> EvalResult | None:

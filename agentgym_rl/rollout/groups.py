@@ -154,7 +154,7 @@ class GroupRewarder:
         metrics."""
         parts = given if is_mapping(given) else {"reward": given}
         try:
-            numbers = {str(name): float(value) for name, value in parts.items()}
+            numbers = {str(key): float(it) for key, it in parts.items() if it is not None}
             reward = numbers.pop("reward")
             if not all(map(math.isfinite, (member.reward + reward, *numbers.values()))):
                 raise ValueError("not finite")
@@ -371,9 +371,11 @@ class OpenGroups:
         *,
         additions: Sequence[Addition] = (),
         draws: Draws | None = None,
+        on_episode: Callable[[Trajectory], Awaitable[None]] | None = None,
     ) -> None:
         """Continue from `recovered`, episodes that are not played again. `additions` are made to
-        each episode that trains. `draws`: see `FinishedGroups`."""
+        each episode that trains. `draws`: see `FinishedGroups`. `on_episode` is awaited with each
+        episode that has ended."""
         self.buffer = buffer
         self.episodes = episodes
         self.recovered = recovered
@@ -381,7 +383,7 @@ class OpenGroups:
         self.chooses = draws is not None
         """Whether the run has a task selection."""
         self._size = config.group_size
-        self._additions = additions
+        self._additions, self._on_episode = additions, on_episode
         self._groups: dict[str, OpenGroup] = {}
 
     def __len__(self) -> int:
@@ -431,6 +433,8 @@ class OpenGroups:
                     group.members[name] = member
                 task = group.task if logs_task else None
                 await self.episodes.add_member(member, task=task, task_index=group.index)
+            if self._on_episode is not None:
+                await self._on_episode(member)
         except BaseException:
             del group.members[name]
             raise

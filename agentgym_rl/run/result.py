@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.controller import Controller
@@ -30,6 +31,8 @@ class BestCheckpoint:
 class TrainResult:
     """The result of a training run; the JSON object of `arl train --json`."""
 
+    state: Literal["finished", "stopped"]
+    """Whether all batches are trained, or a callback has stopped the run before."""
     eval_before: float | None
     eval_after: float | None
     evaluations: Sequence[Mapping[str, object]]
@@ -120,6 +123,7 @@ def summarize_training(
     before, after, pace = played.before, played.after, played.pace
     history = controller.history
     return TrainResult(
+        state="stopped" if controller.stopped else "finished",
         eval_before=before.reward if before else None,
         eval_after=after.reward if after else None,
         evaluations=[record.line() for record in records.values()],

@@ -109,6 +109,7 @@ class _PlayedRun(TrainingRun):
                 incarnation=self.recovered.incarnation,
                 progress=self.progress,
                 forks=self.processes.forks,
+                on_result=partial(self.observed, "evaluated"),
             )
             before = await self._before(player, evaluator)
             scheduled = producers.create_task(
@@ -116,7 +117,8 @@ class _PlayedRun(TrainingRun):
             )
             finished = await self._train(producers, player)
             self.evaluations.close()
-            after = await self._evaluate(player, evaluator, "after")
+            ends = not self.controller.stopped
+            after = await self._evaluate(player, evaluator, "after") if ends else None
             if self.config.eval.scheduled and not scheduled.done():
                 self.progress.phase("waiting for evaluations on schedule")
             await scheduled

@@ -83,7 +83,6 @@ _PARTS = {
     "before_commands": "work before a command",
     "hints": "hint",
     "colours": "colour",
-    "views": "view of episodes",
 }
 """The groups of parts of a run, and the kind of their members."""
 

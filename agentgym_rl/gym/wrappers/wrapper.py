@@ -320,7 +320,8 @@ def checked_step(result: Any) -> Step:
         reward = float(given)
         metrics = info.get("metrics")
         if metrics:
-            metrics = {name: float(value) for name, value in metrics.items()}
+            # A part that is None does not apply to this episode.
+            metrics = {key: float(value) for key, value in metrics.items() if value is not None}
     except (TypeError, ValueError, AttributeError) as error:
         raise TypeError(
             f"{_shape_of_step(result)}; expected Step(messages, reward, terminated, truncated, "
@@ -335,7 +336,7 @@ def checked_step(result: Any) -> Step:
     if metrics and not all(map(math.isfinite, metrics.values())):
         raise ValueError(f"the metrics must be finite, got {metrics}")
     text = _as_text(observation)
-    if metrics:
+    if metrics or info.get("metrics"):
         info = {**info, "metrics": metrics}
     elif (
         text is observation

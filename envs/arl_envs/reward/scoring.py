@@ -143,21 +143,34 @@ def _log_thoughts(name: str) -> None:
 
 
 def read_score(value: Any, name: str) -> Score:
-    """Return the reward, and its components, from the value that the function `name` returned.
+    """Return the reward, and its components, from the value that the function `name` returned. A
+    component that is None does not apply and is left out; if `reward` is None, it is the sum of the
+    other components.
 
     Raises:
-        EnvError: the value is neither a finite number nor a dictionary of such with `reward`.
+        EnvError: the value is neither a finite number nor a dictionary of such with `reward`, or
+            no part of it applies.
     """
     parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
+    applying = {part: number for part, number in parts.items() if number is not None}
+    if isinstance(value, Mapping) and parts and not applying:
+        raise EnvError(
+            f"{name} returned {value!r:.200}: every part is None, so none applies to this row; "
+            "return a number for at least one of them, or leave the row out by `processor`"
+        )
     if "reward" not in parts:
         raise EnvError(
             f"{name} returned {value!r:.200}: a dictionary needs the key 'reward', the sum of its "
             "other parts or any other number"
         )
+    given = applying if isinstance(value, Mapping) else parts
     try:
-        numbers = {str(part): float(number) for part, number in parts.items()}
+        numbers = {str(part): float(number) for part, number in given.items()}
     except (TypeError, ValueError, OverflowError) as error:
-        raise EnvError(f"{name} returned {_shown(value)}") from error
+        raise EnvError(
+            f"{name} returned {_shown(given if isinstance(value, Mapping) else value)}"
+        ) from error
+    numbers.setdefault("reward", sum(numbers.values()))
     if not all(map(math.isfinite, numbers.values())):
         raise EnvError(f"{name} returned {value!r:.200}, expected finite numbers")
     return Score(numbers.pop("reward"), numbers)
