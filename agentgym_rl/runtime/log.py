@@ -18,7 +18,7 @@ OURS = (
     *("agentgym_rl", "arl_isolation", "arl_envs", "arl_agents", "arl_sandboxes"),
     *("arl_audit", "arl_check", "arl_dialects", "arl_embedded", "arl_endpoints"),
     *("arl_inspect", "arl_lora", "arl_meters", "arl_objectives", "arl_plan", "arl_scale"),
-    *("arl_selfplay", "arl_serve", "arl_sglang", "arl_trackers", "arl_verifier"),
+    *("arl_selfplay", "arl_serve", "arl_sglang", "arl_trackers", "arl_trial", "arl_verifier"),
     *("arl_vllm", "arl_warmup"),
 )
 """The packages of this distribution."""

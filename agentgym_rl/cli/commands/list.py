@@ -67,6 +67,7 @@ _PARTS = {
     "preparations": "preparation",
     "receivers": "receiver of metrics",
     "measurements": "measurement",
+    "trials": "trial of users' code",
     "turn_checks": "check of turns",
     "turns": "turns",
     "live_parts": "live part",
