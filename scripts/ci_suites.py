@@ -126,6 +126,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/trainer/test_teacher.py",
         "tests/trainer/test_warmup.py",
         "tests/trainer/trainer_samples.py",
+        "tests/trial/",
         "tests/vllm/",
         "tests/weights/fake_",
         "tests/weights/test_publish_embedded.py",

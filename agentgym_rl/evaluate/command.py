@@ -34,6 +34,7 @@ from agentgym_rl.rollout import (
     env_spec,
     serving_policy,
     specimen,
+    tried,
     turns_of,
 )
 from agentgym_rl.rollout.config_checks import check
@@ -120,10 +121,11 @@ async def evaluate_all(
     spec = env_spec(targets[0].config.env, targets[0].config.rollout)
     check_single_agent(spec, await specimen(spec))
     found: list[Evaluated] = []
-    for number, (one, folder) in enumerate(_places(checked, out), start=1):
-        if len(targets) > 1:
-            progress.phase(f"model {number} of {len(targets)}: {one.model}")
-        found.append(await _evaluate(one, progress, folder))
+    async with tried(checked[0].config, "eval"):
+        for number, (one, folder) in enumerate(_places(checked, out), start=1):
+            if len(targets) > 1:
+                progress.phase(f"model {number} of {len(targets)}: {one.model}")
+            found.append(await _evaluate(one, progress, folder))
     return found
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .throughput import Pace as Pace
     from .throughput import SandboxPace as SandboxPace
     from .throughput import VerifierPace as VerifierPace
+    from .trials import tried as tried
 else:
     from agentgym_rl.core.lazy import lazy_names
 

@@ -33,6 +33,7 @@ from agentgym_rl.rollout import (
     player_kind,
     serving_policy,
     specimen,
+    tried,
     turns_of,
 )
 from agentgym_rl.rollout.config_checks import check
@@ -82,9 +83,10 @@ async def play_and_train(
     config = resolve_paths(await checked(config, say=progress.phase))
     spec = env_spec(config.env, config.rollout)
     tasks = partial(spec.task_source, "train", seed=config.seed)
-    async with training(
-        _PlayedRun, config, progress, tasks=tasks, resume=resume, server=server
-    ) as run:
+    async with (
+        tried(config, "train"),
+        training(_PlayedRun, config, progress, tasks=tasks, resume=resume, server=server) as run,
+    ):
         return await run.run()
 
 

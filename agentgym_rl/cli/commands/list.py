@@ -68,6 +68,7 @@ _PARTS = {
     "receivers": "receiver of metrics",
     "measurements": "measurement",
     "views": "view of episodes",
+    "trials": "trial of users' code",
     "turn_checks": "check of turns",
     "turns": "turns",
     "live_parts": "live part",

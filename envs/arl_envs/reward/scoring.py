@@ -8,6 +8,8 @@ import copy
 import inspect
 import logging
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -92,7 +94,8 @@ class Scorer:
         except InfraError:
             raise
         except (Exception, SystemExit) as error:  # the user's code
-            raise EnvError(f"{self._name} raised {headline(error)}{_near(error, row)}") from error
+            text = headline(error)
+            raise EnvError(f"{self._name} raised {text}{_columns(text, row)}") from error
         return self._read(value)
 
     async def close(self) -> None:
@@ -113,7 +116,11 @@ class Scorer:
         if called.status in ("timeout", "memory"):  # caused by the reply: others are scored
             return Score(0.0, {}, timed_out=True)
         error = InfraError if called.status == "crash" else EnvError
-        raise error(f"{self._name} in the verifier pool: {called.status}: {called.error}")
+        text = called.error.replace(os.getcwd() + os.sep, "")  # workers have another folder
+        raise error(
+            f"{self._name} in the verifier pool: {called.status}: {text}"
+            f"{_columns(called.error, given[1])}"
+        )
 
     def _read(self, value: Any) -> Score:
         """Return the reward from the function's value; errors name the place of the function."""
@@ -124,12 +131,12 @@ class Scorer:
             raise EnvError(f"{error}{f' ({place})' if place else ''}") from None
 
 
-def _near(error: BaseException, row: Mapping[str, Any]) -> str:
+def _columns(error: str, row: Mapping[str, Any]) -> str:
     """Return the columns of the row, if the error is that of a missing one."""
-    name = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if not isinstance(name, str) or name in row:
+    missing = re.match(r"KeyError: '(.+?)'", error)
+    if not missing or missing[1] in row:
         return ""
-    return f"; the row has {', '.join(map(str, row))}{near_match(name, map(str, row))}"
+    return f"; the row has {', '.join(map(str, row))}{near_match(missing[1], map(str, row))}"
 
 
 @lru_cache(maxsize=64)
