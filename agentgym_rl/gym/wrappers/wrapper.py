@@ -228,17 +228,10 @@ class PassiveChecker(Wrapper):
                 return check(result)
             except (TypeError, ValueError) as error:
                 problem = error
-        env = self.env
-        if _is_ours(type(env)):  # around a SyncEnv
-            env = getattr(env, "env", env)
-        cls = cast("type[Any]", type(env))
-        target = getattr(cls, method)
-        place = definition_of(cls if _is_ours(target) else target)
+        classes = [type(self.env), type(getattr(self.env, "env", None))]  # of a SyncEnv, its own
+        found = (definition_of(getattr(it, method, it)) for it in classes)
+        place = next(filter(None, found), "") or definition_of(classes[0])
         raise BrokenContract(f"env.{method}: {problem}{f' ({place})' if place else ''}")
-
-
-def _is_ours(target: Any) -> bool:
-    return target.__module__.startswith("agentgym_rl.")
 
 
 class BrokenContract(EnvError, TypeError, ValueError):
