@@ -50,7 +50,8 @@ def _explained(error: BaseException) -> str:
     ours, chain = isinstance(error, ArlError), [error]
     while (cause := _cause(chain[-1])) is not None and cause not in chain:
         chain.append(cause)
-    frames = next((it for each in chain if (it := user_frames(each))), list[FrameSummary]())
+    none: list[FrameSummary] = []
+    frames = next((it for each in chain if (it := user_frames(each))), none)
     text = headline(error)
     hints = [hint for pattern, hint in _HINTS.items() if re.search(pattern, text)][:1]
     at_the_call = error.__traceback__ is not None and error.__traceback__.tb_next is None
@@ -91,9 +92,8 @@ def definition_of(target: Callable[..., Any]) -> str:
         file, line = inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
     except (OSError, TypeError):
         return ""
-    return (
-        f"{relative(file)}, line {line}, in {target.__qualname__}" if is_users(file or "") else ""
-    )
+    place = f"{relative(str(file))}, line {line}, in {target.__qualname__}"
+    return place if is_users(str(file)) else ""
 
 
 def relative(file: str) -> str:

@@ -228,9 +228,9 @@ class PassiveChecker(Wrapper):
                 return check(result)
             except (TypeError, ValueError) as error:
                 problem = error
-        classes = [type(self.env), type(getattr(self.env, "env", None))]  # of a SyncEnv, its own
-        found = (definition_of(getattr(it, method, it)) for it in classes)
-        place = next(filter(None, found), "") or definition_of(classes[0])
+        own: Any = getattr(self.env, "env", None)  # the SyncEnv, if it is one
+        targets = (getattr(self.env, method), getattr(own, method, None), type(self.env))
+        place = next(filter(None, (definition_of(it) for it in targets if it)), "")
         raise BrokenContract(f"env.{method}: {problem}{f' ({place})' if place else ''}")
 
 
