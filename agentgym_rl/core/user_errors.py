@@ -1,10 +1,5 @@
-"""The text of an error in a user's code: first what failed, where in the user's own files, and what
-to do; then the user's functions that led there, without frames of this package, of libraries and of
-Python.
-
-    KeyError: 'anwser' (rewards.py, line 2, in score)
-        return float(row["anwser"] in completion)
-"""
+"""The text of an error in a user's code: what failed, where in the user's own files, what to do;
+then the user's functions that led there, without frames of libraries and of this package."""
 
 from __future__ import annotations
 
@@ -55,11 +50,12 @@ def _explained(error: BaseException) -> str:
     ours, chain = isinstance(error, ArlError), [error]
     while (cause := _cause(chain[-1])) is not None and cause not in chain:
         chain.append(cause)
-    found = (user_frames(each) for each in chain)
-    frames: list[FrameSummary] = next(filter(None, found), [])
+    none: list[FrameSummary] = []
+    frames = next((it for each in chain if (it := user_frames(each))), none)
     text = headline(error)
     hints = [hint for pattern, hint in _HINTS.items() if re.search(pattern, text)][:1]
-    if not frames and (ours or hints):
+    at_the_call = error.__traceback__ is not None and error.__traceback__.tb_next is None
+    if not frames and (ours or hints or at_the_call or isinstance(error, ImportError)):
         return "\n".join([text, *hints])
     if not frames:  # the fault may be in a library, or ours: all that is known
         last = traceback.format_exception(error, limit=-_MOST_FRAMES)
@@ -77,7 +73,8 @@ def _explained(error: BaseException) -> str:
 def headline(error: BaseException) -> str:
     """Return the type and message of an error; of an `ArlError` only the message."""
     kind = "" if isinstance(error, ArlError) else type(error).__name__
-    return ": ".join(filter(None, [kind, str(error)]))
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ": ".join(filter(None, [kind, text]))
 
 
 def failures(text: str, *, what: str, outcome: str, env_id: str) -> str:
@@ -88,14 +85,15 @@ def failures(text: str, *, what: str, outcome: str, env_id: str) -> str:
 
 
 def definition_of(target: Callable[..., Any]) -> str:
-    """Return the place where a function, method or class is defined, as in "FILE, line 4, in
-    Guess.step"; "" for one of C."""
+    """Return the place where a user has defined a function or class, as in "FILE, line 4, in
+    Guess.step"; "" for one of others."""
     target = inspect.unwrap(target)
     try:
         file, line = inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
     except (OSError, TypeError):
         return ""
-    return f"{relative(str(file))}, line {line}, in {target.__qualname__}"
+    place = f"{relative(str(file))}, line {line}, in {target.__qualname__}"
+    return place if is_users(str(file)) else ""
 
 
 def relative(file: str) -> str:

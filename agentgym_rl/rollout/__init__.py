@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .config_checks import check_parts as check_parts
     from .config_checks import check_policy as check_policy
     from .config_checks import check_port as check_port
+    from .config_checks import tried as tried
     from .endpoints import EndpointKind as EndpointKind
     from .endpoints import endpoint_kind as endpoint_kind
     from .episode import EpisodeEnv as EpisodeEnv
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from .throughput import Pace as Pace
     from .throughput import SandboxPace as SandboxPace
     from .throughput import VerifierPace as VerifierPace
-    from .trials import tried as tried
 else:
     from agentgym_rl.core.lazy import lazy_names
 

@@ -36,7 +36,7 @@ FLAGS = {
     "rollout": "--config --model --seed --controller --index --folder",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
     "--incarnation --resume --served",
-    "warm-up": "--config --model --seed --run --rank --rendezvous",
+    "warm-up": "--config --model --seed --run --resume --rank --rendezvous",
     "bench": "--json --model --dry-run --out",
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",

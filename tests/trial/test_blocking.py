@@ -87,7 +87,7 @@ def test_a_step_that_blocks_is_interrupted_and_never_pays(how):
 
 
 def test_the_error_names_the_switch_of_a_sync_env():
-    with pytest.raises(StepTimeout, match='executor = "thread" in the class BlockingSync'):
+    with pytest.raises(StepTimeout, match='executor = "thread" in BlockingSync'):
         run_interruptible(lambda: stepped(BlockingSync))
 
 

@@ -228,17 +228,10 @@ class PassiveChecker(Wrapper):
                 return check(result)
             except (TypeError, ValueError) as error:
                 problem = error
-        env = self.env
-        if _is_ours(type(env)):  # around a SyncEnv
-            env = getattr(env, "env", env)
-        cls = cast("type[Any]", type(env))
-        target = getattr(cls, method)
-        place = definition_of(cls if _is_ours(target) else target)
+        own: Any = getattr(self.env, "env", None)  # the SyncEnv, if it is one
+        targets = (getattr(self.env, method), getattr(own, method, None), type(self.env))
+        place = next(filter(None, (definition_of(it) for it in targets if it)), "")
         raise BrokenContract(f"env.{method}: {problem}{f' ({place})' if place else ''}")
-
-
-def _is_ours(target: Any) -> bool:
-    return target.__module__.startswith("agentgym_rl.")
 
 
 class BrokenContract(EnvError, TypeError, ValueError):
