@@ -8,8 +8,8 @@ from pathlib import Path
 from agentgym_rl.cli import Command, json_flag, print_result
 
 _HELP = """\
-Write a small package with an environment of your own (arl docs environments), or
-with --harbor a task in Harbor's format (arl docs coding-gym).
+Write a small package with an environment of your own (arl docs environments),
+or with --harbor a task in Harbor's format (arl docs coding-gym).
 
   arl new env shop            write the folder shop/: shop.py, a test, ...
   pip install -e shop         after this, `arl list` shows shop-v0

@@ -197,7 +197,7 @@ def test_no_command_shows_the_help(arl):
         ("--json list", "it goes after the command: arl list --json"),
         ("--josn", "unknown argument '--josn'"),
         ("trian", "unknown command 'trian'; did you mean train?"),
-        ("serve --env math", "`arl eval`, `arl export`; programs of yours play"),
+        ("serve --env math", "`arl export`, `arl config`; programs of yours play"),
         ("runs --steps=3", "which is for `arl train`, `arl serve`, `arl plan`"),
         ("export x --split=tran --out y", "unknown --split 'tran'; did you mean train?"),
         ("bench gatway", "did you mean gateway?"),

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PYTHON = os.environ.get("ARL_LOWEST_PYTHON", "")
-LIMIT_S = 240
+LIMIT_S = 600
 VERSIONS = """
 import json, sys
 from importlib.metadata import version

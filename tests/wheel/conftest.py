@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 240
+LIMIT_S = 600
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -23,7 +23,7 @@ for name in command_names():
     said[name] = out.getvalue()
 print(json.dumps(said))
 """
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 def test_the_package_is_that_of_the_wheel(run, python):
