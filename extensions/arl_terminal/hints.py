@@ -3,15 +3,12 @@ environment, recipes, and models."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import inspect
 import re
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from agentgym_rl.core import ConfigError
+from .hub import did_you_mean, remedy
 
 _OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("lr", "learning_rate", "actor_lr"), "--trainer.learning_rate"),
@@ -89,8 +86,6 @@ def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
         return _of_flag(name.replace("-", "_").lower(), given)
     if kind == "preset":
         return _of_preset(name.lower())
-    from .hub import did_you_mean, remedy
-
     if kind == "download":
         return remedy(name, given["error"], revision=given["revision"])
     return did_you_mean(name) if kind == "model" else ""
@@ -137,32 +132,3 @@ def _of_preset(name: str) -> str:
     names = preset_names()
     said = _PRESETS.get(name)
     return f"{said}. There are {', '.join(names)}" if said else ""
-
-
-def near_models(name: str) -> list[str]:
-    """Return up to three bundled models, model folders here and models in the hub's cache that look
-    like `name`, the most similar first."""
-    from agentgym_rl.models import BUNDLED_MODELS
-
-    asked = name.removeprefix("./").lower()
-    names = {*BUNDLED_MODELS, *_folders_here(), *_cached()} - {name}
-    known = {full.lower(): full for full in sorted(names)}
-    ends = {low.rpartition("/")[2]: full for low, full in known.items()}
-    found = [
-        *(known[near] for near in difflib.get_close_matches(asked, known, n=3, cutoff=0.75)),
-        *(ends[near] for near in difflib.get_close_matches(asked.rpartition("/")[2], ends, n=1)),
-    ]
-    return list(dict.fromkeys(found))[:3]
-
-
-def _folders_here() -> Iterator[str]:
-    for pattern in ("*/config.json", "*/*/config.json"):
-        yield from (str(file.parent) for file in Path().glob(pattern))
-
-
-def _cached() -> Iterator[str]:
-    with contextlib.suppress(ImportError, ConfigError):
-        from huggingface_hub import constants
-
-        for folder in Path(constants.HF_HUB_CACHE).glob("models--*"):
-            yield folder.name.removeprefix("models--").replace("--", "/")

@@ -1,10 +1,15 @@
-"""The remedy for each reason why the Hugging Face hub does not give a model."""
+"""The remedy for each reason why the Hugging Face hub does not give a model, and the models that a
+name may be a misspelling of."""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
-from .hints import near_models
+from agentgym_rl.core import ConfigError
 
 
 def remedy(id: str, error: Exception, *, revision: str | None) -> str:
@@ -57,3 +62,32 @@ def did_you_mean(name: str) -> str:
     """Return ". Did you mean ...?" with the models that look like `name`; "" if none does."""
     near = near_models(name)
     return f". Did you mean {' or '.join(near)}?" if near else ""
+
+
+def near_models(name: str) -> list[str]:
+    """Return up to three bundled models, model folders here and models in the hub's cache that look
+    like `name`, the most similar first."""
+    from agentgym_rl.models import BUNDLED_MODELS
+
+    asked = name.removeprefix("./").lower()
+    names = {*BUNDLED_MODELS, *_folders_here(), *_cached()} - {name}
+    known = {full.lower(): full for full in sorted(names)}
+    ends = {low.rpartition("/")[2]: full for low, full in known.items()}
+    found = [
+        *(known[near] for near in difflib.get_close_matches(asked, known, n=3, cutoff=0.75)),
+        *(ends[near] for near in difflib.get_close_matches(asked.rpartition("/")[2], ends, n=1)),
+    ]
+    return list(dict.fromkeys(found))[:3]
+
+
+def _folders_here() -> Iterator[str]:
+    for pattern in ("*/config.json", "*/*/config.json"):
+        yield from (str(file.parent) for file in Path().glob(pattern))
+
+
+def _cached() -> Iterator[str]:
+    with contextlib.suppress(ImportError, ConfigError):
+        from huggingface_hub import constants
+
+        for folder in Path(constants.HF_HUB_CACHE).glob("models--*"):
+            yield folder.name.removeprefix("models--").replace("--", "/")
