@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .command import data_flag as data_flag
     from .command import engine_flag as engine_flag
     from .command import env_flag as env_flag
+    from .command import first_model_flag as first_model_flag
     from .command import json_flag as json_flag
     from .command import key_flag as key_flag
     from .command import load_configuration as load_configuration

@@ -56,6 +56,12 @@ def run_argument(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
 
 
+def first_model_flag(parser: ArgumentParser, name: str = "--model") -> None:
+    """Add the flag for the model that a run began with."""
+    text = "the model that the run began with, if it is not where it was"
+    parser.add_argument(name, default="", metavar="FOLDER", help=text)
+
+
 def runs_argument(parser: ArgumentParser) -> None:
     """Add the argument RUN, which can be given several times or left out."""
     parser.add_argument(

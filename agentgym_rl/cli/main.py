@@ -99,13 +99,14 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
     cause = cause_of(error)
     code = next((code for kind, code in _EXIT_CODES if isinstance(cause, kind)), None)
     message = str(cause) or type(cause).__name__
+    notes = getattr(cause, "__notes__", [])
     if isinstance(cause, KeyboardInterrupt):
-        message = "interrupted"
+        message = "; ".join(("interrupted", *map(str, cause.args)))
     if as_json:
         print_json({"error": {"type": type(cause).__name__, "message": message}})
     if code is None:
         raise error
-    print(f"arl: {message}", file=sys.stderr)
+    print("\n".join((f"arl: {message}", *notes)), file=sys.stderr)
     return code
 
 

@@ -133,17 +133,19 @@ def _is_elsewhere(before: str, now: Path) -> bool:
 
 
 def _found_again(value: Any, before: str, now: Path) -> Any:
-    """Return a value of a run's file in which absolute paths that do not exist any more, below the
-    folder `before`, are replaced by existing ones below the folder `now`."""
+    """Return a value of a run's file in which absolute paths are replaced by existing ones that lie
+    to the folder `now` as they did to `before`: those inside that folder, and those that do not
+    exist any more."""
     if is_dict(value):
         return {name: _found_again(it, before, now) for name, it in value.items()}
     if is_list(value):
         return [_found_again(it, before, now) for it in value]
     kind, colon, path = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    if not os.path.isabs(path) or os.path.exists(path):
+    if not os.path.isabs(path):
         return value
+    is_here = os.path.exists(path) and not Path(path).is_relative_to(before)
     there = os.path.normpath(now / os.path.relpath(path, before))
-    if not os.path.exists(there):
+    if is_here or not os.path.exists(there):
         return value
     log.info("%s is found in %s: the run was moved from %s", path, there, before)
     return f"{kind}{colon}{there}"

@@ -38,7 +38,8 @@ from agentgym_rl.rollout import (
 )
 from agentgym_rl.rollout.config_checks import check
 from agentgym_rl.rollout.throughput import measuring
-from agentgym_rl.storage import file_name
+from agentgym_rl.storage import file_name, recorded_end
+from agentgym_rl.storage.run_folder import MARK
 
 from .evaluate import evaluate as play_all
 from .evaluate import planned
@@ -198,7 +199,9 @@ async def _evaluate(target: EvalTarget, progress: Progress, out: Path | None) ->
         folder: EvalFolder | None = None
         before: Mapping[str, Any] = {}
         if out is not None:
+            is_new = not (out / MARK).exists()
             folder = stack.enter_context(open_folder(out, target))
+            stack.enter_context(recorded_end(out, "eval", is_new=is_new))
             before = folder.finished()
         result, pace = await _missing(target, progress, folder, before)
         report = _report(target, result, pace)

@@ -31,7 +31,14 @@ from agentgym_rl.core import ConfigError, Trajectory, flat, parse_json, parse_to
 from agentgym_rl.core import differences as config_differences
 from agentgym_rl.models import model_name, resolve_paths
 from agentgym_rl.runtime import replace_text
-from agentgym_rl.storage import EpisodeLog, EpisodeReader, check_log
+from agentgym_rl.storage import (
+    EVALUATED,
+    EVALUATION_RESULT,
+    RUN,
+    EpisodeLog,
+    EpisodeReader,
+    check_log,
+)
 from agentgym_rl.storage.run_folder import MARK, shown
 
 from .result import DURATION, EvalResult, summarize
@@ -62,8 +69,7 @@ class EvalTarget:
         return self.config if is_foreign else resolve_paths(self.config)
 
 
-MODEL = "evaluated.json"
-RESULT = "result.json"
+MODEL, RESULT = EVALUATED, EVALUATION_RESULT
 EPISODES = "episodes.db"
 
 
@@ -75,8 +81,10 @@ class EvalFolder:
         self.log = EpisodeLog(path / EPISODES)
 
     def finished(self) -> dict[str, Trajectory]:
-        """Return every episode in the folder, by its id."""
-        return {episode.episode_id: episode for episode in self.log.trajectories()}
+        """Return the episodes in the folder, by their ids. Those that failed are left out while
+        there is no result: the evaluation may have ended because of them, and plays them again."""
+        is_over, episodes = (self.path / RESULT).exists(), self.log.trajectories()
+        return {it.episode_id: it for it in episodes if is_over or not it.outcome.failed}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` atomically."""
@@ -220,7 +228,7 @@ def _damaged(path: Path, fault: str) -> ConfigError:
 
 def _foreign(path: Path) -> Iterator[str]:
     """Return the files in a folder that an evaluation killed at its start cannot have left."""
-    return (name for name in os.listdir(path) if name not in ("lock", MODEL, f"{MARK}.part"))
+    return (name for name in os.listdir(path) if name not in ("lock", MODEL, RUN, f"{MARK}.part"))
 
 
 @dataclass(frozen=True, slots=True)

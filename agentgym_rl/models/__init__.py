@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .resolve import model_digests as model_digests
     from .resolve import model_folder as model_folder
     from .resolve import model_name as model_name
+    from .resolve import model_of_run as model_of_run
     from .resolve import other_folders as other_folders
     from .resolve import resolve_model as resolve_model
     from .resolve import resolve_paths as resolve_paths

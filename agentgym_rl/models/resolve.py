@@ -51,6 +51,8 @@ _WARMED_UP = {
 }
 """The bundled model of each environment id without version; for all other environments `bundled`
 means bundled/math, with a warning."""
+RECORDED = "model.json"
+"""The file in a run's folder with the digests of its first model."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
 _FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
 """The folders of a hub repository with copies of the weights for other programs."""
@@ -64,6 +66,38 @@ def model_folder(model: ModelConfig, env_id: str) -> Path:
         ConfigError: see `resolve_model`.
     """
     return resolve_model(model_name(model, env_id), revision=model.revision)
+
+
+def model_of_run(
+    model: ModelConfig, env_id: str, run: Path, *, given: str = "", flag: str = "--model"
+) -> Path:
+    """Return the absolute folder of the model that the run in `run` began with; `given`: its place
+    as the user names it by `flag`, if it is not where it was.
+
+    Raises:
+        ConfigError: the model is not here, or that in `given` has other digests than the run
+            recorded.
+    """
+    try:
+        was = read_json(run / RECORDED)
+    except ConfigError:  # damaged
+        was = {}
+    known = ", ".join(f"{name} {str(digest)[:12]}" for name, digest in was.items())
+    if given:
+        found, now = resolve_model(given), model_digests(resolve_model(given))
+        if differ := [name for name in now if was.get(name, now[name]) != now[name]]:
+            raise ConfigError(
+                f"{flag} {given} has other {' and '.join(differ)} than the model that {run} began "
+                f"with ({known}): name that model"
+            )
+        return found
+    path = Path(os.path.expanduser(model.path))
+    if path.is_absolute() and not path.exists():
+        raise ConfigError(
+            f"the model that {run} began with is gone: no folder {path} (digests: "
+            f"{known or 'not recorded'}). Put it back, or name its place: {flag} FOLDER"
+        )
+    return model_folder(model, env_id)
 
 
 def local_folder(model: ModelConfig, env_id: str) -> Path | None:
@@ -203,8 +237,7 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     if folder.is_absolute():
         raise ConfigError(
             f"no folder {path}, and it is no Hugging Face id (`owner/name`) either; if it was "
-            "moved, name its new place with --model FOLDER; for the other commands on a run whose "
-            "model it is, in the line path of [model] in the run's config.toml"
+            "moved, name its new place with --model FOLDER"
         )
     if not _HUB_ID.fullmatch(path):
         raise ConfigError(

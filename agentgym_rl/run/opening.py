@@ -41,13 +41,14 @@ from agentgym_rl.storage import (
     Recovered,
     WeightsFolder,
     file_name,
+    recorded_end,
 )
 from agentgym_rl.storage.metric_warnings import MetricWarnings
-from agentgym_rl.storage.run_folder import MARK, create_run_dir, held, release_if_unused
+from agentgym_rl.storage.run_folder import MARK, create_run_dir, held
 
 from .loop import Loop
 from .parts import PREPARATIONS, RECEIVERS, Opened, OpenReceiver, Preparation, Receiver
-from .resume import begin, check_kept, record_model
+from .resume import begin, check_kept, record_model, schedule_moved
 from .trainer_ranks import TrainerGroup, try_model
 from .training import TrainingRun
 
@@ -83,16 +84,18 @@ async def training(
     config = with_model_defaults(config, model_dir)
     async with AsyncExitStack() as stack:
         places = await stack.enter_async_context(cluster_of(config))
+        moved = ""
         if resume is None:
             checkpoint = None
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
-            stack.callback(release_if_unused, run_dir)
             stack.enter_context(held(run_dir))
         else:
             run_dir, config_file = resume, resume / MARK
             stack.enter_context(held(run_dir))
             checkpoint = await asyncio.to_thread(lambda: check_kept(run_dir, config, tasks()))
+            moved = schedule_moved(run_dir, config.steps, config.trainer.schedule)
             replace_text(config_file, dump_record(config, run_dir))
+        stack.enter_context(recorded_end(run_dir, kind.command, is_new=resume is None))
         forks = await stack.enter_async_context(Forks(server)) if server else None
         receivers: list[Receiver] = []
         for name in extension_names(RECEIVERS):
@@ -102,10 +105,13 @@ async def training(
         opened = Opened(config, model_dir, run_dir, config_file, kind.evaluates, forks)
         await _check_models(opened, progress, is_new=resume is None)
         opened = await _prepared(opened, progress)
-        if resume is None:
+        if resume is None or not (run_dir / EPISODES).exists():  # ended before its log began
             record_model(run_dir, opened.model_dir)
         weights_dir = stack.enter_context(_weights_folder(opened))
         log = _Log(stack, opened, checkpoint)
+        if moved:
+            progress.phase(moved)
+            log.expect_other_weights()
         processes = await stack.enter_async_context(
             places.processes(run_dir, weights_dir, forks=forks)
         )
@@ -167,11 +173,20 @@ class _Log:
         run_dir, num_ranks = opened.run_dir, opened.config.trainer.num_ranks
         self.episodes = EpisodeLog(run_dir / EPISODES)
         stack.callback(self.episodes.close)
-        self.recovered: Recovered = begin(run_dir, self.episodes, checkpoint, num_ranks=num_ranks)
+        self.recovered: Recovered = begin(
+            *(run_dir, self.episodes, checkpoint),
+            num_ranks=num_ranks,
+            num_steps=opened.config.steps,
+        )
         self.metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(self.metrics.close)
         self.phases = PhasesFile(run_dir)
         stack.callback(self.phases.close)
+
+    def expect_other_weights(self) -> None:
+        """Do not compare the weights of batches that are trained again: their learning rate is
+        another one."""
+        self.recovered = replace(self.recovered, parameters={})
 
 
 class _Shown:

@@ -25,7 +25,13 @@ from agentgym_rl.core import (
     parse_toml,
 )
 from agentgym_rl.gym.data import CONTENT, content_of, without_end
-from agentgym_rl.models import model_digests, model_folder, resolve_paths, with_model_defaults
+from agentgym_rl.models import (
+    model_digests,
+    model_folder,
+    model_of_run,
+    resolve_paths,
+    with_model_defaults,
+)
 from agentgym_rl.runtime.atomic_file import remove
 from agentgym_rl.storage import (
     EPISODES,
@@ -91,7 +97,7 @@ def resumed_config(
     newer = kept.keys() - flat(text).keys() - named.keys()
     recorded = {key: kept[key] for key in {*unset_keys(config), *newer} if key in kept}
     config = resolve_paths(load_config(config, recorded))
-    config = with_model_defaults(config, model_folder(config.model, config.env.id))
+    config = with_model_defaults(config, model_of_run(config.model, config.env.id, folder))
     check_resumable(folder, config)
     _check_rows(folder, config.env.options)
     return config
@@ -128,19 +134,19 @@ def _complete(folder: Path) -> dict[str, Any]:
 def check_resumable(folder: Path, config: Config) -> None:
     """Refuse a configuration that the run in `folder` cannot be resumed with.
 
-    More `steps` are possible if the learning rate does not depend on their number.
+    More `steps` are possible; a decaying learning rate then falls until the new last one.
 
     Raises:
         ConfigError: the configuration differs; the message names the keys.
     """
     before = _complete(folder)
-    longer = config.trainer.schedule == "constant" and config.steps >= before["steps"]
+    longer = config.steps >= before["steps"]
     free = (*free_keys(Config, "resume"), *(("steps",) if longer else ()), *_gone(before))
     different = differences(before, parse_toml(dump_toml(config)), free=free)
     if different:
         hint = ""
-        if config.steps != before["steps"] and not longer:
-            hint = " (steps may grow only under trainer.schedule 'constant')"
+        if not longer:
+            hint = " (steps may only grow; to end a run earlier, interrupt it)"
         raise ConfigError(
             f"--resume {shown(folder)}: the run cannot continue with another configuration: "
             f"{'; '.join(different)}{hint}. Leave these keys out, or begin a new run"
@@ -152,6 +158,18 @@ def _gone(before: Mapping[str, Any]) -> list[str]:
     new place. What is in them is compared (`_check_model`, `_check_tasks`)."""
     paths = {key: value for key, value in flat(before).items() if isinstance(value, str)}
     return [key for key, it in paths.items() if os.path.isabs(it) and not os.path.exists(it)]
+
+
+def schedule_moved(folder: Path, steps: int, schedule: str) -> str:
+    """Return a sentence on the learning rate of a run that is prolonged to `steps` batches; "" if
+    it stays as it was to be. Call it while `config.toml` has the former number."""
+    before = kept_config(folder)["steps"]
+    if steps == before or schedule == "constant":
+        return ""
+    return (
+        f"steps {before} → {steps}: the learning rate (trainer.schedule {schedule!r}) now falls "
+        f"until batch {steps - 1}, and is higher from here on than it was to be"
+    )
 
 
 def check_begun_with(folder: Path) -> None:
@@ -233,7 +251,8 @@ def _check_unfinished(folder: Path, steps: int, *, evaluates: bool) -> None:
     evaluated = last is None or last.status != "waiting" or not evaluates
     if (folder / "export").exists() and evaluated:
         raise ConfigError(
-            f"--resume {shown(folder)}: the run is finished, with all its {steps} batches"
+            f"--resume {shown(folder)}: the run is finished, with all its {steps} batches; --steps "
+            f"{2 * steps} prolongs it"
         )
 
 
@@ -371,7 +390,7 @@ def _told(file: Path) -> dict[str, Any]:
 
 
 def begin(
-    run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None, *, num_ranks: int
+    run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None, *, num_ranks: int, num_steps: int
 ) -> Recovered:
     """Return the state of the run from `checkpoint` on, after bringing the log and the metrics file
     to that point.
@@ -380,7 +399,10 @@ def begin(
         ConfigError: see `recover`.
     """
     step = read_manifest(checkpoint).step if checkpoint else 0
-    incarnation = episodes.begin(step=step, checkpoint=str(checkpoint or ""), num_ranks=num_ranks)
+    name = str(checkpoint or "")
+    incarnation = episodes.begin(
+        step=step, checkpoint=name, num_ranks=num_ranks, num_steps=num_steps
+    )
     if not incarnation:
         if episodes.num_groups:
             raise ConfigError(

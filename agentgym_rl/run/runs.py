@@ -9,6 +9,7 @@ own, new or resumed.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Generator, Mapping
@@ -20,11 +21,13 @@ from agentgym_rl.config import Config, dump_record, load_config
 from agentgym_rl.models import model_folder, resolve_paths, with_model_defaults
 from agentgym_rl.rollout import env_spec
 from agentgym_rl.runtime import replace_text
-from agentgym_rl.storage import RunSummary, find_runs
+from agentgym_rl.storage import RunSummary, find_runs, recorded_end
 from agentgym_rl.storage.run_files import Run
 from agentgym_rl.storage.run_folder import MARK, create_run_dir, held
 
-from .resume import begin, check_kept, record_model, resumed_config
+from .resume import begin, check_kept, record_model, resumed_config, schedule_moved
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Run", "RunSummary", "find", "new", "resumed", "temporary"]
 
@@ -57,7 +60,11 @@ def new(
     model_dir = model_folder(loaded.model, loaded.env.id)
     fitted = with_model_defaults(resolve_paths(loaded), model_dir)
     folder, _ = create_run_dir(fitted, kind=kind)
-    with held(folder), Run.opened(fitted, folder, model_dir=model_dir) as run:
+    with (
+        held(folder),
+        recorded_end(folder, "train", is_new=True),
+        Run.opened(fitted, folder, model_dir=model_dir) as run,
+    ):
         record_model(folder, model_dir)
         yield run
 
@@ -78,13 +85,20 @@ def resumed(folder: Path | str, *, overrides: Mapping[str, Any] | None = None) -
     with held(folder):
         tasks = env_spec(config.env, config.rollout).task_source("train", seed=config.seed)
         checkpoint = check_kept(folder, config, tasks)
+        if moved := schedule_moved(folder, config.steps, config.trainer.schedule):
+            log.warning("%s", moved)
         replace_text(folder / MARK, dump_record(config, folder))
-        with Run.opened(
-            config,
-            folder,
-            model_dir=model_folder(config.model, config.env.id),
-            begin=lambda log: begin(folder, log, checkpoint, num_ranks=1),
-        ) as run:
+        with (
+            recorded_end(folder, "train", is_new=False),
+            Run.opened(
+                config,
+                folder,
+                model_dir=model_folder(config.model, config.env.id),
+                begin=lambda log: begin(
+                    folder, log, checkpoint, num_ranks=1, num_steps=config.steps
+                ),
+            ) as run,
+        ):
             yield run
 
 

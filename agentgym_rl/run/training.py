@@ -27,7 +27,7 @@ from agentgym_rl.report import Progress
 from agentgym_rl.rollout import Draws, OpenGroups, Producer
 from agentgym_rl.rollout.additions import additions
 from agentgym_rl.runtime import App, serving
-from agentgym_rl.storage import EpisodeLog, Recovered, Retention
+from agentgym_rl.storage import EpisodeLog, Recovered, Retention, RunKind
 from agentgym_rl.storage.checkpoints import prune
 
 from .result import Played, TrainResult, summarize_training
@@ -42,6 +42,8 @@ class TrainingRun(ABC):
 
     folder: ClassVar[str] = ""
     """The first part of the name of the run's folder; empty: environment and agent."""
+    command: ClassVar[RunKind] = "train"
+    """The command of `arl` that makes and resumes such runs."""
     evaluates: ClassVar[bool] = True
     """True if the run evaluates its first and its last version."""
 

@@ -43,7 +43,8 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: flo
     for 8 s after a signal, or for `hang_s`.
 
     Raises:
-        KeyboardInterrupt: the coroutine was interrupted, and everything is closed.
+        KeyboardInterrupt: the coroutine was interrupted, and everything is closed; its arguments
+            are the notes of the cancellation.
     """
     import uvloop
 
@@ -56,9 +57,9 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: flo
         loop = uvloop.new_event_loop()
         try:
             return loop.run_until_complete(interrupts.guard(main))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if interrupts.count:
-                raise KeyboardInterrupt from None
+                raise KeyboardInterrupt(*getattr(error, "__notes__", ())) from None
             raise
         finally:
             loop.run_until_complete(_end_tasks())

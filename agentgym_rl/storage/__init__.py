@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     from .phases import StepPhases as StepPhases
     from .phases import read_phases as read_phases
     from .recovery import Recovered as Recovered
+    from .run_end import RunEnd as RunEnd
+    from .run_end import RunKind as RunKind
+    from .run_end import end_of as end_of
+    from .run_end import kind_of_folder as kind_of_folder
+    from .run_end import recorded_end as recorded_end
     from .run_folder import EPISODES as EPISODES
+    from .run_folder import EVALUATED as EVALUATED
+    from .run_folder import EVALUATION_RESULT as EVALUATION_RESULT
+    from .run_folder import RUN as RUN
     from .run_folder import WARMED_UP as WARMED_UP
     from .run_folder import config_of as config_of
     from .run_folder import file_name as file_name
     from .run_list import RunSummary as RunSummary
+    from .run_list import evaluation_of as evaluation_of
     from .run_list import find_runs as find_runs
     from .weights_folder import BASE as BASE
     from .weights_folder import MATRIX_A as MATRIX_A

@@ -58,7 +58,8 @@ CREATE TABLE IF NOT EXISTS versions (
 CREATE TABLE IF NOT EXISTS incarnations (
     incarnation INTEGER PRIMARY KEY, step INTEGER NOT NULL, checkpoint TEXT NOT NULL,
     num_ranks INTEGER NOT NULL, started_s REAL NOT NULL, ready_s REAL,
-    format INTEGER NOT NULL DEFAULT 0, build TEXT NOT NULL DEFAULT '');
+    format INTEGER NOT NULL DEFAULT 0, build TEXT NOT NULL DEFAULT '',
+    num_steps INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS steps (
     incarnation INTEGER NOT NULL, step INTEGER NOT NULL, group_ids TEXT NOT NULL,
     parameters TEXT NOT NULL, metrics TEXT NOT NULL, finished_s REAL NOT NULL,
@@ -79,6 +80,7 @@ _ADDED = (
     ("trajectories", "crc", "INTEGER"),
     ("incarnations", "format", "INTEGER NOT NULL DEFAULT 0"),
     ("incarnations", "build", "TEXT NOT NULL DEFAULT ''"),
+    ("incarnations", "num_steps", "INTEGER NOT NULL DEFAULT 0"),
 )
 """The columns that later versions added: table, name, type. NULL: the value is only in the
 record."""
@@ -182,8 +184,9 @@ class EpisodeLog:
             if name not in columns:
                 self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
-    def begin(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
-        """Begin or resume the run from `checkpoint`, which covers its first `step` batches.
+    def begin(self, *, step: int, checkpoint: str, num_ranks: int, num_steps: int = 0) -> int:
+        """Begin or resume the run, which is to have `num_steps` batches (0: unknown), from
+        `checkpoint`, which covers its first `step` batches.
 
         Returns the incarnation, 0 for a new run. Call it once, before anything else. Batches of
         later steps are leased again; their versions are deleted, since their weights are lost.
@@ -195,10 +198,10 @@ class EpisodeLog:
             "WHERE g.group_id IS NULL"
         )
         self._logged_members = {name for (name,) in known}
-        begun = (self._incarnation, step, checkpoint, num_ranks, time.time(), FORMAT, build())
+        self._num_steps = num_steps
         self._run(
             [
-                (_BEGIN, begun),
+                self._begun(step, checkpoint, num_ranks),
                 (_CONSUME, (step,)),
                 ("UPDATE groups SET status = 'leased' WHERE step >= ?", (step,)),
                 ("DELETE FROM versions WHERE version > ?", (step,)),
@@ -214,9 +217,13 @@ class EpisodeLog:
         Versions that the trainer had published stay: engines serve them.
         """
         self._incarnation += 1
-        begun = (self._incarnation, step, checkpoint, num_ranks, time.time(), FORMAT, build())
-        await self._transact([(_BEGIN, begun), (_CONSUME, (step,))], durably=True)
+        begun = self._begun(step, checkpoint, num_ranks)
+        await self._transact([begun, (_CONSUME, (step,))], durably=True)
         return self._incarnation
+
+    def _begun(self, step: int, checkpoint: str, num_ranks: int) -> Statement:
+        now = time.time(), FORMAT, build(), self._num_steps
+        return _BEGIN, (self._incarnation, step, checkpoint, num_ranks, *now)
 
     async def ready(self) -> None:
         """Record that all parts of the run are ready and training begins."""
@@ -280,7 +287,8 @@ class EpisodeLog:
 
     async def add_evaluated(self, task: Task, task_index: int, episode: Trajectory) -> None:
         """Record an episode of an evaluation. Its group, the episodes of its task, is recorded as
-        dropped for the cause `evaluated`: it is never trained."""
+        dropped for the cause `evaluated`: it is never trained. An episode that was played again
+        takes the place of the first one."""
         group = (episode.group_id, task.id, EVALUATED, time.time())
         await self._transact(
             [
@@ -290,7 +298,7 @@ class EpisodeLog:
                     "VALUES (?, ?, 'dropped', ?, ?)",
                     group,
                 ),
-                _insert_trajectory(episode),
+                _insert_trajectory(episode, replaces=True),
             ]
         )
 
@@ -414,7 +422,7 @@ def _insert_task(task: Task, index: int) -> Statement:
     return "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", values
 
 
-def _insert_trajectory(member: Trajectory) -> Statement:
+def _insert_trajectory(member: Trajectory, *, replaces: bool = False) -> Statement:
     """Return the insert statement, and keep the rows packed: the trainer gets them in that form."""
     member.keep_packed()
     data = member.pack()
@@ -430,7 +438,7 @@ def _insert_trajectory(member: Trajectory) -> Statement:
         data,
         zlib.crc32(data),
     )
-    return _INSERT, values
+    return _INSERT.replace("INSERT", "INSERT OR REPLACE", 1) if replaces else _INSERT, values
 
 
 def _update_trajectory(member: Trajectory) -> Statement:
@@ -441,8 +449,8 @@ def _update_trajectory(member: Trajectory) -> Statement:
 
 # The columns are named, because logs of earlier versions have them in another order.
 _BEGIN = (
-    "INSERT INTO incarnations (incarnation, step, checkpoint, num_ranks, started_s, format, build) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO incarnations (incarnation, step, checkpoint, num_ranks, started_s, format, build, "
+    "num_steps) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT = (
     "INSERT INTO trajectories (episode_id, group_id, outcome, reward, num_turns, num_tokens, "

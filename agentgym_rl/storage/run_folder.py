@@ -10,7 +10,7 @@ import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
@@ -31,6 +31,14 @@ MODEL = "model.json"
 """The file with the digests of a run's initial model."""
 WARMED_UP = "init/warmup.json"
 """The file that records the warm-up by which the model of `--init sft` was trained."""
+WARM_UP_STEPS = "init/steps.jsonl"
+"""The file with a line for each step of that warm-up."""
+RUN = "run.json"
+"""The file that records what a folder holds, and how its last process ended (run_end.py)."""
+EVALUATED = "evaluated.json"
+"""The file with the model of an evaluation, in the folder of `arl eval --out`."""
+EVALUATION_RESULT = "result.json"
+"""The file with the result of an evaluation, in the same folder."""
 LOCK = "lock"
 """The lock file, on which the kernel keeps the lock; it contains the last holder's process and
 machine."""
@@ -99,7 +107,10 @@ def _has_run(folder: Path) -> bool:
 
 
 def _taken(run: str) -> str:
-    return f"{run} already holds a run; pass another --run, or continue that run with --resume"
+    return (
+        f"{run} already holds a run: continue that run with --resume {run}, pass another --run, or "
+        f"remove the folder (arl runs --delete {run})"
+    )
 
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:
@@ -131,37 +142,34 @@ def config_of(run: Path, argument: str) -> Path:
     return run / MARK
 
 
-def release_if_unused(folder: Path) -> None:
-    """Release the claim on a folder whose run ended before it recorded anything to continue from;
-    its logs stay."""
+FOLDERS = (EVALUATIONS, WARM_UP_STEPS.partition("/")[0], "logs")
+"""The folders that a run may make before it has recorded anything."""
+
+
+def release_if_unused(folder: Path, *, keep: Collection[str] = ()) -> bool:
+    """Remove what a run has made in its folder, and return True, if it has recorded nothing to
+    continue from. The user's own files in the folder stay, and the folders `keep` of `FOLDERS`."""
     # A trainer that is restarted truncates its metrics, but never its phases.
-    files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
-    if not any(file.exists() and file.stat().st_size for file in files) and not _has_groups(folder):
-        for name in (
-            *(
-                MARK,
-                TASKS,
-                MODEL,
-                SERVE_INFO,
-                "metrics.jsonl",
-                "phases.jsonl",
-                LOCK,
-                EVALUATION_LINES,
-            ),
-            *(EPISODES, f"{EPISODES}-wal", f"{EPISODES}-shm"),
-        ):
-            with contextlib.suppress(OSError):  # a folder that the run could not write to
-                (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / EVALUATIONS, ignore_errors=True)
+    files = [folder / name for name in ("metrics.jsonl", "phases.jsonl", WARM_UP_STEPS)]
+    logs = (folder / EPISODES, *folder.glob(f"{EVALUATIONS}/*/{EPISODES}"))
+    if any(file.exists() and file.stat().st_size for file in files) or any(map(_has_rows, logs)):
+        return False
+    names = (MARK, TASKS, MODEL, RUN, SERVE_INFO, EVALUATED, LOCK, "metrics.jsonl", "phases.jsonl")
+    for name in (*names, EVALUATION_LINES, EPISODES, f"{EPISODES}-wal", f"{EPISODES}-shm"):
+        with contextlib.suppress(OSError):  # a folder that the run could not write to
+            (folder / name).unlink(missing_ok=True)
+    for name in set(FOLDERS) - set(keep):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the user has files in it
+        folder.rmdir()
+    return True
 
 
-def _has_groups(folder: Path) -> bool:
-    """Return whether the log has groups that train. They may have taken hours, so a run that fails
-    in its first batch, as on a full disk, keeps them."""
-    log = folder / EPISODES
+def _has_rows(log: Path) -> bool:
+    """Return whether a log has groups or episodes, which may have taken hours."""
     if not log.exists():
         return False
-    found = "SELECT 1 FROM groups WHERE status != 'dropped' LIMIT 1"
+    found = "SELECT 1 FROM groups UNION ALL SELECT 1 FROM trajectories LIMIT 1"
     try:
         with contextlib.closing(sqlite3.connect(log)) as db:
             return db.execute(found).fetchone() is not None

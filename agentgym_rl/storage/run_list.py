@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentgym_rl.config import ENGINES
-from agentgym_rl.core import ConfigError, parse_json, parse_toml
+from agentgym_rl.core import ConfigError, is_dict, parse_json, parse_toml
 from agentgym_rl.runtime.frozen import state
 
 from .evaluations import LINES
-from .run_folder import MARK, holder, is_held, shown
+from .run_end import RunEnd, RunKind, end_of, kind_of_folder
+from .run_folder import EVALUATED, EVALUATION_RESULT, MARK, holder, is_held, shown
 
-State = Literal["running", "frozen", "finished", "stopped"]
+State = Literal["running", "frozen", "finished", "stopped", "failed"]
 LAST = 5
 """The number of last batches over which the reward is averaged."""
-_READERS = ("episodes.db-shm", "episodes.db-wal")
-"""The files that also a reader of a log creates."""
+_READERS = ("episodes.db-shm", "episodes.db-wal", "notes.json")
+"""The files that also a reader of a run creates."""
 MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",
@@ -37,10 +38,12 @@ class RunSummary:
     run: str
     """The run's folder, as a user would type it in the current folder."""
     state: State
-    """The state of the run. `stopped`: ended before its last batch; `arl train --resume` continues.
+    """The state of the run. `stopped`: interrupted or killed before its last batch; `arl train
+    --resume` continues. `failed`: ended by an error, which `end` records; continues alike.
     `frozen`: `arl train` was stopped by a signal, and continues with `fg` or `kill -CONT`."""
     env: str
     agent: str
+    """The agent; empty: other programs play (`arl serve`)."""
     engine: str
     batches: int
     batches_planned: int
@@ -57,6 +60,11 @@ class RunSummary:
     size_bytes: int
     error: str = ""
     """The reason why the folder cannot be read; empty: it can."""
+    kind: RunKind = "train"
+    """The command that made the folder. An evaluation (`arl eval --out`) has no batches, and its
+    reward."""
+    end: RunEnd | None = None
+    """The end of its last process, if that failed or was interrupted."""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
 
@@ -98,22 +106,27 @@ def summary(folder: Path) -> RunSummary:
     files = [(path, path.stat()) for path in _files(folder)]
     rewards = {e["version"]: e.get("eval/reward") for e in evaluations if e.get("version") == 0}
     later = [e.get("eval/reward") for e in evaluations if e.get("version")]
-    planned = int(config.get("steps", 0))
+    kind, result = kind_of_folder(folder), evaluation_of(folder)
+    planned = 0 if kind == "eval" else int(config.get("steps", 0))
+    if kind == "eval":
+        later = [result.get("reward")] if result.get("split", "eval") == "eval" else []
     return RunSummary(
         run=shown(folder),
         state=state_of(folder, len(steps), planned),
         env=_of(config, "env"),
-        agent=_of(config, "agent"),
+        agent=_of(config, "agent") if kind != "serve" else "",
         engine=str(config.get("engine", {}).get("type", ENGINES.usual)),
         batches=len(steps),
         batches_planned=planned,
-        reward=recent_reward(steps),
+        reward=result.get("reward") if kind == "eval" else recent_reward(steps),
         eval_before=rewards.get(0),
         eval_after=later[-1] if later else None,
         means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
         updated_s=max((s.st_mtime for path, s in files if path.name not in _READERS), default=0.0),
         size_bytes=sum(stat.st_size for _, stat in files),
         error=error,
+        kind=kind,
+        end=end_of(folder),
         config=config,
     )
 
@@ -151,10 +164,25 @@ def _lines(file: Path) -> list[Mapping[str, Any]]:
     return found
 
 
+def evaluation_of(folder: Path) -> Mapping[str, Any]:
+    """Return the result of an evaluation (`arl eval --out`), as `arl eval --json` prints it; empty:
+    the folder holds none, or it has not finished."""
+    try:
+        found = parse_json((folder / EVALUATION_RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if is_dict(found) else {}
+
+
 def state_of(folder: Path, batches: int, planned: int) -> State:
     """Return the state of the run in `folder`, which has trained `batches` of `planned`."""
     if is_held(folder):
         return "frozen" if state(holder(folder)) == "T" else "running"
+    end = end_of(folder)
+    if end is not None and end.state == "failed":
+        return "failed"
+    if (folder / EVALUATED).exists():
+        return "finished" if end is None and evaluation_of(folder) else "stopped"
     return "finished" if 0 < planned <= batches and (folder / "export").exists() else "stopped"
 
 

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .adapter import Adapter as Adapter
+    from .checkpoint import Checkpoints as Checkpoints
+    from .checkpoint import load_checkpoint as load_checkpoint
     from .export import export_checkpoint as export_checkpoint
     from .export import export_model as export_model
     from .export import export_policy as export_policy

@@ -23,7 +23,7 @@ from agentgym_rl.core import (
     parse_json,
     tensor_heads,
 )
-from agentgym_rl.models import model_folder
+from agentgym_rl.models import model_of_run
 from agentgym_rl.runtime import replacing
 from agentgym_rl.storage import (
     MANIFEST,
@@ -143,10 +143,11 @@ def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:
     config_file.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def export_trained(folder: Path, out: Path) -> dict[str, Any]:
+def export_trained(folder: Path, out: Path, *, base: str = "") -> dict[str, Any]:
     """Write the model of a checkpoint to `out`, a new folder, and return the JSON object of
     `arl export --model --json`. `folder` is the checkpoint, or a run: then its best checkpoint by
-    `trainer.best_metric` is taken, or the newest if none has that metric.
+    `trainer.best_metric` is taken, or the newest if none has that metric. `base`: the place of the
+    model that the run began with (`--base`), if it is not where it was.
 
     Raises:
         ConfigError: neither a run with a checkpoint nor a checkpoint of one, or `out` exists.
@@ -167,7 +168,7 @@ def export_trained(folder: Path, out: Path) -> dict[str, Any]:
             f"arl export --model {folder}: the run has no complete checkpoint "
             "(trainer.checkpoint_every writes some on the way)"
         )
-    model_dir = model_folder(config.model, config.env.id)
+    model_dir = model_of_run(config.model, config.env.id, run, given=base, flag="--base")
     export_checkpoint(checkpoint, out, model_dir=model_dir, adapter=adapter_of(config))
     return {
         "out": str(out),

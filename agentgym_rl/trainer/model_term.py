@@ -43,6 +43,8 @@ class ModelTerm(Term, ABC):
     """A term with models. All ranks call theirs in step."""
 
     has_models: ClassVar[bool] = True
+    num_steps: int = 0
+    """The number of batches of the run, on which a decaying learning rate depends."""
 
     @abstractmethod
     def load(self, loading: Loading) -> None:

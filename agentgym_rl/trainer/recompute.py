@@ -156,10 +156,16 @@ class Replayed:
 
 
 def replay_batches(
-    config: Config, shards: Sequence[BatchShard], *, model_dir: Path, checkpoint: Path | None
+    config: Config,
+    shards: Sequence[BatchShard],
+    *,
+    model_dir: Path,
+    checkpoint: Path | None,
+    lengths: Mapping[int, int] | None = None,
 ) -> Iterator[Replayed]:
     """Train `shards`, complete batches in order, with one rank, from `checkpoint` on (None: from
-    the model).
+    the model). `lengths`: the number of batches that the run was to have when it trained a batch,
+    where that is not `config.steps`.
 
     Raises:
         TrainerError: the checkpoint cannot be loaded, or a batch cannot be trained.
@@ -170,5 +176,6 @@ def replay_batches(
         if checkpoint is not None:
             stepper.restore(checkpoint)
         for shard in shards:
+            stepper.set_length((lengths or {}).get(shard.step, config.steps))
             metrics = stepper.train_shard(shard, Phases())
             yield Replayed(shard.step, metrics, fingerprint(stepper.policy.trained_state()))

@@ -98,6 +98,12 @@ class Stepper:
         self._num_steps = num_steps
         self._seed = seed
 
+    def set_length(self, num_steps: int) -> None:
+        """Set the number of batches of the run, on which a decaying learning rate depends."""
+        self._num_steps = num_steps
+        for term in self.model_terms:
+            term.num_steps = num_steps
+
     def train_shard(
         self, shard: BatchShard, phases: Phases, *, on_tokens: OnTokens | None = None
     ) -> dict[str, float]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core import ConfigError, FloatArray, Interrupt, WeightsError
-from agentgym_rl.models import model_folder
+from agentgym_rl.models import model_of_run
 from agentgym_rl.storage import EpisodeReader, config_of
 from agentgym_rl.storage.episode_reader import Reward
 
@@ -48,6 +48,7 @@ def audit(
     *,
     threshold: float | None = None,
     untrained: bool = False,
+    model: str = "",
     on_progress: OnProgress = lambda count: None,
 ) -> dict[str, Any]:
     """Recompute every trained token of a run under the version recorded with it.
@@ -58,6 +59,7 @@ def audit(
     Args:
         threshold: The allowed |Δ log-prob|; None: by the engine's dtype (`THRESHOLDS`).
         untrained: Include the episodes of groups that wait or were dropped.
+        model: The place of the model that the run began with, if it is not where it was.
         on_progress: Called with the number of tokens recomputed since its previous call.
 
     Raises:
@@ -74,11 +76,11 @@ def audit(
 
         with open_recomputer(
             config.trainer,
-            model_dir=model_folder(config.model, config.env.id),
+            model_dir=model_of_run(config.model, config.env.id, run, given=model),
             versions_dir=run / "weights",
             routing_replay=config.own_engine.routing_replay,
-        ) as model:
-            recompute = Recompute(tokens, reader, model, on_progress)
+        ) as recomputer:
+            recompute = Recompute(tokens, reader, recomputer, on_progress)
             evidence, control, rounding = _recompute_all(recompute, rule)
             if threshold is None:
                 rule = rule.allowing(rounding)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.controller import shards_of
 from agentgym_rl.core import ConfigError, parse_json
-from agentgym_rl.models import model_folder
+from agentgym_rl.models import model_of_run
 from agentgym_rl.storage import config_of, newest_checkpoint, read_manifest
 from agentgym_rl.storage.episode_reader import explained, open_to_read
 from agentgym_rl.storage.recovery import batches
@@ -26,9 +26,14 @@ parts: other minibatches, for example, change it by more."""
 
 
 def replay(
-    run: Path, *, step: int, on_batch: Callable[[int], None] = lambda count: None
+    run: Path,
+    *,
+    step: int,
+    model: str = "",
+    on_batch: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
     """Train batch `step` of `run` again, after the batches between it and the checkpoint before it.
+    `model`: the place of the model that the run began with, if it is not where it was.
 
     Raises:
         ConfigError: there is no such batch in the run's log.
@@ -51,8 +56,9 @@ def replay(
     replayed = replay_batches(
         config,
         [_whole(number, found, config) for number in range(first, step + 1)],
-        model_dir=model_folder(config.model, config.env.id),
+        model_dir=model_of_run(config.model, config.env.id, run, given=model),
         checkpoint=checkpoint,
+        lengths={number: was.num_steps for number, was in recorded.items() if was.num_steps},
     )
     rows: list[dict[str, Any]] = []
     for batch in replayed:
@@ -89,6 +95,9 @@ class _Was(NamedTuple):
     """The version of the package that trained it, with a digest of its code; "": an early one."""
     is_old: bool
     """Whether the hash of the weights was computed in the way of format 0."""
+    num_steps: int
+    """The number of batches that the run was to have, on which a decaying learning rate depends;
+    0: unknown."""
 
 
 def _recorded(log: Path) -> dict[int, _Was]:
@@ -101,7 +110,10 @@ def _recorded(log: Path) -> dict[int, _Was]:
         for row in db.execute(query):
             known = dict(row)  # logs of format 0 have no format and no build
             loss = parse_json(known["metrics"]).get("loss")
-            of = known["num_ranks"], known.get("build", ""), not known.get("format", 0)
+            of = (
+                *(known["num_ranks"], known.get("build", ""), not known.get("format", 0)),
+                known.get("num_steps", 0),
+            )
             found[known["step"]] = _Was(loss, known["parameters"], *of)
     return found
 

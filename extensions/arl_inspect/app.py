@@ -1,5 +1,5 @@
-"""The page and its data over HTTP: only GET and HEAD, nothing is written (docs/inspect.md). Changes
-of runs go to all listening clients as Server-Sent Events.
+"""The page and its data over HTTP (docs/inspect.md). Nothing is written but the notes of a run, by
+PUT. Changes of runs go to all listening clients as Server-Sent Events.
 
 Routing is by hand, not by `runtime.http_server.Api`: ids may contain encoded slashes, and Starlette
 matches the decoded path. The format of events is WHATWG's,
@@ -21,12 +21,13 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from agentgym_rl.core import ArlError, ConfigError
-from agentgym_rl.runtime import Receive, Scope, Send, is_secret
+from agentgym_rl.core import ArlError, ConfigError, parse_json
+from agentgym_rl.runtime import BodyTooLarge, Receive, Scope, Send, is_secret, read_body
 from agentgym_rl.runtime.http_server import header, reply
 
 from .detail import episode_detail, group_detail
 from .folders import InspectedRun, Runs
+from .notes import Notes, write_notes
 from .query import HttpError, Query, missing, whole, wrong
 from .timeline import timeline
 
@@ -57,6 +58,7 @@ PAGE = Path(__file__).parent / "page"
 _LOOK_S = 1.0
 _SEND_S = 0.25
 _COMMENT_S = 15.0
+_NOTES_BYTES = 100_000
 
 Reading = Callable[[InspectedRun], None]
 
@@ -142,22 +144,24 @@ class InspectorApp:
         token: str = "",
         on_read: Reading = lambda run: None,
         page: Path = PAGE,
+        read_only: bool = False,
     ) -> None:
-        """Create the app; `on_read` is called with each run whose episodes are requested."""
+        """Create the app; `on_read` is called with each run whose episodes are requested. If it is
+        `read_only`, it does not write notes either."""
         self._runs, self._changes, self._page = runs, changes, page
         self._token = token
         self._cookie = f"arl_{hashlib.blake2s(token.encode()).hexdigest()[:12]}"
         self._on_read = on_read
+        self._read_only = read_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if scope["method"] not in ("GET", "HEAD"):
-                raise wrong(f"{scope['method']} is not allowed: the inspector only reads")
             asked = _parameters(scope)
             headers = {**HEADERS, **self._authenticated(scope, asked)}
+            given = await self._given(scope, receive)
             if scope["path"] == "/api/events":
                 return await self._changes.stream(receive, send, headers)
-            kind, body = await asyncio.to_thread(self._answer, scope, asked)
+            kind, body = await asyncio.to_thread(self._answer, scope, asked, given)
             status = 200
         except HttpError as error:
             status, kind, body, headers = error.status, *_said(str(error)), HEADERS
@@ -201,25 +205,61 @@ class InspectorApp:
             return ""
         return found.value if found else ""
 
-    def _answer(self, scope: Scope, asked: dict[str, str]) -> tuple[str, bytes]:
+    async def _given(self, scope: Scope, receive: Receive) -> Notes | None:
+        """Return the notes that a request writes; None if it only reads.
+
+        Raises:
+            HttpError: another method than GET, HEAD and PUT of notes; the app is read-only; the
+                request comes from a page of another site; or its body is not notes.
+        """
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        if scope["method"] != "PUT" or not scope["path"].endswith("/notes"):
+            raise wrong(f"{scope['method']} is not allowed: the inspector only reads")
+        if self._read_only:
+            raise HttpError(403, "notes are not written: `arl inspect` runs with --read-only")
+        origin = header(scope, b"origin")
+        if origin and origin.partition("://")[2] != header(scope, b"host"):
+            raise HttpError(403, f"notes are not written for a page of {origin[:80]}")
+        if header(scope, b"content-type").partition(";")[0].strip() != "application/json":
+            raise wrong("notes are sent as application/json")
+        try:
+            return Notes.of(parse_json(await read_body(receive, limit_bytes=_NOTES_BYTES)))
+        except BodyTooLarge as error:
+            raise wrong(f"notes are too long: {error}") from None
+        except ValueError as error:
+            raise wrong(f"notes cannot be read: {error}") from None
+
+    def _answer(
+        self, scope: Scope, asked: dict[str, str], given: Notes | None
+    ) -> tuple[str, bytes]:
         # Split before unquoting: an id may contain a slash.
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         parts = [unquote(part) for part in raw.decode("latin-1").split("?")[0].split("/")[1:]]
         if parts[0] != "api":
             return self._file("/".join(parts))
-        return TYPES[".json"], msgspec.json.encode(self._data(parts[1:], asked))
+        found = self._data(parts[1:], asked) if given is None else self._write(parts[1:], given)
+        return TYPES[".json"], msgspec.json.encode(found)
+
+    def _write(self, parts: list[str], given: Notes) -> Any:
+        match parts:
+            case ["runs", run_id, "notes"]:
+                write_notes(self._runs.of(run_id).folder, given)
+                return given
+        raise missing(f"no route /api/{'/'.join(parts)[:80]}")
 
     def _data(self, parts: list[str], asked: dict[str, str]) -> Any:
         if parts == ["runs"]:
             _only(asked)
-            return {"runs": [run.summary() for run in self._runs.all()]}
+            found = [run.summary() for run in self._runs.all()]
+            return {"runs": found, "can_write": not self._read_only}
         if len(parts) < 3 or parts[0] != "runs":
             raise missing(f"no route /api/{'/'.join(parts)[:80]}")
         run = self._runs.of(parts[1])
         match parts[2:]:
             case ["config"]:
                 _only(asked)
-                return {"toml": run.config_text()}
+                return run.config_answer()
             case ["metrics"]:
                 _only(asked, "after")
                 return run.metrics(after=whole(asked, "after", least=-inf, most=inf, default=-1))

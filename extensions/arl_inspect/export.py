@@ -193,7 +193,7 @@ def _of(
     summaries = list(_summaries(run))
     chosen = _evenly(summaries, most)
     answers: dict[str, Any] = {
-        f"{base}/config": {"toml": run.config_text()},
+        f"{base}/config": run.config_answer(),
         f"{base}/metrics": run.metrics(),
         f"{base}/timeline": timeline(run),
         f"{base}/facets": run.index.facets(),

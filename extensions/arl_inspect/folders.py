@@ -12,16 +12,17 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from agentgym_rl.core import ConfigError, parse_json, parse_toml
+from agentgym_rl.core import ConfigError, flat, parse_json, parse_toml
 from agentgym_rl.models import BUNDLED_MODELS
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.storage import EpisodeReader
+from agentgym_rl.storage import EpisodeReader, end_of, kind_of_folder
 from agentgym_rl.storage.evaluations import LINES
 from agentgym_rl.storage.run_folder import MARK, shown
-from agentgym_rl.storage.run_list import is_run, recent_reward, state_of
+from agentgym_rl.storage.run_list import is_run, state_of
 
 from .index import EpisodeIndex
-from .query import HttpError, missing
+from .overview import changed_s, overview, readable
+from .query import missing
 
 _FILE = "tokenizer.json"
 
@@ -61,7 +62,7 @@ def pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 def _load(run: Path, config: Mapping[str, Any]) -> Tokenizer:
     path = str(config.get("model", {}).get("path", ""))
-    folders = [run / "export", run / "init", *_model_folders(path)]
+    folders = [run / "export", run / "init" / "model", *_model_folders(path)]
     for folder in folders:
         if (folder / _FILE).is_file():
             try:
@@ -150,6 +151,7 @@ class InspectedRun:
         self._metrics = GrowingLines(folder / "metrics.jsonl")
         self._evaluations = GrowingLines(folder / LINES)
         self._turn = threading.Lock()
+        self._config: tuple[tuple[int, ...], Mapping[str, Any]] = ((), {})
 
     def config_text(self) -> str:
         """Return the text of `config.toml`."""
@@ -159,10 +161,24 @@ class InspectedRun:
             raise missing(f"{self.folder / MARK} cannot be read: {error}") from error
 
     def config(self) -> Mapping[str, Any]:
+        """Return the configuration; the file is parsed again only after it has changed."""
         try:
-            return parse_toml(self.config_text())
-        except ValueError as error:
-            raise ConfigError(f"{self.folder / MARK} is no TOML: {error}") from error
+            stat = (self.folder / MARK).stat()
+        except OSError as error:
+            raise missing(f"{self.folder / MARK} cannot be read: {error}") from error
+        version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        known, config = self._config
+        if known != version:
+            try:
+                config = parse_toml(self.config_text())
+            except ValueError as error:
+                raise ConfigError(f"{self.folder / MARK} is no TOML: {error}") from error
+            self._config = version, config
+        return config
+
+    def config_answer(self) -> dict[str, Any]:
+        """Return the text of `config.toml`, and its values by their dotted names."""
+        return {"toml": self.config_text(), "values": flat(self.config())}
 
     def metrics(self, *, after: int = -1) -> dict[str, Any]:
         """Return the rows of `metrics.jsonl` with a larger step, and all evaluations."""
@@ -181,49 +197,19 @@ class InspectedRun:
             "steps": steps,
             "episodes": self._num_episodes(),
             "status": state_of(self.folder, steps, planned),
+            "kind": kind_of_folder(self.folder),
+            "failure": end.failure if (end := end_of(self.folder)) else "",
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return the run's line in the list of runs; `error`: why a file cannot be read."""
-        found: dict[str, Any] = {
-            "id": self.id,
-            "path": shown(self.folder),
-            **{"env": "", "agent": "", "engine": "", "status": "stopped", "steps": 0},
-            **{"steps_planned": 0, "started_s": None, "updated_s": None, "reward": None},
-            **{"episodes": 0, "error": ""},
-        }
-        try:
-            config = self.config()
-            rows = self.metrics()["rows"]
-            found |= {name: self.pulse()[name] for name in ("steps", "episodes", "status")}
-        except (ConfigError, HttpError, OSError) as error:  # the run may vanish meanwhile
-            return found | {"error": str(error)}
-        times = [_changed_s(self.folder / name) for name in _LIVING]
-        return found | {
-            "env": str(config.get("env", {}).get("id", "")),
-            "agent": str(config.get("agent", {}).get("id", "")),
-            "engine": str(config.get("engine", {}).get("type", "")),
-            "steps_planned": int(config.get("steps", 0)),
-            "started_s": _changed_s(self.folder / MARK),
-            "updated_s": max((at for at in times if at is not None), default=None),
-            "reward": recent_reward(rows),
-        }
+        """Return the run's entry in the list of runs."""
+        return overview(self.id, self.folder, lambda: (self.config(), self.metrics(), self.pulse()))
 
     def _num_episodes(self) -> int:
         if not (self.folder / "episodes.db").exists():
             return 0
         with closing(EpisodeReader(self.folder / "episodes.db")) as log:
             return log.num_recorded
-
-
-_LIVING = (MARK, "metrics.jsonl", "phases.jsonl", "episodes.db", "episodes.db-wal", LINES)
-
-
-def _changed_s(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
 
 
 class Runs:
@@ -250,7 +236,7 @@ class Runs:
             folders = dict.fromkeys(path for place in self._places for path in _inside(place))
             for folder in folders:
                 if folder not in self._runs:
-                    self._runs[folder] = InspectedRun(self._free_id(folder.name), folder)
+                    self._runs[folder] = InspectedRun(self._free_id(readable(folder.name)), folder)
             return [self._runs[folder] for folder in folders]
 
     def of(self, id: str) -> InspectedRun:
@@ -289,4 +275,4 @@ def _inside(place: Path) -> list[Path]:
         inside = [path for path in place.iterdir() if is_run(path)]
     except OSError:  # the folder has vanished
         return []
-    return sorted((path.resolve() for path in inside), key=lambda p: _changed_s(p / MARK) or 0.0)
+    return sorted((path.resolve() for path in inside), key=lambda p: changed_s(p / MARK) or 0.0)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from string import ascii_uppercase
+from typing import Any
 
 from agentgym_rl.core import ConfigError, differences
 from agentgym_rl.storage import RunSummary
 from agentgym_rl.storage.run_folder import MARK, held
 from agentgym_rl.storage.run_list import is_run, summary
+
+from .notes import Notes, notes_of
 
 _UNKNOWN = "-"
 _DAY_S = 86400.0
@@ -25,18 +30,34 @@ def runs_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
     for run in runs:
         if run.error:
             yield f"{run.run}: cannot be read: {run.error}"
+        if run.end is not None and run.end.failure:
+            yield f"{run.run} failed: {run.end.failure}"
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:
     return (
         run.state,
-        f"{run.batches}/{run.batches_planned}",
+        _batches(run),
         _share(run.reward),
-        f"{_share(run.eval_before)} → {_share(run.eval_after)}",
+        _held_out(run),
         _age(time.time() - run.updated_s),
         size_text(run.size_bytes),
         run.run,
     )
+
+
+def _batches(run: RunSummary) -> str:
+    """Return the batches of a run, with its kind unless it is `train`."""
+    if run.kind == "eval":
+        return run.kind
+    count = f"{run.batches}/{run.batches_planned}"
+    return count if run.kind == "train" else f"{run.kind} {count}"
+
+
+def _held_out(run: RunSummary) -> str:
+    if run.kind == "eval":
+        return _share(run.eval_after)
+    return f"{_share(run.eval_before)} → {_share(run.eval_after)}"
 
 
 def comparison_lines(
@@ -45,11 +66,11 @@ def comparison_lines(
     """Yield the figures of the runs side by side, and their differing configuration keys."""
     names = [*ascii_uppercase][: len(runs)]
     for name, run in zip(names, runs, strict=True):
-        yield f"{name}  {run.run}  ({run.env}, {run.agent}, {run.engine})"
+        yield f"{name}  {run.run}  ({run.env}, {run.agent or run.kind}, {run.engine})"
     yield ""
     rows: list[tuple[str, ...]] = [("", *names)]
     rows.append(("state", *(run.state for run in runs)))
-    rows.append(("batches", *(f"{run.batches}/{run.batches_planned}" for run in runs)))
+    rows.append(("batches", *map(_batches, runs)))
     rows.append(("reward, last batches", *(_share(run.reward) for run in runs)))
     rows.append(("held-out, before", *(_share(run.eval_before) for run in runs)))
     rows.append(("held-out, after", *(_share(run.eval_after) for run in runs)))
@@ -122,3 +143,23 @@ def delete(folder: Path) -> int:
         size = summary(folder).size_bytes
         shutil.rmtree(folder)
     return size
+
+
+def noted(run: RunSummary) -> dict[str, Any]:
+    """Return the notes and tags of a run for `arl runs --json`; none of a file that cannot be
+    read."""
+    with contextlib.suppress(ConfigError):
+        return asdict(notes_of(Path(run.run)))
+    return asdict(Notes())
+
+
+def tag_lines(runs: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield one line per run that has tags, or whose notes cannot be read."""
+    for run in runs:
+        try:
+            tags = notes_of(Path(run.run)).tags
+        except ConfigError as error:
+            yield str(error)
+            continue
+        if tags:
+            yield f"{run.run}: tags: {', '.join(tags)}"

@@ -54,10 +54,11 @@ async def inspect_live(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    read_only: bool = False,
     on_ready: Callable[[str, int], None],
 ) -> None:
     """Serve until cancelled. `on_ready` gets the URL, with the token if one is required, and the
-    number of runs.
+    number of runs. If the server is `read_only`, the page does not write notes of runs.
 
     Raises:
         ConfigError: a place does not exist or lies inside a run, the port is taken, or the host is
@@ -66,7 +67,7 @@ async def inspect_live(
     runs = Runs(places)
     changes, reading = Changes(runs), _Reading()
     token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
-    app = InspectorApp(runs, changes, token=token, on_read=reading.queue)
+    app = InspectorApp(runs, changes, token=token, on_read=reading.queue, read_only=read_only)
     async with serving(app, host=host, port=port) as url, asyncio.TaskGroup() as tasks:
         tasks.create_task(changes.watch(), name="inspect:changes")
         tasks.create_task(reading.run(), name="inspect:reading")

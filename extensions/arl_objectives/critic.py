@@ -103,7 +103,7 @@ class Critic(ModelTerm):
     def use(self, model: ValueModel, trainer: TrainerConfig, *, num_steps: int) -> None:
         """Judge by `model`, and train it."""
         self.value_model, self.optimizer = model, make_optimizer(model.model, trainer)
-        self._trainer, self._num_steps = trainer, num_steps
+        self._trainer, self.num_steps = trainer, num_steps
         own = trainer.part(CriticRateKeys).critic_learning_rate
         self._peak = trainer.learning_rate if own is None else own
         self._loaded = True
@@ -196,7 +196,7 @@ class Critic(ModelTerm):
         """Take one optimizer step for each minibatch and epoch (collective); `weights` [N] are the
         aggregation weights of the policy's loss."""
         model, trainer = self.value_model, self._trainer
-        rate = learning_rate(trainer, step, num_steps=self._num_steps, peak=self._peak)
+        rate = learning_rate(trainer, step, num_steps=self.num_steps, peak=self._peak)
         set_learning_rate(self.optimizer, rate)
         plans = [tokens.micro_batches(rows, model) for rows in tokens.minibatches]
         rounds = model.world.maxima([len(plan) for plan in plans])

@@ -89,6 +89,7 @@ def _is_loopback(host: str) -> bool:
 
 class _ServedRun(TrainingRun):
     folder = "serve"
+    command = "serve"
     evaluates = False
 
     @property

@@ -13,6 +13,10 @@ from agentgym_rl.core import Fitted, Section
 if TYPE_CHECKING:  # the configuration is made of these keys
     from agentgym_rl.config import Config
 
+FOLDER = "init"
+"""The folder of the warm-up in a run's folder, with the following files and folders."""
+ROWS, STEPS, MODEL, CHECKPOINTS = "rows.msgpack", "steps.jsonl", "model", "checkpoints"
+
 _RATES = ((20e6, 5e-4), (1e9, 1e-4), (10e9, 2e-5), (math.inf, 1e-5))
 """The pairs of a number of parameters and the learning rate for models with fewer."""
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from agentgym_rl.cluster import LocalProcesses, ProcessSpec, free_port
 from agentgym_rl.config import Config, GatewayConfig
-from agentgym_rl.core import ConfigError, Row, parse_json
+from agentgym_rl.core import ConfigError, Row, TrainerError, parse_json
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.core.row import IGNORED, pack_row
 from agentgym_rl.gateway import ChatFormat, ParserFactory
@@ -32,12 +32,14 @@ from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.models import model_name
 from agentgym_rl.report import Progress
 from agentgym_rl.run import Opened
-from agentgym_rl.storage import WARMED_UP, checksums
+from agentgym_rl.runtime import replacing
+from agentgym_rl.runtime.atomic_file import remove
+from agentgym_rl.storage import WARMED_UP, checksums, newest_checkpoint, read_manifest
 from agentgym_rl.trainer import rank_environment, rank_imports
 
 from .demonstrations import Notes, SkippedRow, check_row, conversation_of, with_text_arguments
 from .held_out import HeldOut
-from .keys import InitConfig
+from .keys import CHECKPOINTS, FOLDER, MODEL, ROWS, STEPS, InitConfig
 from .written import TokenRow, note_unread_calls, rows_of
 
 _log = logging.getLogger(__name__)
@@ -94,9 +96,9 @@ def token_rows(
     return rows
 
 
-def write_rows(rows: list[Row], path: Path) -> None:
-    """Write the rows for the ranks; `trainer.warmup` reads them."""
-    path.write_bytes(msgspec.msgpack.encode([pack_row(row) for row in rows]))
+def packed(rows: list[Row]) -> bytes:
+    """Return the content of the file of rows for the ranks; `trainer.read_rows` reads it."""
+    return msgspec.msgpack.encode([pack_row(row) for row in rows])
 
 
 def _lines(data: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -195,23 +197,20 @@ def _row(ids: list[int], said: list[bool]) -> Row:
     )
 
 
-FOLDER = "init"
-ROWS, STEPS, MODEL = f"{FOLDER}/rows.msgpack", f"{FOLDER}/steps.jsonl", f"{FOLDER}/model"
-"""The files and the folder of the warm-up, relative to the run's folder."""
 _POLL_S = 0.2
-_SHOW_S = 2.0
+_SHOW_S = 5.0
 
 
 async def warmed_up(opened: Opened, progress: Progress) -> Config:
     """Warm the model up in RUN/init, if the run is to (`init.method`); return the configuration of
-    a run that begins with it.
+    a run that begins with it. A warm-up that was interrupted goes on from its newest checkpoint.
 
     Raises:
         ConfigError: the data cannot be read, would train something else, has tasks that the run
             holds out, or fits no micro-batch.
         ProcessDied: a rank failed.
     """
-    config, run_dir = opened.config, opened.run_dir
+    config, run_dir, folder = opened.config, opened.run_dir, opened.run_dir / FOLDER
     if config.of(InitConfig).method != "sft":
         return config
     init = config.of(InitConfig)
@@ -222,13 +221,15 @@ async def warmed_up(opened: Opened, progress: Progress) -> Config:
     rows = await asyncio.to_thread(
         _prepare,
         Path(init.data),
-        run_dir,
+        folder,
         opened.model_dir,
         config.gateway,
         max_tokens=config.trainer.max_tokens_per_microbatch,
         held_out=held_out,
     )
-    progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
+    checkpoint, done = await asyncio.to_thread(_continued, folder)
+    since = f", from step {done} on" if done else ""
+    progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs{since}")
     async with (
         LocalProcesses(
             run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=opened.forks
@@ -245,6 +246,7 @@ async def warmed_up(opened: Opened, progress: Progress) -> Config:
                     *("--run", str(run_dir)),
                     *("--rank", str(rank)),
                     *("--rendezvous", rendezvous),
+                    *(("--resume", str(checkpoint)) if checkpoint else ()),
                 ],
                 env=rank_environment(config.trainer),
                 finite=True,
@@ -252,38 +254,60 @@ async def warmed_up(opened: Opened, progress: Progress) -> Config:
             )
             await ranks.start(spec)
         watch = tasks.create_task(ranks.watch(), name="watch warm-up")
-        await _follow(watch, run_dir / STEPS, progress, limit_s=config.trainer.batch_timeout_s)
-    losses = [parse_json(step)["loss"] for step in _steps(run_dir / STEPS)]
+        limit_s = config.trainer.batch_timeout_s
+        await _follow(watch, folder / STEPS, progress, limit_s=limit_s, done=done)
+    losses = [parse_json(step)["loss"] for step in _steps(folder / STEPS)]
     progress.phase(f"warmed up: loss {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses)} steps")
     name = model_name(config.model, config.env.id)
     await asyncio.to_thread(_record, init, name, run_dir, rows)
-    model = config.model.model_copy(update={"path": str(run_dir / MODEL), "revision": None})
+    model = config.model.model_copy(update={"path": str(folder / MODEL), "revision": None})
     return config.model_copy(update={"model": model, "init": InitConfig()})
 
 
 def _prepare(
     data: Path,
-    run_dir: Path,
+    folder: Path,
     model_dir: Path,
     gateway: GatewayConfig,
     *,
     max_tokens: int,
     held_out: HeldOut | None,
 ) -> list[Row]:
-    """Return the rows, after writing them to the run's folder for the ranks."""
+    """Return the rows, after writing them to `folder` for the ranks. What a warm-up on other rows
+    has left there is removed."""
     chat = ChatFormat.load(model_dir, gateway)
     parsers, _ = readers_of(chat, gateway)
     rows = token_rows(data, chat, max_tokens=max_tokens, held_out=held_out, parsers=parsers)
-    folder = run_dir / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)  # left by a run that ended before its first batch
+    written = packed(rows)
+    if (folder / ROWS).exists() and (folder / ROWS).read_bytes() == written:
+        return rows
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    write_rows(rows, run_dir / ROWS)
+    with replacing(folder / ROWS) as part:
+        part.write_bytes(written)
     return rows
 
 
+def _continued(folder: Path) -> tuple[Path | None, int]:
+    """Return the newest checkpoint of an interrupted warm-up and its number of steps, after cutting
+    the file of steps to it; None and 0: the warm-up begins from the start."""
+    try:
+        checkpoint = newest_checkpoint(folder / CHECKPOINTS)
+    except TrainerError as error:
+        _log.warning("the warm-up begins again: %s", error)
+        checkpoint = None
+    done = read_manifest(checkpoint).step if checkpoint else 0
+    lines = _steps(folder / STEPS)[:done]
+    (folder / STEPS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return checkpoint, done
+
+
 def _record(init: InitConfig, model: str, run_dir: Path, rows: Sequence[Row]) -> None:
-    """Record how the model was made from `model`. Delete the rows, since the data is kept."""
-    (run_dir / ROWS).unlink()
+    """Record how the model was made from `model`. Delete the rows, since the data is kept, and the
+    checkpoints."""
+    folder = run_dir / FOLDER
+    (folder / ROWS).unlink()
+    remove(folder / CHECKPOINTS)
     data = Path(init.data).resolve()
     about = {
         "model": model,
@@ -292,35 +316,53 @@ def _record(init: InitConfig, model: str, run_dir: Path, rows: Sequence[Row]) ->
         "data_hash": blake2b(data.read_bytes(), digest_size=16).hexdigest(),
         "rows": len(rows),
         "tokens": sum(row.num_trained for row in rows),
-        "checksums": checksums(sorted((run_dir / MODEL).iterdir())),
+        "checksums": checksums(sorted((folder / MODEL).iterdir())),
     }
     text = json.dumps(about, indent=2) + "\n"
     (run_dir / WARMED_UP).write_text(text, encoding="utf-8")
 
 
 async def _follow(
-    ranks: asyncio.Task[None], steps_file: Path, progress: Progress, *, limit_s: float
+    ranks: asyncio.Task[None],
+    steps_file: Path,
+    progress: Progress,
+    *,
+    limit_s: float,
+    done: int = 0,
 ) -> None:
-    """Show the progress of the steps, until the ranks have ended.
+    """Show the progress of the steps after the first `done`, with the time left, until the ranks
+    have ended.
 
     Raises:
         TimeoutError: neither a step nor the end came within `limit_s`.
     """
     loop = asyncio.get_running_loop()
-    seen, told, last, shown = 0, 0, loop.time(), loop.time()
+    seen, told, last, shown = done, done, loop.time(), loop.time()
+    first: tuple[int, float] | None = None
     while not ranks.done():
         await asyncio.wait([ranks], timeout=_POLL_S)
         steps, now = _steps(steps_file), loop.time()
         if len(steps) > seen:
             seen, last = len(steps), now
+            first = first or (seen, now)
         if now - last > limit_s:
             raise TimeoutError(
                 f"the warm-up made no step in {limit_s:g} s (trainer.batch_timeout_s)"
             )
-        if seen > told and now - shown > _SHOW_S:
+        if first and seen > told and now - shown > _SHOW_S:
             told, shown, step = seen, now, parse_json(steps[-1])
-            done = f"{step['step'] + 1} of {step['steps']} steps"
-            progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
+            done_text = f"{step['step'] + 1} of {step['steps']} steps"
+            left = _left(first, (seen, last), int(step["steps"]))
+            progress.phase(f"warming up: {done_text}, loss {step['loss']:.3f}{left}")
+
+
+def _left(first: tuple[int, float], last: tuple[int, float], total: int) -> str:
+    """Return the time that the steps after the `last` one take at the pace since the `first`, each
+    a number of steps and a time: ", eta 90 s"; "" until there are two."""
+    (since, began_s), (done, now_s) = first, last
+    if done <= since:
+        return ""
+    return f", eta {(total - done) * (now_s - began_s) / (done - since):.0f} s"
 
 
 def _steps(path: Path) -> list[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -20,43 +22,46 @@ from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core import Row, TrainerError
 from agentgym_rl.core.row import unpack_row
 from agentgym_rl.core.trajectory import UNPACK_ERRORS
+from agentgym_rl.storage import Retention
 from agentgym_rl.trainer import (
+    Checkpoints,
     MicroBatch,
     Policy,
+    World,
     accumulate,
     export_model,
     join_world,
     learning_rate,
+    load_checkpoint,
     make_optimizer,
     set_learning_rate,
     take_step,
     warm_up_trainer,
 )
 
-from .keys import InitConfig
+from .keys import CHECKPOINTS, MODEL, ROWS, STEPS, InitConfig
 
 _NOWHERE = torch.zeros(0, dtype=torch.int64)
 """The places in a batch's flat arrays, which a warm-up does not have."""
+
+
+SAVE_EVERY_S = 30.0
+"""The least time between two checkpoints of a warm-up."""
+_SAVING = 20
+"""The time between two checkpoints, at least, in times that the last one took to be written."""
 
 
 def warm_up(
     config: Config,
     *,
     model_dir: Path,
-    rows: Path,
-    out: Path,
-    steps: Path,
+    folder: Path,
+    resume: Path | None = None,
     rank: int = 0,
     world_size: int = 1,
     rendezvous: str = "",
 ) -> None:
-    """Train the model in `model_dir` on `rows` as rank `rank`, and export it to `out`.
-
-    Rank 0 appends {"step", "steps", "loss", "lr"} to `steps` after each optimizer step.
-
-    Raises:
-        TrainerError: the rows cannot be read or trained, or a gradient is not finite.
-    """
+    """Run rank `rank` of a warm-up of the model in `model_dir`; see `train_in`."""
     torch.set_num_threads(warm_up_trainer(config.trainer, config.engine).num_threads)
     with join_world(
         rank=rank,
@@ -66,27 +71,88 @@ def warm_up(
         device=config.trainer.device,
         timeout_s=config.trainer.batch_timeout_s,
     ) as world:
-        policy = Policy.configured(config, model_dir, world)
-        for told in learn(
-            policy, read_rows(rows), config.of(InitConfig), config.trainer, seed=config.seed
-        ):
-            if world.rank == 0:
-                with steps.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(told) + "\n")
-        state = policy.exported()
+        train_in(folder, config, world, model_dir=model_dir, resume=resume)
+
+
+def train_in(
+    folder: Path,
+    config: Config,
+    world: World,
+    *,
+    model_dir: Path,
+    resume: Path | None = None,
+    save_every_s: float = SAVE_EVERY_S,
+) -> None:
+    """Train the model in `model_dir` on the rows in `folder`, from the checkpoint `resume` on, and
+    export it to the subfolder `model` (collective).
+
+    Rank 0 appends {"step", "steps", "loss", "lr"} to `steps.jsonl` after each optimizer step. All
+    ranks write a checkpoint now and then.
+
+    Raises:
+        TrainerError: the rows cannot be read or trained, a gradient is not finite, or a checkpoint
+            cannot be read or written.
+    """
+    policy = Policy.configured(config, model_dir, world)
+    optimizer = make_optimizer(policy.model, config.trainer)
+    done = load_checkpoint(resume, policy, optimizer).step if resume else 0
+    saved = _Saved(policy, optimizer, folder / CHECKPOINTS, save_every_s)
+    init, rows = config.of(InitConfig), read_rows(folder / ROWS)
+    for told in learn(
+        policy, rows, init, config.trainer, seed=config.seed, optimizer=optimizer, done=done
+    ):
         if world.rank == 0:
-            export_model(out, state, model_dir=model_dir, names=policy.names)
+            with (folder / STEPS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(told) + "\n")
+        saved.after(int(told["step"]) + 1)
+    state = policy.exported()
+    if world.rank == 0:
+        export_model(folder / MODEL, state, model_dir=model_dir, names=policy.names)
+
+
+class _Saved:
+    """The checkpoints of a warm-up, of which the newest is kept; `every_s`: the least time between
+    two (0: one after each step). All ranks have one and call it in step."""
+
+    def __init__(
+        self, policy: Policy, optimizer: torch.optim.Optimizer, folder: Path, every_s: float
+    ) -> None:
+        self._world, self._every_s, self._last_s = policy.world, every_s, time.monotonic()
+        self._checkpoints = Checkpoints(
+            folder, policy, optimizer, config_hash="", retention=Retention(keep=1)
+        )
+
+    def after(self, step: int) -> None:
+        """Write a checkpoint after `step` steps, if rank 0 finds that one is due."""
+        began_s = time.monotonic()
+        is_due = self._world.rank == 0 and began_s - self._last_s >= self._every_s
+        if not self._world.maxima([int(is_due)])[0]:
+            return
+        self._checkpoints.begin(step)
+        self._checkpoints.reported({})
+        self._checkpoints.finish()
+        self._last_s = time.monotonic()
+        if self._every_s:
+            self._every_s = max(self._every_s, _SAVING * (self._last_s - began_s))
 
 
 def learn(
-    policy: Policy, rows: Sequence[Row], init: InitConfig, trainer: TrainerConfig, *, seed: int
+    policy: Policy,
+    rows: Sequence[Row],
+    init: InitConfig,
+    trainer: TrainerConfig,
+    *,
+    seed: int,
+    optimizer: torch.optim.Optimizer | None = None,
+    done: int = 0,
 ) -> Iterator[dict[str, float]]:
-    """Take every step of `init` (collective); yield the metrics of each one."""
+    """Take every step of `init` after the first `done` (collective); yield the metrics of each
+    one."""
     world = policy.world
-    optimizer = make_optimizer(policy.model, trainer)
+    optimizer = optimizer or make_optimizer(policy.model, trainer)
     per_epoch = math.ceil(len(rows) / init.rows_per_step)
     num_steps = init.epochs * per_epoch
-    for step, batch in enumerate(_batches(rows, init, seed)):
+    for step, batch in islice(enumerate(_batches(rows, init, seed)), done, None):
         rate = learning_rate(trainer, step, num_steps=num_steps, peak=init.learning_rate)
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)

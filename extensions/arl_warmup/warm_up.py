@@ -13,6 +13,7 @@ def _flags(parser: ArgumentParser) -> None:
     config_flags(parser)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="a checkpoint of the warm-up")
     parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
 
 
@@ -21,15 +22,14 @@ def warm_up(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
     from agentgym_rl.models import model_folder
-    from arl_warmup.method import MODEL, ROWS, STEPS
+    from arl_warmup.keys import FOLDER
     from arl_warmup.trainer import warm_up
 
     warm_up(
         config,
         model_dir=model_folder(config.model, config.env.id),
-        rows=args.run / ROWS,
-        out=args.run / MODEL,
-        steps=args.run / STEPS,
+        folder=args.run / FOLDER,
+        resume=args.resume,
         rank=args.rank,
         world_size=config.trainer.num_ranks,
         rendezvous=args.rendezvous,

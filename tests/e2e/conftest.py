@@ -66,8 +66,18 @@ class Run:
     """A started `arl train`; `executed`: as a user starts it, not from a process that is warm."""
 
     def __init__(self, folder: Path, *args: str, executed: bool = False) -> None:
+        self.begin(folder, f"--run={folder}", *args, executed=executed)
+
+    @classmethod
+    def resuming(cls, folder: Path, *args: str) -> "Run":
+        """Start `arl train --resume`."""
+        run = cls.__new__(cls)
+        run.begin(folder, f"--resume={folder}", *args)
+        return run
+
+    def begin(self, folder: Path, *args: str, executed: bool = False) -> None:
         self.folder = folder
-        words = ["train", "--json", f"--run={folder}", *args]
+        words = ["train", "--json", *args]
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": path}
         self.process = _executed(words, env) if executed else ForkedArl(*words, env=env)

@@ -114,7 +114,7 @@ def test_a_model_that_is_elsewhere_can_be_named(run, tmp_path):
     (run.parent / "model").rename(tmp_path / "there")
     config = resumed_config(run, None, {"model.path": str(tmp_path / "there")})
     assert check_kept(run, config, None) is not None
-    with pytest.raises(ConfigError, match=r"no folder .*model, .*if it was moved.*--model FOLDER"):
+    with pytest.raises(ConfigError, match=r"began with is gone: .*model .*--model FOLDER"):
         resumed_config(run, None, {})
 
 

@@ -94,15 +94,15 @@ class Client:
         self.app, self.headers = app, {"host": "127.0.0.1:80", **(headers or {})}
         self.answered: dict[str, str] = {}
 
-    def raw(self, url: str, *, method: str = "GET") -> tuple[int, bytes]:
-        return asyncio.run(self._raw(url, method))
+    def raw(self, url: str, *, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
+        return asyncio.run(self._raw(url, method, body))
 
     def __call__(self, url: str, *, status: int = 200) -> Any:
         found, body = self.raw(url)
         assert (found, status) == (status, found), body
         return msgspec.json.decode(body)
 
-    async def _raw(self, url: str, method: str) -> tuple[int, bytes]:
+    async def _raw(self, url: str, method: str, body: bytes) -> tuple[int, bytes]:
         path, _, query = url.partition("?")
         sent: list[Any] = []
 
@@ -110,7 +110,7 @@ class Client:
             sent.append(message)
 
         async def receive() -> Any:
-            return {"type": "http.request", "body": b""}
+            return {"type": "http.request", "body": body}
 
         headers = [(k.encode(), v.encode()) for k, v in self.headers.items()]
         scope = {"method": method, "path": path, "raw_path": path.encode(), "headers": headers}

@@ -49,6 +49,7 @@ def test_a_change_is_told(run):
                     return json.loads(line.removeprefix(b"data: "))
 
     expected = {"run": "first", "steps": 2, "episodes": 4, "status": "stopped"}
+    expected |= {"kind": "train", "failure": ""}
     assert asyncio.run(served(run.parent, use)) == expected
 
 
@@ -154,7 +155,7 @@ def test_a_page_that_lacks_a_file_says_so(run, page, tmp_path):
     "line, said",
     [
         ("--episodes=3", "--episodes is the number of episodes in the file of --html: give both"),
-        ("--html=x.html --open", "leave out --host, --port and --open"),
+        ("--html=x.html --open", "leave out --host, --port, --open"),
         ("--html=x.html --episodes=-1", "allowed are 0 and more"),
         ("nowhere", "no folder nowhere"),
         ("", "no folder `runs` here"),

@@ -92,7 +92,7 @@ def runs(tmp_path) -> Path:
 
 
 @contextmanager
-def served(place: Path) -> Iterator[str]:
+def served(place: Path, **options) -> Iterator[str]:
     """The inspector in a thread; its URL."""
     urls: list[str] = []
     ready = threading.Event()
@@ -102,7 +102,9 @@ def served(place: Path) -> Iterator[str]:
         loop.append(asyncio.get_running_loop())
         tasks.append(task)
         with suppress(asyncio.CancelledError):
-            await inspect_live([place], on_ready=lambda url, _: (urls.append(url), ready.set()))
+            await inspect_live(
+                [place], on_ready=lambda url, _: (urls.append(url), ready.set()), **options
+            )
         await asyncio.sleep(0.2)  # connections that were closed are told so
 
     loop: list[asyncio.AbstractEventLoop] = []
@@ -161,7 +163,7 @@ def at(page, text: str) -> None:
 
 
 def test_from_the_runs_to_the_numbers_of_a_token(page):
-    page.get_by_role("row", name="first").get_by_role("link", name="4").click()
+    page.get_by_role("row", name="first").get_by_role("link", name="4 episodes").click()
     page.get_by_text("4 episodes").wait_for()
     assert rows(page) == ["g2-0", "g1-0", "g0-1", "g0-0"]
     page.get_by_label("outcome").select_option("agent_error")
@@ -283,9 +285,9 @@ def test_commands_are_a_terminal_and_edits_a_difference(chromium, tmp_path):
 def test_runs_are_compared(page):
     page.get_by_label("choose first").check()
     page.get_by_label("choose second").check()
-    page.get_by_role("link", name="Compare 2 curves").click()
-    page.get_by_role("heading", name="Curves of several runs").wait_for()
-    assert page.locator(".legend li").first.inner_text().strip() in ("first", "second")
+    page.get_by_role("link", name="Compare 2 runs").click()
+    page.get_by_role("heading", name="Curves of 2 runs").wait_for()
+    assert page.locator(".legend-runs th a").all_inner_texts() == ["first", "second"]
     page.locator(".chart canvas").first.wait_for()
 
 

@@ -97,8 +97,44 @@ def test_states_and_numbers(make):
 def test_a_server_that_trained_nothing_leaves_no_address(make):
     folder = make("a", batches=0, export=False)
     (folder / "serve.json").write_text("{}")
-    release_if_unused(folder)
-    assert [path.name for path in folder.iterdir()] == []
+    assert release_if_unused(folder)
+    assert not folder.exists()
+
+
+def test_a_failed_run_shows_its_error(make, arl):
+    folder = make("a", batches=0, export=False)
+    end = {"state": "failed", "message": "all failed", "type": "E", "where": "mine.py:7"}
+    (folder / "run.json").write_text(json.dumps({"kind": "train", "end": end}))
+    found = summary(folder)
+    assert (found.state, found.end and found.end.type) == ("failed", "E")
+    assert InspectedRun("a", folder).summary()["failure"] == "all failed (mine.py:7)"
+    code, text = arl()
+    assert code == 0
+    assert "runs/a failed: all failed (mine.py:7)" in text
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert summary(folder).state == "running"
+
+
+def test_an_evaluation_has_a_reward_and_no_batches(make, arl):
+    folder = make("a", batches=0, export=False)
+    (folder / "evaluated.json").write_text('{"model": "m", "checkpoint": ""}')
+    assert summary(folder).state == "stopped"
+    (folder / "result.json").write_text('{"reward": 0.25, "split": "eval"}')
+    found = summary(folder)
+    assert (found.kind, found.state) == ("eval", "finished")
+    assert (found.batches_planned, found.reward, found.eval_after) == (0, 0.25, 0.25)
+    listed = InspectedRun("a", folder).summary()
+    assert (listed["kind"], listed["steps_planned"], listed["reward"]) == ("eval", 0, 0.25)
+    assert listed["status"] == "finished"
+    assert arl()[1].splitlines()[1].split()[:4] == ["finished", "eval", "0.250", "0.250"]
+
+
+def test_a_run_of_other_programs_has_no_agent(make):
+    folder = make("a")
+    (folder / "run.json").write_text('{"kind": "serve", "end": null}')
+    assert (summary(folder).kind, summary(folder).agent) == ("serve", "")
+    assert InspectedRun("a", folder).summary()["agent"] == ""
 
 
 def test_evaluations_before_and_after(make):

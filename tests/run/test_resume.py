@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.config import Config, load_config
+from agentgym_rl.config import Config, TrainerConfig, dump_record, load_config
 from agentgym_rl.config.records import brought_up
 from agentgym_rl.core import ConfigError, SeededTasks, Task, TaskSource
 from agentgym_rl.gym.data import Rows, RowTask, row_tasks
 from agentgym_rl.models import resolve_paths, with_model_defaults
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.run import resumed_config
-from agentgym_rl.run.resume import begin, check_kept, check_resumable
+from agentgym_rl.run.resume import begin, check_kept, check_resumable, schedule_moved
 from agentgym_rl.storage import EPISODES, EpisodeLog, check_log
 from agentgym_rl.storage.run_folder import MARK, create_run_dir, record_tasks
 from tests.kit.cases import cases
@@ -354,5 +354,46 @@ def test_a_run_that_goes_on_has_no_model_of_its_earlier_end(tmp_path):
     begun(tmp_path / "run", Untold())
     (tmp_path / "run" / "export").mkdir()
     with closing(EpisodeLog(tmp_path / "run" / EPISODES)) as log:
-        begin(tmp_path / "run", log, None, num_ranks=1)
+        begin(tmp_path / "run", log, None, num_ranks=1, num_steps=40)
     assert not (tmp_path / "run" / "export").exists()
+
+
+def of_40_batches(run: Path, schedule: str) -> None:
+    """A run that has begun, with a complete configuration."""
+    config = begun(run, Untold()).model_copy(update={"trainer": TrainerConfig(schedule=schedule)})
+    fitted = with_model_defaults(resolve_paths(config), BUNDLED)
+    (run / MARK).write_text(dump_record(fitted, run))
+
+
+@cases(
+    "schedule, said",
+    [
+        ("linear", "now falls until batch 79"),
+        ("cosine", "(trainer.schedule 'cosine')"),
+        ("constant", ""),
+    ],
+)
+def test_a_run_can_be_prolonged_and_the_end_of_its_schedule_moves(tmp_path, schedule, said):
+    of_40_batches(tmp_path / "run", schedule)
+    longer = resumed_config(tmp_path / "run", None, {"steps": 80})
+    assert longer.steps == 80
+    sentence = schedule_moved(tmp_path / "run", 80, schedule)
+    assert said in sentence
+    assert bool(said) == bool(sentence)
+    assert schedule_moved(tmp_path / "run", 40, schedule) == ""
+
+
+def test_a_run_cannot_be_shortened(tmp_path):
+    of_40_batches(tmp_path / "run", "constant")
+    with pytest.raises(ConfigError, match=r"steps .*39.*may only grow"):
+        resumed_config(tmp_path / "run", None, {"steps": 39})
+
+
+def test_the_log_knows_how_long_the_run_was_to_be(tmp_path):
+    begun(tmp_path / "run", Untold())
+    with closing(EpisodeLog(tmp_path / "run" / EPISODES)) as log:
+        begin(tmp_path / "run", log, None, num_ranks=1, num_steps=80)
+        asyncio.run(log.restarted(step=0, checkpoint="", num_ranks=2))
+    with closing(sqlite3.connect(tmp_path / "run" / EPISODES)) as db:
+        lengths = db.execute("SELECT num_steps FROM incarnations ORDER BY incarnation").fetchall()
+    assert lengths == [(0,), (80,), (80,)]

@@ -13,7 +13,7 @@ from arl_envs.math.oracle import solve
 from arl_warmup import method as warmup
 from arl_warmup.method import rows_of, token_rows
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, GatewayConfig
 from agentgym_rl.core import ConfigError
 from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
@@ -156,4 +156,37 @@ def test_a_step_is_shown_once_however_long_the_next_one_takes(tmp_path, monkeypa
             await warmup._follow(work, file, SimpleNamespace(phase=phases.append), limit_s=60)
 
     asyncio.run(follow())
-    assert phases == [f"warming up: {k + 1} of 3 steps, loss {1.0 - k:.3f}" for k in range(2)]
+    shown = [phase.partition(", eta")[0] for phase in phases]
+    assert shown == [f"warming up: {k + 1} of 3 steps, loss {1.0 - k:.3f}" for k in range(2)]
+
+
+def test_the_time_left_follows_from_the_pace_of_this_process():
+    assert warmup._left((154, 10.0), (154, 10.0), 189) == ""
+    assert warmup._left((154, 10.0), (159, 20.0), 189) == ", eta 60 s"
+
+
+def prepared(tmp_path, *objects) -> list:
+    """The rows in RUN/init of a warm-up on these conversations."""
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(it) + "\n" for it in objects))
+    chat = GatewayConfig()
+    return warmup._prepare(data, tmp_path / "init", BUNDLED, chat, max_tokens=512, held_out=None)
+
+
+def test_a_warm_up_on_the_same_rows_goes_on_and_on_others_begins_again(tmp_path):
+    one, other = ({"messages": conversation(n), "tools": TOOLS} for n in (1, 2))
+    prepared(tmp_path, one)
+    steps = tmp_path / "init" / "steps.jsonl"
+    steps.write_text("{}\n")
+    prepared(tmp_path, one)
+    assert steps.exists()
+    prepared(tmp_path, one, other)
+    assert not steps.exists()
+
+
+def test_steps_after_the_checkpoint_are_taken_again(tmp_path):
+    (tmp_path / "steps.jsonl").write_text('{"step": 0}\n{"step": 1}\n{"st')
+    assert warmup._continued(tmp_path) == (None, 0)
+    assert (tmp_path / "steps.jsonl").read_text() == ""
+    (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
+    assert warmup._continued(tmp_path) == (None, 0)

@@ -1,17 +1,19 @@
 """Supervised learning: the loss is plain cross-entropy, however the rows are packed."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
-from arl_warmup.keys import InitConfig
-from arl_warmup.method import write_rows
-from arl_warmup.trainer import learn, read_rows
+from arl_warmup.keys import CHECKPOINTS, ROWS, STEPS, InitConfig
+from arl_warmup.method import packed
+from arl_warmup.trainer import learn, read_rows, train_in
 from trainer_samples import make_row, plain_logprobs, replaced
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core import TrainerError
-from agentgym_rl.trainer import Policy, warm_up_trainer
+from agentgym_rl.trainer import Policy, take_step, warm_up_trainer
 
 
 def rows(count: int = 10):
@@ -61,13 +63,55 @@ def test_epochs_have_orders_of_their_own_and_a_seed_has_the_same(tiny_model, wor
 
 def test_rows_come_back_and_others_are_refused(tmp_path):
     path = tmp_path / "rows.msgpack"
-    write_rows(rows(3), path)
+    path.write_bytes(packed(rows(3)))
     for found, written in zip(read_rows(path), rows(3), strict=True):
         assert np.array_equal(found.tokens, written.tokens)
         assert np.array_equal(found.loss_mask, written.loss_mask)
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(TrainerError, match="cannot read the rows"):
         read_rows(path)
+
+
+def warmed_up(tiny_model, world, folder, **how) -> tuple[list[dict], bytes]:
+    """The steps of a warm-up with a checkpoint after each, and the weights of its model."""
+    init = {"method": "sft", "data": "d", "rows_per_step": 4, "epochs": 2}
+    config = Config.model_validate({"init": init, "trainer": {"learning_rate": 1e-3}})
+    train_in(folder, config, world, model_dir=tiny_model, save_every_s=0, **how)
+    steps = [json.loads(line) for line in (folder / STEPS).read_text().splitlines()]
+    return steps, (folder / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_warm_up_goes_on_from_a_checkpoint_as_if_nothing_had_happened(
+    tiny_model, world, tmp_path
+):
+    (tmp_path / ROWS).write_bytes(packed(rows()))
+    steps, weights = warmed_up(tiny_model, world, tmp_path)
+    assert len(steps) == 6
+    (checkpoint,) = (tmp_path / CHECKPOINTS).glob("step-*")
+    assert checkpoint.name == "step-6"
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / ROWS).write_bytes(packed(rows()))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("arl_warmup.trainer.take_step", ended_after(2))
+        with pytest.raises(KeyboardInterrupt):
+            warmed_up(tiny_model, world, again)
+    left = (again / STEPS).read_text().splitlines()
+    assert len(left) == 2
+    rest = warmed_up(tiny_model, world, again, resume=again / CHECKPOINTS / "step-2")
+    assert rest == (steps, weights)
+
+
+def ended_after(steps: int):
+    """A step of the optimizer that ends the process after some."""
+    left = iter(range(steps))
+
+    def step(*args):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return take_step(*args)
+
+    return step
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from agentgym_rl.cli import Command, json_flag, print_result, run_argument
+from agentgym_rl.cli import Command, first_model_flag, json_flag, print_result, run_argument
 from agentgym_rl.cli.output import counting
 from agentgym_rl.runtime import log
 
@@ -41,6 +41,7 @@ def _flags(parser: ArgumentParser) -> None:
         "--threshold", type=float, metavar="X", help="limit on |Δ log-prob| (see above)"
     )
     parser.add_argument("--all", action="store_true", help="also waiting and dropped episodes")
+    first_model_flag(parser)
 
 
 def audit(args: Namespace) -> int:
@@ -49,7 +50,11 @@ def audit(args: Namespace) -> int:
     from arl_audit.recorded import audit_text
 
     report = audit(
-        args.run, threshold=args.threshold, untrained=args.all, on_progress=counting("audited")
+        args.run,
+        threshold=args.threshold,
+        untrained=args.all,
+        model=args.model,
+        on_progress=counting("audited"),
     )
     print_result(report, audit_text(report), as_json=args.json)
     return 0 if report["passed"] else 1

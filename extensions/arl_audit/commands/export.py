@@ -12,6 +12,7 @@ from agentgym_rl.cli import (
     config_flag,
     data_flag,
     env_flag,
+    first_model_flag,
     json_flag,
     load_configuration,
     print_result,
@@ -85,6 +86,7 @@ def _flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="NEW", help="a JSONL file; --model: a folder"
     )
+    first_model_flag(parser, "--base")
     parser.add_argument("--min-reward", type=float, metavar="X", help="minimum reward")
     parser.add_argument("--split", choices=["train", "eval"], help="only tasks of this split")
     parser.add_argument(
@@ -143,6 +145,8 @@ def _check_kind(args: Namespace) -> None:
         raise ConfigError(
             "--most counts pairs or best episodes: it goes with --pairs or --filtered"
         )
+    if args.base and not args.model:
+        raise ConfigError("--base is the first model of a run: it goes with --model")
     if args.margin is not None and not args.pairs:
         raise ConfigError("--margin is of pairs: it goes with --pairs")
 
@@ -226,7 +230,7 @@ def _export_model(args: Namespace) -> int:
         raise ConfigError("--min-reward, --split and --format choose episodes: not with --model")
     from agentgym_rl.trainer import export_trained  # torch, which only this needs
 
-    report = export_trained(args.folder, args.out)
+    report = export_trained(args.folder, args.out, base=args.base)
     why = f" ({report['metric']} {report['value']:.3f})" if report["metric"] else ""
     text = f"{report['checkpoint']}{why} is in {report['out']}"
     print_result(report, text, as_json=args.json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from agentgym_rl.cli import Command, json_flag, print_result, run_argument
+from agentgym_rl.cli import Command, first_model_flag, json_flag, print_result, run_argument
 from agentgym_rl.cli.output import counting
 from agentgym_rl.runtime import log
 
@@ -30,6 +30,7 @@ def _flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--step", type=int, required=True, metavar="K", help="step in metrics.jsonl"
     )
+    first_model_flag(parser)
 
 
 def replay(args: Namespace) -> int:
@@ -37,7 +38,9 @@ def replay(args: Namespace) -> int:
     from arl_audit.recorded import replay_text
     from arl_audit.replay_batch import replay
 
-    report = replay(args.run, step=args.step, on_batch=counting("trained", "batches"))
+    report = replay(
+        args.run, step=args.step, model=args.model, on_batch=counting("trained", "batches")
+    )
     print_result(report, replay_text(report), as_json=args.json)
     return 0 if report["passed"] else 1
 

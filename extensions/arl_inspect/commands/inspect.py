@@ -20,10 +20,11 @@ log-probs and advantage (docs/inspect.md).
   arl inspect runs/NAME runs/OTHER       these runs
   arl inspect runs/NAME --html run.html  one file, which works without a server
 
-Runs are only read. The page sends requests only to this machine, and can be
-opened only on it. With another --host it can be opened elsewhere, with the
-token that is part of the printed URL. The newest of 100,000 episodes are shown
-at once, the others some seconds later. Ctrl-C ends the command.
+Runs are only read, except that notes and tags can be edited on the page;
+--read-only switches this off. The page sends requests only to this machine, and
+can be opened only on it. With another --host it can be opened elsewhere, with
+the token that is part of the printed URL. The newest of 100,000 episodes are
+shown at once, the others some seconds later. Ctrl-C ends the command.
 """
 
 
@@ -32,6 +33,7 @@ def _flags(parser: ArgumentParser) -> None:
     runs_argument(parser)
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free one")
+    parser.add_argument("--read-only", action="store_true", help="do not write notes and tags")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one file, then end")
     parser.add_argument(
@@ -46,9 +48,10 @@ def inspect(args: Namespace) -> int:
         raise ConfigError("--episodes is the number of episodes in the file of --html: give both")
     if args.episodes is not None and args.episodes < 0:
         raise ConfigError(f"--episodes={args.episodes}: allowed are 0 and more")
-    if args.html and (args.open or args.port or args.host != "127.0.0.1"):
+    if args.html and (args.open or args.port or args.read_only or args.host != "127.0.0.1"):
         raise ConfigError(
-            "--html writes a file, without a server: leave out --host, --port and --open"
+            "--html writes a file, without a server: leave out --host, --port, --open and "
+            "--read-only"
         )
     if not args.runs and not Path("runs").is_dir():
         raise ConfigError(
@@ -95,7 +98,15 @@ def _serve(args: Namespace, places: list[Path]) -> int:
             if not webbrowser.open(url):
                 print("no browser to open here: open the URL yourself", file=sys.stderr)
 
-    run_interruptible(lambda: inspect_live(places, host=args.host, port=args.port, on_ready=ready))
+    run_interruptible(
+        lambda: inspect_live(
+            places,
+            host=args.host,
+            port=args.port,
+            read_only=args.read_only,
+            on_ready=ready,
+        )
+    )
     return 0
 
 

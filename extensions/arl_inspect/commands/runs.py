@@ -19,11 +19,14 @@ List runs, the newest first, with their state, progress and size on disk.
   arl runs --compare runs/NAME runs/OTHER   results, and keys that differ
   arl runs --delete runs/NAME               asks first, unless --yes is given
 
-STATE is running, finished (all batches are trained), or stopped (`arl train
---resume RUN` continues it). REWARD is the mean of training episodes in the last
-5 batches, HELD-OUT the rewards of the evaluations before and after. --compare
-keeps the given order. Running runs are not deleted. --json prints one object,
-with the complete configuration of each run.
+STATE is running, finished (all batches are trained), stopped (`arl train
+--resume RUN` continues it), or failed: then its error is below the table, and
+--resume continues it as well. BATCHES says which folders are of `arl eval --out`
+and of `arl serve`. REWARD is the mean of training episodes in the last
+5 batches, HELD-OUT the rewards of the evaluations before and after. Tags (see
+`arl inspect`) are listed below the table. --compare keeps the given order.
+Running runs are not deleted. --json prints one object, with the complete
+configuration, notes and tags of each run.
 """
 
 
@@ -38,7 +41,13 @@ def _flags(parser: ArgumentParser) -> None:
 def runs(args: Namespace) -> int:
     """List runs, compare some, or delete some."""
     from agentgym_rl.storage import find_runs
-    from arl_inspect.run_list import comparison_lines, differing, runs_lines
+    from arl_inspect.run_list import (
+        comparison_lines,
+        differing,
+        noted,
+        runs_lines,
+        tag_lines,
+    )
 
     if args.compare and args.delete:
         raise ConfigError("--compare and --delete: give one of them")
@@ -59,7 +68,8 @@ def runs(args: Namespace) -> int:
             )
         different = differing(found)
     lines = comparison_lines(found, different) if args.compare else runs_lines(found)
-    result = {"runs": [asdict(run) for run in found], "different": different}
+    lines = [*lines, *tag_lines(found)]
+    result = {"runs": [asdict(run) | noted(run) for run in found], "different": different}
     print_result(result, "\n".join(lines), as_json=args.json)
     return 0
 

@@ -6,6 +6,7 @@ import { Episodes } from "./episodes.js";
 import { frozen } from "./frozen.js";
 import { Group } from "./group.js";
 import { link, read, split } from "./hash.js";
+import { goToSearch } from "./keyboard.js";
 import { live } from "./live.js";
 import { Runs } from "./runs.js";
 import { Timeline } from "./timeline.js";
@@ -40,8 +41,12 @@ function App({ source }) {
       stop();
     };
   }, [source]);
+  useEffect(() => {
+    addEventListener("keydown", goToSearch);
+    return () => removeEventListener("keydown", goToSearch);
+  }, []);
   const View = VIEWS[at.view];
-  const run = at.view === "runs" ? "" : split(at.about.split(",")[0])[0];
+  const run = at.view === "runs" ? "" : split(at.about)[0];
   useEffect(() => {
     document.title = `${at.about || at.view} · arl inspect`;
   }, [at]);

@@ -1,60 +1,106 @@
-// Metrics of one run or several over their batches.
+// Metrics of one run or several over their batches; which ones, and how, is in the address.
 
+import { Chart } from "./chart.js";
 import { Answer, useAnswer } from "./common.js";
 import { figure } from "./format.js";
-import { html, useEffect, useRef, useState } from "./vendor/preact.js";
-import uPlot from "./vendor/uplot.js";
+import { change, link } from "./hash.js";
+import { moveInRows } from "./keyboard.js";
+import { Legend } from "./legend.js";
+import { grouped, namesOf, readNames, titleOf, usualOf, written } from "./metrics.js";
+import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 
-const CHARTS = [
-  ["reward", "Reward of training episodes", "reward/mean"],
-  ["held-out", "Held-out reward", "eval/reward"],
-  ["staleness", "Staleness, versions", "staleness/mean"],
-  ["mismatch", "Largest |proximal − behavior|", "mismatch/max_abs"],
-  ["throughput", "Trained tokens a second", "throughput/trained_tokens_per_s"],
-  ["overlap", "Sampled while the trainer computed", "overlap"],
-  ["loss", "Loss", "loss"],
-  ["entropy", "Entropy, nats", "policy/approx_entropy"],
-  ["clipped", "Clipped tokens", "policy/clip_fraction"],
-  ["batch", "Seconds of a batch", "time/step"],
-  ["waited", "Trainer waits for a batch, s", "time/rollout_wait"],
-  ["tokens", "Tokens of an episode", "episode/tokens"],
-  ["equal", "Groups of equal rewards, share", "reward/equal_groups"],
-  ["reused", "Prompt tokens reused so far", "engine/reused_tokens"],
-];
-const STROKES = [
-  ["--line-1", []],
-  ["--line-2", [8, 4]],
-  ["--line-3", [2, 3]],
-  ["--line-4", [10, 3, 2, 3]],
-];
+const MOST_SMOOTH = 50; // batches
 
-export function Curves({ source, about, tick, theme }) {
-  const runs = about.split(",").filter(Boolean);
-  const state = useAnswer(
-    () => Promise.all(runs.map(async (run) => ({ run, ...(await source.metrics(run)) }))),
-    [source, about, tick],
-  );
-  return html`<h1>${runs.length > 1 ? "Curves of several runs" : `Curves of ${runs[0] ?? "no run"}`}</h1>
-    <${Answer} state=${state}>${(found) => html`
-      ${runs.length > 1 && html`<${Legend} runs=${runs} />`}
-      <p class="quiet">Dragging over a chart looks closer, a double click shows all again.</p>
-      <div class="charts">
-        ${CHARTS.map(([id, title, name]) => html`<${Chart} key=${id} title=${title} name=${name} found=${found} theme=${theme} />`)}
-      </div>
-      <${Layers} found=${found} theme=${theme} />
-      ${runs.map((run) => html`<${Configuration} key=${run} source=${source} run=${run} />`)}`}<//>`;
+export function Curves({ source, about, options, tick, theme }) {
+  const list = useAnswer(() => source.runs(), [source, tick]);
+  const summaries = new Map((list.found?.runs ?? []).map((run) => [run.id, run]));
+  const runs = list.found ? idsOf(about, summaries) : [];
+  const which = runs.join("/");
+  useEffect(() => {
+    if (which && which !== about) location.replace(link("curves", which, options));
+  }, [which, about]);
+  const state = useAnswer(() => (list.found ? Promise.all(runs.map((run) => metricsOf(source, run))) : new Promise(() => {})), [source, which, tick, !list.found]);
+  const configs = useAnswer(() => Promise.all(runs.map((run) => source.config(run).then(({ values }) => values, () => null))), [source, which]);
+  return html`<h1>${runs.length > 1 ? `Curves of ${runs.length} runs` : `Curves of ${runs[0] ?? about}`}</h1>
+    <${Answer} state=${state.found ? state : { ...state, error: state.error || list.error }}>${(found) => html`<${Drawn} source=${source} theme=${theme} options=${options}
+      runs=${found.map((it, i) => ({ ...it, i, summary: summaries.get(it.run), values: configs.found?.[i] ?? null }))} />`}<//>`;
 }
 
-// The norms of trainer.layer_metrics: two charts a layer, drawn only when they are asked for.
-function Layers({ found, theme }) {
-  const [isOpen, open] = useState(false);
-  const names = new Set(found.flatMap(({ rows }) => rows.flatMap(Object.keys)).filter((name) => name.startsWith("layer/")));
-  if (!names.size) return null;
-  const sorted = [...names].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-  return html`<details onToggle=${(e) => open(e.target.open)}><summary>Norms of gradients and updates by layer</summary>
-    ${isOpen && html`<div class="charts">
-      ${sorted.map((name) => html`<${Chart} key=${name} title=${name.slice(6)} name=${name} found=${found} theme=${theme} />`)}
-    </div>`}</details>`;
+// Runs are separated by slashes, which no name has; by commas in links of earlier versions.
+function idsOf(about, known) {
+  if (about.includes("/") || known.has(about)) return about.split("/").filter(Boolean);
+  return about.split(",").filter(Boolean);
+}
+
+async function metricsOf(source, run) {
+  try {
+    return { run, ...(await source.metrics(run)), error: "" };
+  } catch (error) {
+    return { run, rows: [], evaluations: [], error: error.message };
+  }
+}
+
+function Drawn({ source, theme, options, runs }) {
+  const names = useMemo(() => namesOf(runs), [JSON.stringify(runs.map(({ run, rows, evaluations }) => [run, rows.length, evaluations.length]))]);
+  const usual = usualOf(names);
+  const chosen = options.metrics === undefined ? usual : readNames(options.metrics);
+  const choose = (next) => change({ metrics: next.join() === usual.join() ? "" : written(next) || "\\" });
+  const smooth = Math.min(Math.max(Math.round(Number(options.smooth)) || 1, 1), MOST_SMOOTH);
+  const hidden = (options.hide ?? "").split("/").filter(Boolean);
+  const toggle = (run) => change({ hide: (hidden.includes(run) ? hidden.filter((it) => it !== run) : [...hidden, run]).join("/") });
+  const lines = runs.filter(({ run }) => !hidden.includes(run));
+  const isLiving = runs.some(({ summary }) => summary?.status === "running");
+  return html`<${Legend} runs=${runs} hidden=${hidden} toggle=${toggle} />
+    <div class="curves">
+      <${Picker} names=${names} chosen=${chosen} usual=${usual} choose=${choose} runs=${lines} />
+      <div>
+        <div class="tools"><label class="smooth">smoothing
+            <input type="range" min="1" max=${MOST_SMOOTH} value=${smooth} aria-valuetext=${smooth > 1 ? `mean of ${smooth} batches` : "off"} onInput=${(e) => change({ smooth: e.target.value === "1" ? "" : e.target.value })} />
+            <output>${smooth > 1 ? `mean of ${smooth} batches` : "off"}</output></label>
+          <span class="quiet hint">Drag over a chart to look closer, double-click to see all; ← → on a chart read its values.</span></div>
+        ${names.size === 0
+          ? html`<p class="quiet" role="status">${isLiving ? "No batch is trained yet; the curves appear with the first." : "No batch was trained, so there are no curves."}</p>`
+          : chosen.length === 0 && html`<p class="quiet">No metric is chosen.</p>`}
+        <div class="charts">${chosen.filter((name) => names.size > 0).map((name) => html`<${Chart} key=${name} name=${name} lines=${lines} theme=${theme} smooth=${smooth} />`)}</div>
+      </div>
+    </div>
+    ${runs.map(({ run }) => html`<${Configuration} key=${run} source=${source} run=${run} />`)}`;
+}
+
+function Picker({ names, chosen, usual, choose, runs }) {
+  const [search, find] = useState("");
+  const groups = grouped(names, search);
+  const found = groups.flatMap(([, of]) => of);
+  const toggle = (name) => choose(chosen.includes(name) ? chosen.filter((it) => it !== name) : [...chosen, name]);
+  const keys = (event) => {
+    moveInRows(event);
+    if (!event.target.matches?.("[data-search]")) return;
+    if (event.key === "Enter" && found.length) toggle(found[0]);
+    if (event.key === "Escape") find("");
+  };
+  const isWide = matchMedia("(min-width: 901px)").matches;
+  return html`<details class="picker" open=${isWide}><summary>Metrics <span class="quiet">${chosen.length} of ${names.size}</span></summary>
+    <div onKeyDown=${keys}>
+      <input type="search" data-search aria-label="search metrics" placeholder="search metrics ( / )" value=${search} onInput=${(e) => find(e.target.value)} />
+      <p class="bar"><button type="button" disabled=${chosen.join() === usual.join()} onClick=${() => choose(usual)}>usual</button>
+        ${search && html`<button type="button" disabled=${!found.length} onClick=${() => choose([...new Set([...chosen, ...found])])}>add ${found.length} found</button>
+          <button type="button" disabled=${!found.length} onClick=${() => choose(found)}>only these</button>`}
+        <button type="button" disabled=${!chosen.length} onClick=${() => choose([])}>none</button></p>
+      ${groups.map(([title, of]) => html`<details key=${title} open=${search !== "" || of.some((name) => chosen.includes(name))}>
+        <summary>${title} <span class="quiet">${of.filter((name) => chosen.includes(name)).length}/${of.length}</span></summary>
+        <ul>${of.map((name) => html`<li key=${name}><label title=${titleOf(name)}><input type="checkbox" data-row checked=${chosen.includes(name)} onChange=${() => toggle(name)} />
+          <span>${name}</span> <span class="quiet number">${newest(runs, name)}</span></label></li>`)}</ul>
+      </details>`)}
+      ${names.size > 0 && found.length === 0 && html`<p class="quiet">No metric has all of these words.</p>`}
+    </div></details>`;
+}
+
+// Of one run: the newest value, as a help to choose.
+function newest(runs, name) {
+  if (runs.length !== 1) return "";
+  const all = name.startsWith("eval/") ? runs[0].evaluations : runs[0].rows;
+  for (let at = all.length - 1; at >= 0; at--) if (typeof all[at][name] === "number") return figure(all[at][name]);
+  return "";
 }
 
 function Configuration({ source, run }) {
@@ -66,96 +112,4 @@ function Configuration({ source, run }) {
 function Toml({ source, run }) {
   const state = useAnswer(() => source.config(run), [source, run]);
   return html`<${Answer} state=${state}>${({ toml }) => html`<pre>${toml}</pre>`}<//>`;
-}
-
-function Legend({ runs }) {
-  return html`<ul class="legend">
-    ${runs.map((run, i) => html`<li><svg width="34" height="8" aria-hidden="true"><line x1="0" x2="34" y1="4" y2="4" class=${`stroke-${i % STROKES.length}`} /></svg> ${run}</li>`)}
-  </ul>`;
-}
-
-// By run: [batch, value] of what has a value; evaluations stand at the batch they came after.
-function points(found, name) {
-  return found.map(({ rows, evaluations }) =>
-    name.startsWith("eval/")
-      ? evaluations.filter((e) => typeof e[name] === "number").map((e) => [e.version, e[name]])
-      : rows.filter((row) => typeof row[name] === "number").map((row) => [row.step, row[name]]),
-  );
-}
-
-function Chart({ title, name, found, theme }) {
-  const place = useRef(null);
-  const near = useRef(null); // the batches that are looked at closely: kept as the run goes on
-  const lines = points(found, name);
-  const last = lines.map((line) => (line.length ? figure(line[line.length - 1][1]) : "–"));
-  const isEmpty = lines.every((line) => line.length === 0);
-  useEffect(() => {
-    if (isEmpty) return undefined;
-    const chart = draw(place.current, lines, found.map(({ run }) => run), name.startsWith("eval/"), near);
-    const fit = new ResizeObserver(() => chart.setSize({ width: place.current.clientWidth, height: 170 }));
-    fit.observe(place.current);
-    return () => {
-      fit.disconnect();
-      chart.destroy();
-    };
-  }, [JSON.stringify(lines), theme]);
-  return html`<figure class="chart">
-    <figcaption><span>${title}</span> <span class="newest">${last.map((value, i) => html`<b class=${lines.length > 1 ? `ink-${i % STROKES.length}` : ""} title=${`${found[i].run}: newest`}>${value}</b>`)}</span></figcaption>
-    ${isEmpty
-      ? html`<p class="quiet">nothing recorded</p>`
-      : html`<div ref=${place} role="img" aria-label=${`${title}: newest ${last.join(", ")}`}></div>`}
-    <div class="name">${name}</div>
-  </figure>`;
-}
-
-// On an axis: no more digits than tell the marks apart.
-const mark = (value) => {
-  const size = Math.abs(value ?? 0);
-  return size && (size >= 1e6 || size < 1e-4) ? value.toExponential() : String(value ?? "");
-};
-
-function draw(place, lines, runs, hasDots, near) {
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
-  const steps = [...new Set(lines.flat().map(([step]) => step))].sort((a, b) => a - b);
-  const data = lines.map((line) => {
-    const by = new Map(line);
-    return steps.map((step) => by.get(step) ?? null);
-  });
-  const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--faint"), width: 1 }, ticks: { show: false } };
-  const [first, last] = [steps[0], steps[steps.length - 1]];
-  const before = near.current;
-  const chart = new uPlot(
-    {
-      width: place.clientWidth || 320,
-      height: 170,
-      scales: { x: { time: false } },
-      cursor: { sync: { key: "batches" }, drag: { x: true, y: false } },
-      legend: { live: true },
-      axes: [{ ...axis, size: 28 }, { ...axis, size: 56, values: (_, values) => values.map(mark) }],
-      hooks: {
-        setScale: [
-          ({ scales: { x } }, key) => {
-            if (key === "x") near.current = x.min > first || x.max < last ? { min: x.min, max: x.max } : null;
-          },
-        ],
-      },
-      series: [
-        { label: "batch" },
-        ...runs.map((label, i) => ({
-          label,
-          stroke: colour(STROKES[i % STROKES.length][0]),
-          dash: STROKES[i % STROKES.length][1],
-          width: 1.6,
-          spanGaps: true,
-          points: { show: hasDots || steps.length < 3 },
-          value: (_, value) => figure(value),
-        })),
-      ],
-    },
-    [steps, ...data],
-    place,
-  );
-  if (before) chart.setScale("x", before);
-  return chart;
 }

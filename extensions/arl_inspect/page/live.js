@@ -10,12 +10,21 @@ async function get(path, parameters = {}) {
   return found;
 }
 
+async function put(path, content) {
+  const headers = { "content-type": "application/json" };
+  const answer = await fetch(`api/${path}`, { method: "PUT", headers, body: JSON.stringify(content) });
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(found.error || `HTTP ${answer.status}`);
+  return found;
+}
+
 const of = (run, rest) => `runs/${encodeURIComponent(run)}/${rest}`;
 
 export const live = {
   isLive: true,
   leftOut: () => 0,
   runs: () => get("runs"),
+  writeNotes: (run, notes) => put(of(run, "notes"), notes),
   config: (run) => get(of(run, "config")),
   metrics: (run, after) => get(of(run, "metrics"), { after }),
   timeline: (run, steps) => get(of(run, "timeline"), { steps }),
