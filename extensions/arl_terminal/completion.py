@@ -204,6 +204,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=completion,
-    group="environments and agents",
+    group="keys, examples and documentation",
     order=165,
 )

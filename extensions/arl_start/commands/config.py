@@ -63,5 +63,6 @@ COMMAND = Command(
     flags=_flags,
     run=config,
     examples=("arl config > my.toml                       every key with its default",),
+    group="keys, examples and documentation",
     order=130,
 )

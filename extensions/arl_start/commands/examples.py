@@ -66,5 +66,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=examples,
+    group="keys, examples and documentation",
     order=131,
 )
