@@ -67,6 +67,7 @@ _PARTS = {
     "preparations": "preparation",
     "receivers": "receiver of metrics",
     "measurements": "measurement",
+    "views": "view of episodes",
     "turn_checks": "check of turns",
     "turns": "turns",
     "live_parts": "live part",
@@ -74,7 +75,6 @@ _PARTS = {
     "adapters": "adapter",
     "trackers": "tracker",
     "dialects": "dialect",
-    "views": "view of episodes",
 }
 """The groups of parts of a run, and the kind of their members."""
 
