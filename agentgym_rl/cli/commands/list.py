@@ -77,6 +77,8 @@ _PARTS = {
     "parsers": "parser of calls",
     "thoughts": "parser of thoughts",
     "grammars": "grammars",
+    "data_formats": "kind of files",
+    "row_indexes": "index of rows",
 }
 """The groups of parts of a run, and the kind of their members."""
 
