@@ -51,7 +51,8 @@ ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/gy
     tests/contracts/test_sandbox_session.py \
     tests/contracts/test_sandbox_reset.py
 # Run when an extension or what it rests on changed; `make test` is the kernel and the contracts.
-EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/callbacks tests/engines/embedded \
+EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/callbacks tests/data \
+    tests/engines/embedded \
     tests/engines/sglang tests/engines/vllm tests/export tests/inspector tests/litellm_engine \
     tests/plan tests/serve tests/sglang tests/start tests/terminal tests/trial tests/vllm \
     tests/workers tests/algo/test_critic.py \

@@ -6,5 +6,6 @@ written.py         conversations as rows of tokens; held_out.py: those that meas
 trainer.py         the training of a rank; warm_up.py: its process
 """
 
-BUILDS_ON = ("arl_parsers",)
-"""The extension that finds calls in texts of any family's notation."""
+BUILDS_ON = ("arl_data", "arl_parsers")
+"""The extensions that recognize forms of a question, and find calls in texts of any family's
+notation."""

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from arl_data.words import words_of
+
 from agentgym_rl.config import EnvConfig, EvalConfig, RolloutConfig
 from agentgym_rl.core import is_list, is_mapping
 from agentgym_rl.evaluate.evaluate import planned
 from agentgym_rl.gateway.messages import text_of
-from agentgym_rl.gym.data.fields import words_of
 from agentgym_rl.rollout import env_spec
 
 from .demonstrations import Notes

@@ -84,6 +84,8 @@ _PARTS = {
     "before_commands": "work before a command",
     "hints": "hint",
     "colours": "colour",
+    "data_formats": "kind of files",
+    "row_indexes": "index of rows",
 }
 """The groups of parts of a run, and the kind of their members."""
 

@@ -3,13 +3,13 @@ cannot become a task."""
 
 from __future__ import annotations
 
-import html
 import json
 import re
-import unicodedata
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
+
+from agentgym_rl.core.task import MAX_WEIGHT
 
 
 class RowRefused(ValueError):
@@ -19,18 +19,6 @@ class RowRefused(ValueError):
 
 Row = Mapping[str, Any]
 
-_UNSEEN = ("Cf", "Mn")
-"""Invisible characters and accents."""
-_PLAIN = str.maketrans(
-    {
-        **dict.fromkeys("\u2018\u2019\u201a\u2032\u0060\u00b4", "'"),
-        **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb\u2033", '"'),
-        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
-        **{"\u00d7": "*", "$": ""},
-    }
-)
-"""The plain characters for typographic quotes, dashes and signs; marks of formulas are removed."""
-_FORMULA = re.compile(r"\\[()\[\]]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -129,28 +117,6 @@ def check_text(text: str, what: str) -> str:
     return text
 
 
-def words_of(text: str) -> str:
-    """Return a text without the differences between forms of one question: spacing, case, the form
-    of Unicode characters, invisible ones, typographic quotes and dashes, entities of HTML, the
-    marks of formulas, and punctuation at either end."""
-    plain = html.unescape(text) if "&" in text else text
-    if not plain.isascii():
-        plain = unicodedata.normalize("NFKC", plain.translate(_PLAIN))
-        plain = "".join(c for c in plain if unicodedata.category(c) not in _UNSEEN)
-    plain = _FORMULA.sub("", plain).translate(_PLAIN)
-    words = "".join(plain.casefold().split())
-    start, end = 0, len(words)
-    while start < end and _is_punctuation(words[start]):
-        start += 1
-    while end > start and _is_punctuation(words[end - 1]):
-        end -= 1
-    return words[start:end] or text
-
-
-def _is_punctuation(character: str) -> bool:
-    return unicodedata.category(character)[0] in "PS"
-
-
 def shorten(value: Any) -> str:
     """Return `value` for an error message, in about sixty characters at most."""
     if value is None:
@@ -158,3 +124,22 @@ def shorten(value: Any) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else f"{value[:57]}...")
     return type(value).__name__
+
+
+def weight_of(row: Row, name: str) -> float:
+    """Return the number in the field `name`; 1 if there is none.
+
+    Raises:
+        RowRefused: the value is not a valid weight.
+    """
+    value = row.get(name) if name else None
+    if value is None:
+        return 1.0
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= MAX_WEIGHT:
+        said = value if number and not abs(value) >= 1e300 else shorten(value)
+        raise RowRefused(
+            f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
+            "(weight_field; without this option no field is a weight)"
+        )
+    return float(value)

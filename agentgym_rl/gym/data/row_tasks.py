@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from functools import lru_cache
 from typing import Any, get_args
 
 from agentgym_rl.core import ConfigError, Split, Task, TaskSource, derived_number
 
-from .index import ChooseMaker, RowIndex, build_index
+from .contract import ChooseMaker, RowIndex, index_of
 from .rows import CONTENT, Rows, content_of
 
 
@@ -55,15 +54,4 @@ def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -
     Raises:
         ConfigError: the data is absent or malformed, or no task can be made from any row.
     """
-    return RowTasks(_index(rows, choose, rows.stamps()), split, seed=seed)
-
-
-@lru_cache(maxsize=4)  # train and eval share one, and `arl train` reads each more than once
-def _index(rows: Rows, choose: ChooseMaker, stamps: tuple[object, ...]) -> RowIndex:
-    return build_index(
-        rows.readers(),
-        choose,
-        eval_fraction=rows.eval_fraction,
-        weight_field=rows.weight_field,
-        join_forms=rows.join_forms,
-    )
+    return RowTasks(index_of(rows, choose), split, seed=seed)

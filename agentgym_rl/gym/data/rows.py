@@ -4,17 +4,13 @@ the same tasks in the same order."""
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core import ConfigError, Split
-
-from .readers import JsonFile, ParquetFile, Reader, hub_splits
+from agentgym_rl.core import ConfigError
 
 CONTENT = "content"
 """The key of the digest in the result of `TaskSource.describe`."""
@@ -27,34 +23,6 @@ def content_of(*parts: Any) -> str:
     except (TypeError, ValueError, RecursionError):  # no JSON: keys of several kinds, a cycle
         text = repr(parts)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def files_of(path: str) -> list[Path]:
-    """Return the files that `path` names, sorted; it may be a pattern with `*`, `?` or `[`.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    names = [path] if Path(path).is_file() else sorted(glob.glob(path, recursive=True))
-    files = [Path(name) for name in names if Path(name).is_file()]
-    if not files:
-        hint = f"; of a folder, name the files: {path}/*.parquet" if Path(path).is_dir() else ""
-        raise ConfigError(f"path: {path!r} is no file, and no pattern that fits any{hint}")
-    return files
-
-
-def open_file(file: Path) -> Reader:
-    """Open a file of rows.
-
-    Raises:
-        ConfigError: the suffix is unknown, or the package that reads the file is not installed.
-    """
-    suffix = file.suffix.lower()
-    if suffix in (".jsonl", ".json"):
-        return JsonFile(file)
-    if suffix == ".parquet":
-        return ParquetFile(file)
-    raise ConfigError(f"{file}: files of rows end in .jsonl, .json or .parquet, not {suffix!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,46 +101,3 @@ class Rows:
                 f"rows: unknown {', '.join(sorted(unknown))}; allowed: {', '.join(cls.__slots__)}"
             )
         return cls(**rows, **given)
-
-    def readers(self) -> list[tuple[Reader, Split | None]]:
-        """Return the readers of the rows, those of the eval split first, with their splits.
-
-        The split None means that the reader's rows are divided between the splits.
-
-        Raises:
-            ConfigError: there is no such file, data set or split.
-        """
-        return self._hub_readers() if self.dataset else self._file_readers()
-
-    def stamps(self) -> tuple[object, ...]:
-        """Return the size and modification time of every file, so that a changed file is read
-        again."""
-        files = [file for path in (self.path, self.eval_path) if path for file in files_of(path)]
-        return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-
-    def _file_readers(self) -> list[tuple[Reader, Split | None]]:
-        evals = files_of(self.eval_path) if self.eval_path else []
-        trains = files_of(self.path) if self.path else []
-        if both := set(evals) & set(trains):
-            raise ConfigError(f"path and eval_path both name {', '.join(map(str, sorted(both)))}")
-        split: Split | None = "train" if evals else None
-        return [
-            *((open_file(file), "eval") for file in evals),
-            *((open_file(file), split) for file in trains),
-        ]
-
-    def _hub_readers(self) -> list[tuple[Reader, Split | None]]:
-        assert self.dataset is not None
-        splits = hub_splits(self.dataset, config=self.config, revision=self.revision)
-        train, evals = self.train_split, self.eval_split
-        if train is None and evals is None and len(splits) == 1:
-            (train,) = splits
-        if train is None or not {train, evals or train} <= set(splits) or train == evals:
-            raise ConfigError(
-                f"data set {self.dataset} has the splits {sorted(splits)}; got train_split="
-                f"{train}, eval_split={evals}: name one for each, or train_split alone to have "
-                "it divided"
-            )
-        if evals is None:
-            return [(splits[train], None)]
-        return [(splits[evals], "eval"), (splits[train], "train")]

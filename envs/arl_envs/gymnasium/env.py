@@ -13,8 +13,7 @@ from typing import Any, Literal
 import gymnasium
 
 from agentgym_rl import ConfigError, Message, Step, SyncEnv, TaskSource
-from agentgym_rl.core import Split, checked_task
-from agentgym_rl.gym.data import derived_number
+from agentgym_rl.core import Split, checked_task, derived_number
 from agentgym_rl.gym.env_process import ProcessEnv
 from agentgym_rl.gym.sync_env import Executor, check_executor
 from agentgym_rl.gym.tool_env import listed, reply_to, text_of

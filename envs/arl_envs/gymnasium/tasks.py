@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentgym_rl import ConfigError, Task, TaskSource
-from agentgym_rl.core import SeededTasks, Split
-from agentgym_rl.gym.data import derived_number
+from agentgym_rl.core import SeededTasks, Split, derived_number
 from arl_envs.splits import split_of
 
 PROBES = 32

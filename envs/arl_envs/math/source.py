@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from agentgym_rl import ConfigError, Task, TaskSource
-from agentgym_rl.core import Split
-from agentgym_rl.gym.data import derived_number
+from agentgym_rl.core import Split, derived_number
 from arl_envs.splits import split_of
 
 from .options import Level, level_of

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 
 from agentgym_rl import ConfigError
-from agentgym_rl.gym.data import derived_number
+from agentgym_rl.core import derived_number
 
 MAX_CYCLE = 100_000
 

@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from agentgym_rl import ConfigError, Message, Task, TaskSource
-from agentgym_rl.core import Split
-from agentgym_rl.gym.data import derived_number
+from agentgym_rl.core import Split, derived_number
 from arl_envs.splits import split_of
 
 from .about_orders import by_name

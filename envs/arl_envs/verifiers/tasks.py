@@ -10,8 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from agentgym_rl import ConfigError, Task, TaskSource
-from agentgym_rl.core import Split
-from agentgym_rl.gym.data import derived_number
+from agentgym_rl.core import Split, derived_number
 from arl_envs.splits import split_of
 
 from .bridge import bridge_to

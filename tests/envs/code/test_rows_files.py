@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from arl_data.formats import files_of, open_file
 from arl_envs.code.rows import row_tasks
 
 from agentgym_rl.core import ConfigError, install_command
-from agentgym_rl.gym.data import files_of, open_file
 from tests.kit.cases import cases
 
 from .rows_kit import sums, write_lines

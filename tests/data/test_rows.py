@@ -7,10 +7,10 @@ import pickle
 import unicodedata
 
 import pytest
+from arl_data.hub import commit_of
 
 from agentgym_rl.core import ConfigError, Task
 from agentgym_rl.gym.data import Rows, RowTask, row_tasks
-from agentgym_rl.gym.data.readers import commit_of
 from tests.kit.cases import cases
 
 from .rows_kit import asked, choose, choose_several, write

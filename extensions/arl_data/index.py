@@ -1,5 +1,4 @@
-"""The index of the tasks in rows and of the positions of the rows; and the task source that makes
-tasks on demand."""
+"""The index of the tasks in rows and of the positions of the rows."""
 
 from __future__ import annotations
 
@@ -8,17 +7,26 @@ import logging
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Self, cast
 
 from agentgym_rl.core import ArlError, ConfigError, Split, Task, derived_number, is_rendered
 from agentgym_rl.core.chat import RENDERED
-from agentgym_rl.core.task import MAX_WEIGHT
+from agentgym_rl.gym import data
+from agentgym_rl.gym.data import (
+    Row,
+    RowRefused,
+    Rows,
+    RowTask,
+    check_text,
+    content_of,
+    weight_of,
+)
 
-from .fields import Row, RowRefused, check_text, shorten, words_of
-from .readers import Reader, RowPosition
-from .rows import content_of
+from .formats import readers_of, stamps_of
+from .words import words_of
 
 _log = logging.getLogger(__name__)
 
@@ -35,40 +43,14 @@ _HELD_OUT = ("eval", "test", "validation", "valid", "val", "dev", "heldout", "he
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-class RowTask(NamedTuple):
-    """A task made of a row, without its id, seed and split."""
-
-    question: str
-    """The question, which determines the split: no question is in both splits."""
-    data: Mapping[str, Any]
-    """The `Task.data`; JSON."""
-    key: str = ""
-    """The identity of the task: of several tasks with the same key only the first is kept. If
-    empty, the question."""
-    weight: float | None = None
-    """The weight of the task; None: the row's own."""
-    said: str = ""
-    """The text of the question by which questions with the same content are recognized; by default,
-    `question`."""
-
-
-MakeTasks = Callable[[Row], RowTask | Sequence[RowTask] | None]
-"""A pure function that returns the tasks of a row; None or an empty sequence leaves the row out,
-RowRefused reports an invalid one. The function is pickled with a task source: no lambda."""
-
-ChooseMaker = Callable[[Row, str], MakeTasks]
-"""A function that chooses the maker for a file by its first row (and the description of that row's
-position)."""
-
-
 @dataclass(slots=True)
-class RowIndex:
+class TaskIndex(data.RowIndex):
     """The index of every task of the rows: some 40 bytes each, regardless of the rows' size."""
 
     eval_fraction: float
     weight_field: str
-    readers: list[Reader] = field(default_factory=list[Reader])
-    makers: list[MakeTasks] = field(default_factory=list[MakeTasks])
+    readers: list[data.Reader] = field(default_factory=list[data.Reader])
+    makers: list[data.MakeTasks] = field(default_factory=list[data.MakeTasks])
     """The makers, one for each reader."""
     num_rows: int = 0
     num_refused: int = 0
@@ -94,6 +76,10 @@ class RowIndex:
     _data: int = 0
     """The sum of the tasks' content digests, which does not depend on their order."""
 
+    @classmethod
+    def of(cls, rows: Rows, choose: data.ChooseMaker) -> Self:
+        return cast(Self, _index_of(rows, choose, stamps_of(rows)))
+
     def __len__(self) -> int:
         return len(self._digest)
 
@@ -108,22 +94,15 @@ class RowIndex:
         return sum(self._is_eval)
 
     def numbers(self, split: Split) -> list[int]:
-        """Return the numbers of the tasks of `split`, in the order of their rows."""
         held = split == "eval"
         return [number for number, is_eval in enumerate(self._is_eval) if is_eval == held]
 
     def digest(self, number: int) -> int:
-        """Return the digest of a task's key, which does not depend on the position of its row."""
         return self._digest[number]
 
     def task(self, number: int) -> Task:
-        """Make a task again from its row.
-
-        Raises:
-            ConfigError: the data has changed since, or the maker is not a pure function.
-        """
         reader = self.readers[self._reader[number]]
-        place: RowPosition = (self._place[2 * number], self._place[2 * number + 1])
+        place: data.RowPosition = (self._place[2 * number], self._place[2 * number + 1])
         row = reader.at(place)
         try:
             made = _tasks_of(self.makers[self._reader[number]], row, reader.name)
@@ -141,8 +120,6 @@ class RowIndex:
         return Task(name, derived_number(name), item.data, split, weight)
 
     def describe(self) -> dict[str, Any]:
-        """Describe the origin of the tasks as JSON, to be kept with a run. `data` is a digest of
-        all tasks, weights and splits, which does not depend on the order of rows."""
         return {
             "sources": [reader.name for reader in self.readers],
             "rows": self.num_rows,
@@ -155,7 +132,9 @@ class RowIndex:
             "data": f"{self._data:032x}",
         }
 
-    def read(self, reader: Reader, split: Split | None, choose: ChooseMaker, seen: Seen) -> None:
+    def read(
+        self, reader: data.Reader, split: Split | None, choose: data.ChooseMaker, seen: Seen
+    ) -> None:
         """Add the tasks of every row of `reader`.
 
         Raises:
@@ -195,7 +174,13 @@ class RowIndex:
                 self.num_tasks_refused += refused
 
     def _add(
-        self, which: int, place: RowPosition, part: int, digest: int, split: Split, content: str
+        self,
+        which: int,
+        place: data.RowPosition,
+        part: int,
+        digest: int,
+        split: Split,
+        content: str,
     ) -> None:
         self._reader.append(which)
         self._place.extend(place)
@@ -277,13 +262,13 @@ class Seen:
 
 
 def build_index(
-    readers: Iterable[tuple[Reader, Split | None]],
-    choose: ChooseMaker,
+    readers: Iterable[tuple[data.Reader, Split | None]],
+    choose: data.ChooseMaker,
     *,
     eval_fraction: float = 0.1,
     weight_field: str = "",
     join_forms: bool = True,
-) -> RowIndex:
+) -> TaskIndex:
     """Read every row once; divide the rows of a reader without a split by their questions.
 
     The first of the tasks with equal keys is kept, and no question is in two splits: pass readers
@@ -293,7 +278,7 @@ def build_index(
         ConfigError: malformed data, rows of an unknown kind, or no row from which a task can be
             made.
     """
-    index, seen = RowIndex(eval_fraction, weight_field), Seen(join_forms=join_forms)
+    index, seen = TaskIndex(eval_fraction, weight_field), Seen(join_forms=join_forms)
     splits = set[Split | None]()
     for reader, split in readers:
         index.read(reader, split, choose, seen)
@@ -307,7 +292,18 @@ def build_index(
     return index
 
 
-def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
+@lru_cache(maxsize=4)  # train and eval share one, and `arl train` reads each more than once
+def _index_of(rows: Rows, choose: data.ChooseMaker, stamps: tuple[object, ...]) -> TaskIndex:
+    return build_index(
+        readers_of(rows),
+        choose,
+        eval_fraction=rows.eval_fraction,
+        weight_field=rows.weight_field,
+        join_forms=rows.join_forms,
+    )
+
+
+def _tasks_of(make: data.MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
     try:
         made = make(row)
     except (RowRefused, ArlError):
@@ -333,25 +329,6 @@ def _digest(text: str) -> int:
 
 def _hash(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-
-
-def weight_of(row: Row, name: str) -> float:
-    """Return the number in the field `name`; 1 if there is none.
-
-    Raises:
-        RowRefused: the value is not a valid weight.
-    """
-    value = row.get(name) if name else None
-    if value is None:
-        return 1.0
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= MAX_WEIGHT:
-        said = value if number and not abs(value) >= 1e300 else shorten(value)
-        raise RowRefused(
-            f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
-            "(weight_field; without this option no field is a weight)"
-        )
-    return float(value)
 
 
 def _task_id(row: Row, digest: int) -> str:
@@ -386,7 +363,7 @@ def _written(value: str | int) -> str:
         return hex(value) if isinstance(value, int) else ""
 
 
-def _log_refused(index: RowIndex, names: str) -> None:
+def _log_refused(index: TaskIndex, names: str) -> None:
     if not index.num_rows:
         raise ConfigError(f"{names}: no rows")
     reasons = "; ".join(index.reasons)
@@ -409,7 +386,7 @@ def _log_refused(index: RowIndex, names: str) -> None:
         )  # fmt: skip
 
 
-def _log_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
+def _log_splits(index: TaskIndex, names: str, *, by_hash: bool) -> None:
     """Log how many tasks are held out, and how they were chosen."""
     held = index.num_held
     how = "as their file or split says"
@@ -426,7 +403,7 @@ def _log_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
     )  # fmt: skip
 
 
-def _log_unread(index: RowIndex, names: str) -> None:
+def _log_unread(index: TaskIndex, names: str) -> None:
     """Log the unused fields of rows whose names are those of weights or splits."""
     if count := index.num_unread[WEIGHT]:
         _log.warning(

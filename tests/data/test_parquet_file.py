@@ -3,10 +3,10 @@
 import os
 
 import pytest
+from arl_data.parquet_file import Recent
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.gym.data import Rows, RowTasks, row_tasks
-from agentgym_rl.gym.data.readers import Recent
 
 from .rows_kit import choose
 
