@@ -77,13 +77,6 @@ def headline(error: BaseException) -> str:
     return ": ".join(filter(None, [kind, text]))
 
 
-def failures(text: str, *, what: str, outcome: str, env_id: str) -> str:
-    """Return the message of a run that ends for failed episodes: the last error, their number
-    (`what`), and for errors of an environment the command that tries it by itself."""
-    hint = f"\n`arl check {env_id}` tries the environment by itself"
-    return f"{text}\n{what}{hint if outcome == 'env_error' and env_id else ''}"
-
-
 def definition_of(target: Callable[..., Any]) -> str:
     """Return the place where a user has defined a function or class, as in "FILE, line 4, in
     Guess.step"; "" for one of others."""
@@ -103,13 +96,13 @@ def relative(file: str) -> str:
 
 def user_frames(error: BaseException) -> list[FrameSummary]:
     """Return the frames of the user's code in an error's traceback, the outermost first; if there
-    are none, those of an installed package. A syntax error has the place that it names."""
+    are none, the innermost of installed packages. A syntax error has the place that it names."""
     if isinstance(error, SyntaxError) and error.filename:
         return [FrameSummary(error.filename, error.lineno, "", line=error.text)]
     frames = traceback.extract_tb(error.__traceback__)
     foreign = [it for it in frames if not it.filename.startswith(_OURS)]
     theirs = [it for it in foreign if is_users(it.filename)]
-    return theirs or [it for it in foreign if _INSTALLED.search(it.filename)]
+    return theirs or [it for it in foreign if _INSTALLED.search(it.filename)][-1:]
 
 
 def is_users(file: str) -> bool:

@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentgym_rl.config import EvalConfig
-from agentgym_rl.core import (
-    ConfigError,
-    InfraError,
-    Outcome,
-    TooManyErrors,
-    Trajectory,
-    failures,
-)
+from agentgym_rl.core import ConfigError, InfraError, Outcome, TooManyErrors, Trajectory
 from agentgym_rl.core.group import by_env
 from agentgym_rl.evaluate import statistics
 
@@ -135,7 +128,7 @@ def _check(finished: Sequence[Trajectory], scored: Sequence[Trajectory]) -> None
     if len(failed) > _MOST_FAILED * len(finished):
         last, outcome = failed[-1], failed[-1].outcome.value
         what = f"{len(failed)} of {len(finished)} evaluation episodes failed, this one: {outcome}"
-        raise TooManyErrors(failures(last.error, what=what, outcome=outcome, env_id=last.env_id))
+        raise TooManyErrors.of(last.error, what=what, outcome=outcome, env_id=last.env_id)
     withheld = sum(t.metrics.get("filtered_turns", 0.0) > 0 for t in finished)
     if withheld > _MOST_FAILED * len(finished):
         raise TooManyErrors(

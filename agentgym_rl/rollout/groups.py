@@ -35,7 +35,6 @@ from agentgym_rl.core import (
     TooManyErrors,
     Trajectory,
     explain,
-    failures,
     is_list,
     is_mapping,
     is_tuple,
@@ -274,7 +273,7 @@ class FinishedGroups:
                 f"with {common}; the last one is {last.episode_id}"
                 f"{f' of {last.env_id}' if last.env_id else ''}"
             )
-            raise TooManyErrors(failures(last.error, what=what, outcome=common, env_id=last.env_id))
+            raise TooManyErrors.of(last.error, what=what, outcome=common, env_id=last.env_id)
 
     def _unrewarded(
         self, members: Sequence[Trajectory], outcome: Outcome, error: EpisodeError

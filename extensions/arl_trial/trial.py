@@ -24,6 +24,7 @@ from agentgym_rl.core import (
     ArlError,
     ConfigError,
     EnvError,
+    EpisodeError,
     Message,
     Outcome,
     Split,
@@ -31,6 +32,7 @@ from agentgym_rl.core import (
     TaskSource,
     Trajectory,
     definition_of,
+    explain,
     is_function_path,
     is_list,
     is_mapping,
@@ -38,7 +40,13 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.gym import Env, EnvSpec, Step, registry
 from agentgym_rl.gym.wrappers import Held, Wrapper
-from agentgym_rl.rollout import env_spec, player_kind, specimen
+from agentgym_rl.rollout import (
+    GroupRewarder,
+    accept_filter,
+    env_spec,
+    player_kind,
+    specimen,
+)
 from agentgym_rl.runtime import OURS
 
 from .blocking import BlockWatch
@@ -93,13 +101,15 @@ async def is_tried(
         _is_foreign(spec.entry_point)
         or _is_foreign(agent_spec.entry_point)
         or any(_is_foreign(it.entry_point) for it in spec.wrappers)
-        or _names_code(spec.kwargs)
+        or _names_code([spec.kwargs, rollout.should_accept, rollout.group_reward])
     )
     if not foreign or spec.kwargs.get("judge") or spec.kwargs.get("reward_model"):
         return False
     if not player_kind(rollout, spec).single_agent:
         return False
-    return not (await specimen(spec)).needs_sandboxes
+    env = await specimen(spec)
+    # our own reward environment starts a verifier of its own, if it has to
+    return not env.needs_sandboxes and not (env.uses_verifier and _is_foreign(spec.entry_point))
 
 
 def _is_foreign(path: str) -> bool:
@@ -144,6 +154,8 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
                 return f"agent {agent}: {held}"
             asked = script.num_requests > 0 or split == "eval"  # a baseline may do without a model
             problem = problem_of(played, asked=asked, agent=agent) if played else ""
+            if played and not problem and split == "train":
+                problem = await group_problem(config.rollout, task, played)
             if not played or not problem or watch.interrupted:
                 break
     if problem and depends_on_reply(problem) and script.num_requests:
@@ -153,6 +165,23 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
     if problem and is_env and _is_foreign(spec.entry_point):
         return f"{problem}\n`arl check {config.env.id}` tries the environment by itself"
     return problem
+
+
+async def group_problem(rollout: RolloutConfig, task: Task, played: Trajectory) -> str:
+    """Return what is wrong with the functions that reward and accept groups, called with a group of
+    the trial's episode."""
+    accepts, members = rollout.should_accept, [played] * rollout.group_size
+    try:
+        rewarded = await GroupRewarder(rollout).rewarded(task, members)
+        if is_function_path(accepts):
+            accept_filter(accepts)(rewarded)
+    except EpisodeError:  # such as a judge's
+        return ""
+    except ConfigError as error:
+        return str(error)
+    except Exception as error:  # the user's code
+        return f"rollout.should_accept={accepts!r} raised {explain(error)}"
+    return ""
 
 
 _BY_REPLY = re.compile(

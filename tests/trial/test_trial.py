@@ -216,6 +216,24 @@ def test_an_agent_that_blocks_for_longer_than_the_trial_may_take(theirs):
 
 
 NUMBER = "Step([], float(int(action['content'])), True, False, {})"
+GROUPS = {
+    "should_accept": ("members", "members[0].rewards", "'Trajectory' object has no attribute 'rew"),
+    "group_reward": ("task, members", "[m.rewards for m in members]", "(theirs.py, line 9, in "),
+    "group_reward of one": ("task, members", "1.0", "returned 1.0: expected a list of 8 rewards"),
+}
+
+
+@cases("key, parts", GROUPS.items(), ids=list(GROUPS))
+def test_functions_of_groups_that_fail(theirs, key, parts):
+    takes, returns, said = parts
+    with pytest.raises(ConfigError) as caught:
+        theirs(
+            f"def function({takes}):\n    return {returns}\n",
+            **{"env.id": "math", f"rollout.{key.split()[0]}": "theirs:function"},
+        )
+    assert said in str(caught.value)
+
+
 FINE = {
     "guess": env(RESET + STEP),
     "sync": f"class Theirs(SyncEnv):\n{(RESET + STEP).replace('async ', '')}",
