@@ -346,6 +346,7 @@ MOST_LINES = {
     "arl_inspect": 2_250,
     "arl_lora": 300,
     "arl_meters": 350,
+    "arl_notebook": 450,
     "arl_objectives": 2_900,
     "arl_plan": 3_900,
     "arl_scale": 4_250,
