@@ -103,7 +103,7 @@ async def evaluate(
             (evaluated,) = await evaluate_all([target], progress, out=folder)
     except BaseExceptionGroup as error:
         raise cause_of(error) from error
-    return evaluated.result
+    return replace(evaluated.result, name=str(evaluated.report["model"]))
 
 
 async def evaluate_all(
@@ -247,9 +247,8 @@ async def _missing(
 
 def _report(target: EvalTarget, result: EvalResult, pace: Pace) -> dict[str, Any]:
     """Return the JSON object, without the rewards per task, which are in the episodes."""
-    report = asdict(result) | asdict(pace) | {"model": target.model}
+    report = result.report() | asdict(pace) | {"model": target.model}
     report["split"] = target.config.eval.split
-    del report["rewards"]
     engine = target.config.engine
     if isinstance(engine, EndpointConfig) and engine.base_url:
         report["base_url"] = engine.base_url

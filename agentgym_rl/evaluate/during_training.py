@@ -12,7 +12,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 from agentgym_rl.cluster import Forks, LocalProcesses
@@ -106,13 +106,12 @@ class Evaluator:
                 raise EngineError(
                     f"policy versions {sorted(others)} answered in the evaluation of {version}"
                 )
-            report = asdict(result) | {"model": target.model, "out": str(folder.path)}
-            del report["rewards"]
-            folder.write_result(report)
+            more = {"model": target.model, "out": str(folder.path)}
+            folder.write_result(result.report() | more)
         self._queue.end(version, "done", metrics=eval_metrics(result))
         if self._on_result is not None:
             await self._on_result(version, result)
-        return result
+        return replace(result, played=())  # the folder has them
 
     def kept(self, version: int) -> EvalResult | None:
         """Return the result of a complete evaluation on disk; None: there is none."""

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from agentgym_rl.config import EvalConfig
-from agentgym_rl.core import ConfigError, InfraError, Outcome, TooManyErrors, Trajectory
+from agentgym_rl.core import (
+    ConfigError,
+    InfraError,
+    Outcome,
+    TooManyErrors,
+    Trajectory,
+    extension_names,
+    load_extension,
+)
 from agentgym_rl.core.group import by_env
 from agentgym_rl.evaluate import statistics
 
@@ -19,6 +28,31 @@ DURATION = "duration_s"
 """The metric that an evaluation adds to its episodes: the seconds of each, with its retries."""
 
 
+RESULTS = "results"
+"""The group of the attributes that packages add to results: each member is a function of a result,
+and its name that of the attribute."""
+
+
+class Result:
+    """The result of a run or an evaluation."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in extension_names(RESULTS):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return load_extension(RESULTS, name)(self)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *extension_names(RESULTS)]
+
+
+def held_out(reward: float | None, ci: tuple[float, float] | None) -> str:
+    """Return the held-out reward as text, with its interval."""
+    interval = f" [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else ""
+    return "not evaluated" if reward is None else f"held-out reward {reward:.3f}{interval}"
+
+
 @dataclass(frozen=True, slots=True)
 class EnvResult:
     """The part of an evaluation that one environment played."""
@@ -27,8 +61,8 @@ class EnvResult:
     num_tasks: int
 
 
-@dataclass(frozen=True, slots=True)
-class EvalResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class EvalResult(Result):
     """The means over the episodes that were played to their end (of `num_tasks` tasks)."""
 
     reward: float
@@ -71,9 +105,31 @@ class EvalResult:
     """The metrics of environment and session: each is the mean over the episodes that have it."""
     envs: dict[str, EnvResult]
     """The results by environment, if some episode was played to its end in it."""
-    rewards: dict[str, tuple[float, ...]] = field(repr=False)
+    rewards: dict[str, tuple[float, ...]]
     """The rewards of the episodes that were played to their end, by task (its index in the source
     and its id)."""
+    name: str = ""
+    """The name of the model; empty during training."""
+    played: tuple[Trajectory, ...] = field(default=(), compare=False)
+    """All episodes; none for the evaluations of a run, whose folder has them."""
+
+    @property
+    def state(self) -> str:
+        return "finished"
+
+    @property
+    def steps(self) -> int:
+        """Return the number of batches after which the model was evaluated, as far as known."""
+        return max(self.versions, default=0)
+
+    def report(self) -> dict[str, Any]:
+        """Return the fields for JSON, without the episodes and their rewards."""
+        found = asdict(replace(self, played=(), rewards={}))
+        return {key: it for key, it in found.items() if key not in ("name", "played", "rewards")}
+
+    def __repr__(self) -> str:
+        said = f"{self.num_tasks} tasks, {held_out(self.reward, self.reward_ci)}"
+        return f"EvalResult({self.name or 'a model'}: {said})"
 
 
 def summarize(
@@ -118,6 +174,7 @@ def summarize(
             for env_id, its in by_env(scored).items()
         },
         rewards=rewards,
+        played=tuple(finished),
     )
 
 

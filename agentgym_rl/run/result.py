@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.controller import Controller
 from agentgym_rl.controller.batches import taught
-from agentgym_rl.evaluate import EvalResult
+from agentgym_rl.evaluate import EvalResult, Result, held_out
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.rollout import FinishedGroups, Pace, SandboxPace, VerifierPace
 from agentgym_rl.storage import EvalRecord, Recovered, Retention, best_checkpoint
@@ -27,8 +27,8 @@ class BestCheckpoint:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrainResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainResult(Result):
     """The result of a training run; the JSON object of `arl train --json`."""
 
     state: Literal["finished", "stopped"]
@@ -70,7 +70,7 @@ class TrainResult:
     """The number of restarts of lost rollout workers, since the run began or was resumed."""
     duration_s: float
     run: str
-    episodes: int
+    num_episodes: int
     """The number of recorded episodes, of training and all evaluations; the fields below cover
     these."""
     episodes_per_s: float
@@ -78,6 +78,31 @@ class TrainResult:
     sandbox: SandboxPace | None
     verifier: VerifierPace | None
     """The pace of the verifier; see throughput.Pace for this and the fields above."""
+
+    @property
+    def name(self) -> str:
+        return Path(self.run).name
+
+    @property
+    def _last(self) -> Mapping[str, Any]:
+        """Return the last evaluation that has ended."""
+        done = [it for it in self.evaluations if it.get("eval/reward") is not None]
+        return done[-1] if done else {}
+
+    @property
+    def reward(self) -> float | None:
+        """Return the held-out reward of the last evaluated version; None: none was evaluated."""
+        return self._last.get("eval/reward")
+
+    @property
+    def reward_ci(self) -> tuple[float, float] | None:
+        """Return its 95 % confidence interval."""
+        low, high = self._last.get("eval/reward_low"), self._last.get("eval/reward_high")
+        return None if low is None or high is None else (low, high)
+
+    def __repr__(self) -> str:
+        said = f"{self.state}, {self.steps} steps, {held_out(self.reward, self.reward_ci)}"
+        return f"TrainResult({self.run}: {said})"
 
 
 def rewards_by_env(
@@ -145,7 +170,7 @@ def summarize_training(
         engines={"restarts": fleet.restarts, **fleet.counters},
         duration_s=duration_s,
         run=shown(run_dir),
-        episodes=pace.episodes,
+        num_episodes=pace.episodes,
         episodes_per_s=pace.episodes_per_s,
         loop_lag_ms=pace.loop_lag_ms,
         sandbox=pace.sandbox,

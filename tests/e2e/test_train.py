@@ -36,7 +36,7 @@ def test_a_small_run_leaves_what_it_promises(start):
     assert {"eval_before", "eval_after", "steps", "staleness_max", "overlap", "run"} <= set(result)
     assert result["steps"] == 4
     assert result["staleness_max"] <= 2
-    assert result["episodes"] >= 4 * 16 + 2 * 32
+    assert result["num_episodes"] >= 4 * 16 + 2 * 32
     assert result["loop_lag_ms"]["p99"] <= result["loop_lag_ms"]["max"]
     assert result["sandbox"] is None
     for name in ("config.toml", "metrics.jsonl", "reward.png", "episodes.db", "logs/engine-0.log"):

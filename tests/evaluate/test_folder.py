@@ -223,7 +223,13 @@ def test_episodes_that_failed_are_played_again_until_there_is_a_result(tmp_path)
 
 def test_an_evaluation_that_failed_is_listed_with_its_error(tmp_path, port):
     with pytest.raises(TooManyErrors):
-        evaluate(gold(4), agent__id=f"{__name__}:Failing", out=tmp_path / "e", port=port)
+        evaluate(
+            gold(4),
+            agent__id=f"{__name__}:Failing",
+            rollout__trial_s=0,
+            out=tmp_path / "e",
+            port=port,
+        )
     found = summary(tmp_path / "e")
     assert (found.kind, found.state) == ("eval", "failed")
     assert found.end is not None
