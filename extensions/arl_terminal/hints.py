@@ -3,10 +3,14 @@ environment, recipes, and models."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
+
+from agentgym_rl.core import ConfigError
 
 from .hub import did_you_mean, remedy
 
@@ -84,6 +88,8 @@ def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
     if that is not known here."""
     if kind == "flag":
         return _of_flag(name.replace("-", "_").lower(), given)
+    if kind == "word":
+        return _of_word(name, given)
     if kind == "preset":
         return _of_preset(name.lower())
     if kind == "download":
@@ -103,6 +109,17 @@ def _of_flag(name: str, given: Mapping[str, Any]) -> str:
     flag = _OF_OTHERS.get(name, "")
     has = "." in flag or flag.strip("-") in given or len(flag) == 2
     return f"did you mean {flag}?" if flag and has else ""
+
+
+def _of_word(name: str, given: Mapping[str, Any]) -> str:
+    """Return a hint for a word without dashes: an environment, as in `vf-eval ENV`, or a file."""
+    from agentgym_rl.gym import spec
+
+    if given.get("env", "") is None:
+        with contextlib.suppress(ConfigError):
+            return f"did you mean --env {name}?" if spec(name) else ""
+    is_file = given.get("config", "") is None and Path(name).suffix in (".toml", ".yaml", ".yml")
+    return f"did you mean --config {name}?" if is_file else ""
 
 
 def _option(name: str, env: str | None) -> str:
