@@ -352,7 +352,7 @@ MOST_LINES = {
     "arl_serve": 850,
     "arl_sglang": 1_700,
     "arl_trackers": 250,
-    "arl_trial": 700,
+    "arl_trial": 750,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_550,

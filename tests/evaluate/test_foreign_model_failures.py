@@ -134,7 +134,7 @@ WITHOUT_TRIAL = {"rollout__trial_s": 0}
 
 def test_options_that_are_no_object_are_the_agent_s_error():
     model = SomeonesModel(nonsense)
-    with pytest.raises(TooManyErrors, match="(?s)stream_options must be.*4 of 4.*agent_error"):
+    with pytest.raises(TooManyErrors, match=r"(?s)stream_options must be.*4 of 4.*agent_error"):
         evaluate(None, model=model, agent__id="tests.kit.someones_eval:Odd", **WITHOUT_TRIAL)
     assert not model.requests
 
