@@ -370,7 +370,7 @@ MOST_LINES = {
     "report": 600,
     "rollout": 2_550,
     "run": 2_400,
-    "runtime": 2_700,
+    "runtime": 2_750,
     "storage": 2_800,
     "trainer": 5_600,
     "weights": 2_650,
