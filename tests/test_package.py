@@ -381,7 +381,7 @@ MOST_LINES = {
     "arl_start": 600,
     "arl_terminal": 650,
     "arl_trackers": 250,
-    "arl_trial": 700,
+    "arl_trial": 750,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_650,

@@ -53,7 +53,8 @@ def _explained(error: BaseException) -> str:
     none: list[FrameSummary] = []
     frames = next((it for each in chain if (it := user_frames(each))), none)
     text = headline(error)
-    hints = [hint for pattern, hint in _HINTS.items() if re.search(pattern, text)][:1]
+    known = _HINTS.items() if "`await`" not in text else ()
+    hints = [hint for pattern, hint in known if re.search(pattern, text)][:1]
     at_the_call = error.__traceback__ is not None and error.__traceback__.tb_next is None
     if not frames and (ours or hints or at_the_call or isinstance(error, ImportError)):
         return "\n".join([text, *hints])

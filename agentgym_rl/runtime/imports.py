@@ -45,8 +45,7 @@ def import_object(path: str) -> Any:
 
 
 def whose(module: str) -> str:
-    """Return what a module is, if it is not the user's own: that of Python or of an installed
-    package, or missing; "" if it is the user's."""
+    """Return what a module is, if it is missing, or not the user's own; "" if it is."""
     name = module.partition(".")[0]
     own, loaded = Path(f"{name}.py"), sys.modules.get(name)
     if module == own.name:

@@ -9,6 +9,7 @@ global random generators are put back, so that a run plays the same tasks with a
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import random
@@ -161,6 +162,11 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
     if problem and depends_on_reply(problem) and script.num_requests:
         log.warning("a reply of %r, in a trial, is an error. %s", TEXT, problem)
         return ""
+    if problem:
+        run = registry.spec(agent, kind="agent").load().run
+        if not inspect.iscoroutinefunction(run) and f"agent {agent}" in problem:
+            place = definition_of(run)
+            return f"agent {agent}: `run` is `def`: write `async def run` ({place})"
     is_env = played is not None and played.outcome is Outcome.ENV_ERROR
     if problem and is_env and _is_foreign(spec.entry_point):
         return f"{problem}\n`arl check {config.env.id}` tries the environment by itself"

@@ -161,6 +161,11 @@ ENVS = {
         env(RESET + returning("action.content")),
         'Messages are dictionaries: read a field as in action["content"]',
     ),
+    "finish": (
+        "class Theirs(ToolEnv):\n    def begin(self, task):\n        return 'Guess'\n"
+        "    def finish(self, text):\n        self.text = text\n",
+        "env.step: the reward is None; expected Step(",
+    ),
     "begin": (
         "class Theirs(ToolEnv):\n    def begin(self, task):\n        return self.db.ask(task)\n",
         "AttributeError: 'Theirs' object has no attribute 'db' (theirs.py, line 10, in begin)",
@@ -183,7 +188,7 @@ AGENTS = {
         f"{RUN}{ASKS}        reply.choice\n",
         "theirs.py, line 13, in run)\n    reply.choice",
     ),
-    "sync run": (RUN.replace("async def", "def").replace("await ", ""), "agent theirs:Theirs: "),
+    "sync run": (RUN.replace("async def", "def").replace("await ", ""), "write `async def run`"),
     "forgotten await": (f"{RUN}{ASKS.replace('await ', '')}        reply.choices\n", "`await`"),
     "no request": (RUN, "it made no request of the model\nUse the `client`"),
     "sync client": (

@@ -210,7 +210,7 @@ class ToolEnv(Env):
         if inspect.isawaitable(finished):
             finished = await finished
         if not isinstance(finished, tuple):
-            return Step([], float(finished), True, False, self._info({"stop_reason": "answer"}))
+            return Step([], finished, True, False, self._info({"stop_reason": "answer"}))
         ended = {"stop_reason": "answer"} if finished.terminated else {}
         return finished._replace(info=self._info(ended | finished.info))
 

@@ -117,9 +117,10 @@ class Scorer:
             return Score(0.0, {}, timed_out=True)
         error = InfraError if called.status == "crash" else EnvError
         text = called.error.replace(os.getcwd() + os.sep, "")  # workers have another folder
+        first, newline, rest = text.partition("\n")
         raise error(
-            f"{self._name} in the verifier pool: {called.status}: {text}"
-            f"{_columns(called.error, given[1])}"
+            f"{self._name} in the verifier pool: {called.status}: {first}"
+            f"{_columns(first, given[1])}{newline}{rest}"
         )
 
     def _read(self, value: Any) -> Score:

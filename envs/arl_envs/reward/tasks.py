@@ -36,6 +36,9 @@ class MakeTasks:
     function: str = ""
     parameters: Parameters = Parameters()  # noqa: RUF009 (frozen)
 
+    def __str__(self) -> str:
+        return self.processor or type(self).__name__
+
     def __call__(self, row: Row) -> list[RowTask]:
         return [self._task(item) for item in self._processed(row)]
 
