@@ -26,7 +26,7 @@ def chosen(*changed: str) -> set[str]:
     return set(suites) - CORE
 
 
-EVERY = "extensions envs programs docker agents peers vllm sglang"
+EVERY = "extensions envs programs docker agents peers notebooks vllm sglang"
 
 
 @cases(
@@ -48,9 +48,12 @@ EVERY = "extensions envs programs docker agents peers vllm sglang"
         "extensions/arl_objectives/kl.py": "extensions peers programs",
         "agentgym_rl/trainer/step.py": "extensions programs",
         "extensions/arl_inspect/serve.py": "extensions programs",
-        "agentgym_rl/__init__.py": "extensions",
+        "agentgym_rl/__init__.py": "extensions notebooks",
         "envs/arl_envs/math/env.py": "extensions envs programs",
         "requirements/gem.txt": "",
+        "requirements/notebooks.txt": "notebooks",
+        "examples/notebooks/first_run.ipynb": "extensions notebooks",
+        "extensions/arl_notebook/view.py": "extensions notebooks programs",
         "agentgym_rl/core/task.py": EVERY,
         "agentgym_rl/gym/env.py": EVERY,
         "agentgym_rl/runtime/http_client.py": EVERY,
@@ -317,6 +320,7 @@ ORDERED = [
         "test-docker",
         "test-agents",
         "test-peers",
+        "test-notebooks",
         "test-vllm",
         "test-sglang",
     ),
@@ -346,13 +350,15 @@ def test_a_suite_without_time_is_said_to_be_not_run(run):
         "test-docker",
         "test-agents",
         "test-peers",
+        "test-notebooks",
         shortened,
         "test-programs",
     ]
     assert (code, calls[3:]) == (0, further)
     assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4400")
-    assert (code, calls) == (0, ["lint", "docs", "test", "test-extensions", "test-peers"])
+    chosen = ["test-extensions", "test-peers", "test-notebooks"]
+    assert (code, calls) == (0, ["lint", "docs", "test", *chosen])
     assert re.search(r"NOT RUN: test-envs, since it takes 1200 s and (1000|9\d\d) s are left", said)
     left_out = "test-envs test-docker test-agents test-vllm test-sglang test-programs"
     assert said.endswith(f", not run: {left_out}\n")
