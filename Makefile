@@ -16,6 +16,7 @@
 #   make bench-peers                  what `arl bench all` measures beside ours, installed (2 GB)
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
 #                                     where make test-vllm has installed it, on vLLM)
+#   make test-notebooks               the notebooks of examples/, executed
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
 #   make test-wheel                   the built wheel in an environment outside of the clone
 #   make test-lowest                  the lowest versions of the dependencies (300 MB, once)
@@ -34,7 +35,7 @@ VENV_LOWEST := $(VENV)-lowest
 # The pins of these are their own as well: $(VENV)-NAME, where the benchmarks look for it.
 APART := openenv verifiers litellm gem
 # These hold other versions of what we use: laid over VENV, whose other packages they see.
-OVER := agents trl
+OVER := agents notebooks trl
 VENV_AGENTS := $(VENV)-agents
 # Installed first and alone: a bare range would pull the newest CUDA build, gigabytes of it.
 TORCH ?= torch==2.13.0
@@ -101,7 +102,7 @@ say = @printf '\033[1m==>\033[0m %s\n'
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: help train real install install-test install-docs test test-fast test-extensions test-envs test-wheel test-lowest test-programs test-vllm test-sglang test-peers bench-peers \
-    test-agents test-docker mutants lint docs clean
+    test-agents test-docker test-notebooks mutants lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -197,6 +198,10 @@ test-docker: install-test
 	ARL_REQUIRE=local,docker $(BIN)/python scripts/dockerd.py run $(BIN)/python -m pytest \
 	    -k docker tests/contracts tests/e2e tests/envs/harbor \
 	    tests/sandboxes tests/security $(PYTEST_ARGS)
+
+# They may not skip.
+test-notebooks: install-test $(VENV)-notebooks/.installed
+	ARL_REQUIRE=notebooks $(VENV)-notebooks/bin/python -m pytest tests/notebooks $(PYTEST_ARGS)
 
 mutants: install-test
 	nice $(BIN)/python scripts/mutants.py $(ARGS)

@@ -106,6 +106,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/inspector/",
         "tests/litellm_engine/",
         "tests/models/test_architectures.py",
+        "tests/notebooks/",
         "tests/plan/",
         "tests/rollout/test_curriculum.py",
         "tests/rollout/test_game.py",
@@ -239,6 +240,18 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/envs/verifiers/",
         "tests/litellm_engine/",
     ),
+    "test-notebooks": (
+        *_CONTRACTS,
+        "agentgym_rl/__init__.py",
+        "agentgym_rl/evaluate/",
+        "agentgym_rl/report/",
+        "agentgym_rl/run/",
+        "examples/notebooks/",
+        "extensions/arl_callbacks/",
+        "extensions/arl_notebook/",
+        "requirements/notebooks.txt",
+        "tests/notebooks/",
+    ),
     "test-vllm": (
         *_CONTRACTS,
         *_ENGINE_CONTRACT,
@@ -343,6 +356,7 @@ NEEDS_S = {
     "test-docker": 1200,
     "test-agents": 1500,
     "test-peers": 900,
+    "test-notebooks": 600,
     "test-vllm": 1500,  # its complete runs are left out if there is no time for them
     "test-sglang": 1600,  # so are these
     "test-programs": 1200,

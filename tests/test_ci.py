@@ -26,7 +26,7 @@ def chosen(*changed: str) -> set[str]:
     return set(suites) - CORE
 
 
-CONTRACTS = "extensions envs programs docker agents peers vllm sglang"
+CONTRACTS = "extensions envs programs docker agents peers notebooks vllm sglang"
 EVERY = f"{CONTRACTS} wheel lowest"
 
 
@@ -49,9 +49,12 @@ EVERY = f"{CONTRACTS} wheel lowest"
         "extensions/arl_objectives/kl.py": "extensions peers programs",
         "agentgym_rl/trainer/step.py": "extensions programs",
         "extensions/arl_inspect/serve.py": "extensions programs",
-        "agentgym_rl/__init__.py": "extensions",
+        "agentgym_rl/__init__.py": "extensions notebooks",
         "envs/arl_envs/math/env.py": "extensions envs programs",
         "requirements/gem.txt": "",
+        "requirements/notebooks.txt": "notebooks",
+        "examples/notebooks/first_run.ipynb": "extensions notebooks wheel",
+        "extensions/arl_notebook/view.py": "extensions notebooks programs",
         "agentgym_rl/core/task.py": f"{CONTRACTS} wheel",
         "agentgym_rl/gym/env.py": CONTRACTS,
         "agentgym_rl/runtime/http_client.py": CONTRACTS,
@@ -326,6 +329,7 @@ ORDERED = [
         "test-docker",
         "test-agents",
         "test-peers",
+        "test-notebooks",
         "test-vllm",
         "test-sglang",
     ),
@@ -357,13 +361,14 @@ def test_a_suite_without_time_is_said_to_be_not_run(run):
         "test-docker",
         "test-agents",
         "test-peers",
+        "test-notebooks",
         shortened,
         "test-programs",
     ]
     assert (code, calls[3:]) == (0, further)
     assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4400")
-    fitting = ("test-extensions", "test-wheel", "test-lowest", "test-peers")
+    fitting = ("test-extensions", "test-wheel", "test-lowest", "test-peers", "test-notebooks")
     assert (code, calls) == (0, ["lint", "docs", "test", *fitting])
     assert re.search(r"NOT RUN: test-envs, since it takes 1200 s and (1000|9\d\d) s are left", said)
     left_out = "test-envs test-docker test-agents test-vllm test-sglang test-programs"
