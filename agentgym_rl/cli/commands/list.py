@@ -78,6 +78,7 @@ _PARTS = {
     "thoughts": "parser of thoughts",
     "grammars": "grammars",
     "data_formats": "kind of files",
+    "row_forms": "form of rows",
     "row_indexes": "index of rows",
 }
 """The groups of parts of a run, and the kind of their members."""
