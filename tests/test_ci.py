@@ -53,7 +53,7 @@ EVERY = f"{CONTRACTS} wheel lowest"
         "envs/arl_envs/math/env.py": "extensions envs programs",
         "requirements/gem.txt": "",
         "requirements/notebooks.txt": "notebooks",
-        "examples/notebooks/first_run.ipynb": "extensions notebooks wheel",
+        "examples/notebooks/first_run.ipynb": "extensions notebooks",
         "extensions/arl_notebook/view.py": "extensions notebooks programs",
         "agentgym_rl/core/task.py": f"{CONTRACTS} wheel",
         "agentgym_rl/gym/env.py": CONTRACTS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from array import array
@@ -20,13 +19,12 @@ from agentgym_rl.gym.data import (
     RowRefused,
     Rows,
     RowTask,
-    check_text,
     content_of,
     weight_of,
 )
 
-from .formats import readers_of, stamps_of
-from .words import words_of
+from .formats import HELD_OUT, readers_of, stamps_of
+from .seen import Duplicate, Overlap, Seen, digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +37,11 @@ _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
 WEIGHT, SPLIT = "weight", "split"
 """The names that fields of weights and splits often have; a log line reports such fields that are
 not used."""
-_HELD_OUT = ("eval", "test", "validation", "valid", "val", "dev", "heldout", "held_out")
+_CONTROL = re.compile(
+    r"<\|(?:im_start|im_end|start_header_id|end_header_id|eot_id|begin_of_text|endoftext|system|user"
+    r"|assistant|end)\|>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|^\s*<s>(?!.*</s>\s*\S)",
+)
+"""The control tokens of common chat templates; `<s>` only at the beginning, as HTML has it too."""
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -61,9 +63,13 @@ class TaskIndex(data.RowIndex):
     """The number of rows with each of the fields `WEIGHT` and `SPLIT`, if the field is not used."""
     num_left_out: int = 0
     """The number of rows that the maker left out."""
+    num_rendered: int = 0
+    """The number of tasks with control tokens of a chat template in their question."""
+    rendered: str = ""
+    """The first such token, and its position."""
     _reasons: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """The first different reasons for which rows and tasks were refused, each with the first
-    position and the number of cases."""
+    position, the number of cases and the first one's words; all duplicates are one reason."""
     _reader: array[int] = field(default_factory=lambda: array("L"))
     _place: array[int] = field(default_factory=lambda: array("q"))
     """The positions, two numbers for each task."""
@@ -86,7 +92,11 @@ class TaskIndex(data.RowIndex):
     @property
     def num_explained(self) -> int:
         """Return the number of refused rows and tasks whose reason is in `reasons`."""
-        return sum(number for _, number in self._reasons.values())
+        return sum(number for _, number, _ in self._reasons.values())
+
+    def num_of(self, kind: type[RowRefused]) -> int:
+        """Return the number of refused tasks of a kind that is counted as one reason."""
+        return self._reasons.get(kind.__name__, ("", 0))[1]
 
     @property
     def num_held(self) -> int:
@@ -107,7 +117,7 @@ class TaskIndex(data.RowIndex):
         try:
             made = _tasks_of(self.makers[self._reader[number]], row, reader.name)
             item = made[self._part[number]]
-            if _digest(item.key or item.question) != self._digest[number]:
+            if digest_of(item.key or item.question) != self._digest[number]:
                 raise RowRefused("another task than when the rows were counted")
             weight = weight_of(row, self.weight_field) if item.weight is None else item.weight
         except (RowRefused, IndexError) as error:
@@ -168,6 +178,7 @@ class TaskIndex(data.RowIndex):
                 else:
                     self._add(which, place, part, digest, held, content)
                     self._words.append(words)
+                    self._count_rendered(item, where)
             if refused and refused == len(made):
                 self.num_refused += 1
             else:
@@ -195,14 +206,19 @@ class TaskIndex(data.RowIndex):
         positions."""
         return [
             f"{where}: {reason}" + (f" (as in {number - 1} more)" if number > 1 else "")
-            for reason, (where, number) in self._reasons.items()
+            for where, number, reason in self._reasons.values()
         ]
 
     def _count_unread(self, row: Row, split: Split | None) -> None:
         if row.get(WEIGHT) not in (None, 1) and self.weight_field != WEIGHT:
             self.num_unread[WEIGHT] += 1
-        if split != "eval" and str(row.get(SPLIT)).lower() in _HELD_OUT:
+        if split != "eval" and str(row.get(SPLIT)).lower() in HELD_OUT:
             self.num_unread[SPLIT] += 1
+
+    def _count_rendered(self, item: RowTask, where: str) -> None:
+        if match := _CONTROL.search(item.said or item.question):
+            self.num_rendered += 1
+            self.rendered = self.rendered or f"{match[0].strip()} in {where}"
 
     def hold_out(self, words: Set[int]) -> int:
         """Hold out the training tasks whose questions have these words; return their number."""
@@ -216,49 +232,12 @@ class TaskIndex(data.RowIndex):
         return len(moved)
 
     def _note(self, where: str, error: RowRefused) -> None:
-        reason = str(error)
+        kind = type(error)
+        reason = kind.__name__ if kind in (Duplicate, Overlap) else str(error)
         if reason in self._reasons:
             self._reasons[reason][1] += 1
-        elif len(self._reasons) < NUM_REASONS:
-            self._reasons[reason] = [where, 1]
-
-
-@dataclass(slots=True)
-class Seen:
-    """The tasks and questions that have been indexed."""
-
-    tasks: dict[int, str] = field(default_factory=dict[int, str])
-    join_forms: bool = True
-    """Whether all forms of a question are in one split."""
-    questions: dict[int, Split] = field(default_factory=dict[int, Split])
-    """The split of each question, by the digest of its words."""
-    moved: set[int] = field(default_factory=set[int])
-    """The questions that are held out because another form of the question is."""
-
-    def add(
-        self, item: RowTask, split: Split | None, where: str, eval_fraction: float
-    ) -> tuple[int, int, Split]:
-        """Add a new task; return its digest, the digest of its question's words, and its split:
-        `split`, or else the split of its question. A question is held out if one of its forms is.
-
-        Raises:
-            RowRefused: the task was added before, or its question is in the other split.
-        """
-        key, question = _digest(item.key or item.question), _digest(item.question)
-        if key in self.tasks:
-            raise RowRefused(f"the same question as {self.tasks[key]}")
-        chosen = split or ("eval" if question < eval_fraction * 2**64 else "train")
-        words = question
-        if self.join_forms:
-            words = _hash(words_of(item.said or item.question).encode())
-        before = self.questions.get(words, chosen)
-        if before != chosen:
-            if split is not None:
-                raise RowRefused(f"its question is one of the {before} split")
-            self.moved.add(words)
-            chosen = "eval"
-        self.tasks[key], self.questions[words] = where, chosen
-        return key, words, chosen
+        elif len(self._reasons) < NUM_REASONS or reason != str(error):
+            self._reasons[reason] = [where, 1, str(error)]
 
 
 def build_index(
@@ -289,6 +268,7 @@ def build_index(
         _log.info("%s: %d tasks are held out as other forms of others' questions", names, num_moved)
     _log_splits(index, names, by_hash=None in splits)
     _log_unread(index, names)
+    _log_suspect(index, names)
     return index
 
 
@@ -316,19 +296,6 @@ def _tasks_of(make: data.MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
     if any(is_rendered(task.question) for task in tasks):
         raise RowRefused(RENDERED)
     return tasks
-
-
-def _digest(text: str) -> int:
-    """Return the digest of `text`, regardless of its spacing.
-
-    Raises:
-        RowRefused: it cannot be encoded as UTF-8.
-    """
-    return _hash(" ".join(check_text(text, "its question").split()).encode())
-
-
-def _hash(text: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def _task_id(row: Row, digest: int) -> str:
@@ -416,4 +383,22 @@ def _log_unread(index: TaskIndex, names: str) -> None:
             "%s: %d rows have a field `split` for held-out rows, and it does not hold them out: "
             "give them in a file of their own (eval_path or eval_data), or leave them out",
             names, count,
+        )  # fmt: skip
+
+
+def _log_suspect(index: TaskIndex, names: str) -> None:
+    """Log what is often a mistake: held-out tasks that are also training rows, and control tokens
+    in prompts."""
+    if count := index.num_of(Overlap):
+        _log.warning(
+            "%s: %d training rows have the question of a held-out one, and are left out of "
+            "training; %d tasks are left to train on",
+            names, count, len(index) - index.num_held,
+        )  # fmt: skip
+    if index.num_rendered:
+        _log.warning(
+            "%s: %d prompts have control tokens of a chat template, such as %s: the model's own "
+            "template writes them, and these become text of the user's message. Give the messages "
+            "(a list of objects with role and content), or the user's text alone",
+            names, index.num_rendered, index.rendered,
         )  # fmt: skip

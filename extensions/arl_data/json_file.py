@@ -11,6 +11,7 @@ from agentgym_rl.core import ConfigError, is_dict
 from agentgym_rl.gym import data
 from agentgym_rl.gym.data import Row
 
+from .broken import BrokenLines
 from .stamp import Stamp
 
 _BOM = b"\xef\xbb\xbf"
@@ -40,6 +41,7 @@ class JsonFile(data.Reader):
 
     def _lines(self) -> Iterator[data.Found]:
         start = 0
+        broken = BrokenLines()
         with self._path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 skipped = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
@@ -47,9 +49,14 @@ class JsonFile(data.Reader):
                 if raw:
                     where = f"{self.name}, line {number}"
                     ended = line.endswith(b"\n")
-                    row = _object(_parsed(raw, where, ended=ended), where)
-                    yield data.Found((start + skipped, len(raw)), where, row)
+                    try:
+                        row = _object(_parsed(raw, where, ended=ended), where)
+                    except ConfigError as error:
+                        broken.add(number, str(error))
+                    else:
+                        yield data.Found((start + skipped, len(raw)), where, row)
                 start += len(line)
+        broken.check()
 
     def _elements(self) -> Iterator[data.Found]:
         raw = self._path.read_bytes()

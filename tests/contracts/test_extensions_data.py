@@ -7,7 +7,7 @@ import pytest
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.core import ConfigError, extensions
-from agentgym_rl.gym.data import Rows, RowTask, row_tasks
+from agentgym_rl.gym.data import Rows, RowTask, form_of, row_tasks
 from tests.kit.extension import install
 
 LINES = '''
@@ -34,6 +34,7 @@ class Lines(data.DataFormat):
 
 
 LINES = Lines()
+RIDDLE = data.RowForm("riddle", reads="the riddle", answer="solved")
 
 
 class OneTask(data.RowIndex):
@@ -51,6 +52,7 @@ class OneTask(data.RowIndex):
     def describe(self):
         return {"data": "7"}
 '''
+FORM = {"row_forms": {"theirs/riddle": "theirs_data:RIDDLE"}}
 FORMATS = {"data_formats": {"lines": "theirs_data:LINES", "gone": "theirs_gone:LINES"}}
 INDEX = {"row_indexes": {"one": "theirs_data:OneTask"}}
 
@@ -89,6 +91,12 @@ def test_files_of_their_kind_are_read(theirs, tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     kinds = {row["id"]: row["kind"] for row in rows if not row["error"]}
     assert kinds["lines"] == "kind of files"
+
+
+@pytest.mark.parametrize("theirs", [FORM], indirect=True)
+def test_rows_of_their_form_are_recognized(theirs):
+    found = form_of({"riddle": "Why?", "solved": "So."}, "", flag="")
+    assert str(found) == "theirs/riddle: prompt = the riddle, answer = solved"
 
 
 @pytest.mark.parametrize("theirs", [INDEX], indirect=True)

@@ -85,6 +85,7 @@ _PARTS = {
     "hints": "hint",
     "colours": "colour",
     "data_formats": "kind of files",
+    "row_forms": "form of rows",
     "row_indexes": "index of rows",
 }
 """The groups of parts of a run, and the kind of their members."""

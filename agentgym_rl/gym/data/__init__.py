@@ -2,6 +2,7 @@
 
     contract.py   what reads rows: files' formats, readers, and the index of all tasks
     rows.py       the choice of rows: a path or a data set, the held-out part; the digest of all
+    forms.py      the forms in which rows are written, by which their prompt is found
     fields.py     the checked fields of a row, or the reason why it is refused
     row_tasks.py  the task source that makes the tasks of rows on demand
     epochs.py     an endless, reshuffled repetition of a source, and resumable iteration
@@ -36,6 +37,7 @@ from .fields import (
     weight_of,
     whole_number,
 )
+from .forms import Recognized, RowForm, form_of
 from .row_tasks import RowTasks, row_tasks
 from .rows import CONTENT, Rows, content_of
 
@@ -47,7 +49,9 @@ __all__ = [
     "Found",
     "MakeTasks",
     "Reader",
+    "Recognized",
     "Row",
+    "RowForm",
     "RowIndex",
     "RowPosition",
     "RowRefused",
@@ -58,6 +62,7 @@ __all__ = [
     "check_text",
     "content_of",
     "derived_number",
+    "form_of",
     "json_field",
     "optional_text",
     "parse_json",

@@ -56,7 +56,7 @@ class Reader(ABC):
 
 
 class DataFormat(ABC):
-    """A kind of files of rows; packages add an object of it to the group
+    """A kind of files (or folders) of rows; packages add an object of it to the group
     `agentgym_rl.data_formats`."""
 
     endings: tuple[str, ...] = ()
@@ -67,8 +67,8 @@ class DataFormat(ABC):
         return path.is_file() and path.name.lower().endswith(self.endings)
 
     @abstractmethod
-    def open(self, path: Path) -> Reader:
-        """Return the reader of a file.
+    def open(self, path: Path) -> Reader | Mapping[str, Reader]:
+        """Return the reader of a file; or the readers of a folder's splits, by name.
 
         Raises:
             ConfigError: a package that reads it is not installed, or the file is damaged.

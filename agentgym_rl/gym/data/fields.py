@@ -3,6 +3,7 @@ cannot become a task."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -133,6 +134,9 @@ def weight_of(row: Row, name: str) -> float:
         RowRefused: the value is not a valid weight.
     """
     value = row.get(name) if name else None
+    if isinstance(value, str):  # as every field of a CSV file is
+        with contextlib.suppress(ValueError):
+            value = float(value) if value.strip() else None
     if value is None:
         return 1.0
     number = isinstance(value, int | float) and not isinstance(value, bool)

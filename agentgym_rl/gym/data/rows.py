@@ -34,7 +34,8 @@ class Rows:
     """
 
     path: str | None = None
-    """A .jsonl, .json or .parquet file, or a pattern of several."""
+    """A file of rows (.jsonl, .json, .csv, .tsv, .parquet), a pattern of several, or the folder of
+    a data set that `save_to_disk` wrote."""
     eval_path: str | None = None
     """The file or pattern for the eval split; `path` is then only for training. Without a `path`
     there are no training tasks."""
@@ -47,7 +48,8 @@ class Rows:
     its commit, and `RowTasks.describe()` contains it."""
     train_split: str | None = None
     eval_split: str | None = None
-    """The splits of the data set, if it has several."""
+    """The splits of the data set, if it has several (also of a folder). Without them, `train` and
+    the only other one whose name is that of held-out rows, such as `test`."""
     eval_fraction: float = 0.1
     """The share of questions, chosen by hash, that is held out if there is no second split."""
     weight_field: str = ""
@@ -58,6 +60,16 @@ class Rows:
     split."""
 
     def __post_init__(self) -> None:
+        for name in ("path", "dataset", "eval_path", "weight_field"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                kind = type(value).__name__
+                save = {"DataFrame": 'to_json("rows.jsonl", orient="records", lines=True)'}
+                hint = save.get(kind, 'to_json("rows.jsonl")' if hasattr(value, "to_json") else "")
+                raise ConfigError(
+                    f"{name}: got {f'a {kind}' if hint else repr(value)}, expected text"
+                    + (f", the path of a file: save it first by .{hint}" if hint else "")
+                )
         given = [n for n in ("path", "dataset") if getattr(self, n) is not None]
         if len(given) == 2 or not (given or self.eval_path):
             raise ConfigError(
@@ -66,12 +78,8 @@ class Rows:
             )
         if self.eval_path and self.dataset:
             raise ConfigError("eval_path: only with path; with a data set, name its eval_split")
-        if self.path and (self.config or self.revision or self.train_split or self.eval_split):
-            raise ConfigError("config, revision, train_split, eval_split: only with a data set")
-        for name in ("path", "dataset", "eval_path", "weight_field"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name}: got {value!r}, expected text")
+        if self.path and (self.config or self.revision):
+            raise ConfigError("config, revision: only with a data set")
         joins: Any = self.join_forms
         if not isinstance(joins, bool):
             raise ConfigError(f"join_forms: got {joins!r}, allowed: true, false")

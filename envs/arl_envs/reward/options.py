@@ -80,14 +80,16 @@ class Options:
     number of any size, or a dictionary with `reward` and other numbers, which become
     `reward_components`. The function may be async."""
     data: str | None = None
-    """The .jsonl, .json or .parquet file, or a pattern of several; short for `rows.path`."""
+    """The file of rows (.jsonl, .json, .csv, .tsv, .parquet), a pattern of several, or the folder
+    of a saved data set; short for `rows.path`."""
     eval_data: str | None = None
     """The same for held-out tasks; short for `rows.eval_path`. Without it a tenth of the prompts,
     chosen by hash, is held out (`rows.eval_fraction`)."""
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The options of `agentgym_rl.gym.data.Rows`, such as `dataset` and `revision`."""
-    prompt_field: str = "prompt"
-    """The field of the prompt: text, a list of chat messages, or the text parts of one."""
+    prompt_field: str = ""
+    """The field of the prompt: text, a list of chat messages, or the text parts of one. "":
+    `prompt`, or that of a known form of rows (`gym/data/forms.py`), which is logged."""
     system_prompt: str = ""
     """The system message for prompts, which are refused if they have one of their own."""
     processor: str | None = None
@@ -116,7 +118,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("function", "prompt_field", "system_prompt", "reference_field"):
             value: Any = getattr(self, name)
-            if not isinstance(value, str) or (name == "prompt_field" and not value):
+            if not isinstance(value, str):
                 raise ConfigError(f"{name}: got {value!r}, expected text")
         if self.executor not in get_args(Executor):
             raise ConfigError(
@@ -130,7 +132,7 @@ class Options:
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
         if not (self.data or self.eval_data or self.rows):
             raise ConfigError(
-                "no data: give --data FILE (.jsonl, .json or .parquet; env.options.data), or a "
+                "no data: give --data FILE (.jsonl, .csv, .parquet; env.options.data), or a "
                 "Hugging Face data set as --env.options.rows.dataset=ID"
             )
         if self.judged() is not None and self.executor != "inline":

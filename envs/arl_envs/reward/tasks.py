@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from agentgym_rl import ConfigError
 from agentgym_rl.core import Split, is_rendered, text_message
 from agentgym_rl.core.chat import RENDERED
+from agentgym_rl.gym import data as gym_data
 from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
 from agentgym_rl.runtime import import_object
 
@@ -35,6 +36,8 @@ class MakeTasks:
     weight_field: str
     function: str = ""
     parameters: Parameters = Parameters()  # noqa: RUF009 (frozen)
+    form: gym_data.RowForm | None = None
+    """The form of the rows, which finds the prompt in place of `prompt_field`."""
 
     def __str__(self) -> str:
         return self.processor or type(self).__name__
@@ -70,7 +73,7 @@ class MakeTasks:
         return RowTask(question, data, key=text, weight=weight, said=said)
 
     def _messages(self, row: Row) -> list[dict[str, Any]]:
-        prompt = row.get(self.prompt_field)
+        prompt = self.form.prompt_of(row) if self.form else row.get(self.prompt_field)
         if isinstance(prompt, str) and prompt.strip():
             messages = [{"role": "user", "content": prompt}]
         elif isinstance(prompt, list) and prompt:
@@ -113,12 +116,25 @@ def _message(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """A choice of the same `MakeTasks` for every file."""
+    """A choice of the `MakeTasks` for a file: the same one for all, or one for the form of the
+    file's first row, if no field is named."""
 
     make: MakeTasks
 
     def __call__(self, row: Row, where: str) -> MakeTasks:
-        return self.make
+        if self.make.prompt_field:
+            return self.make
+        found = gym_data.form_of(row, where, flag="--env.options.prompt_field=")
+        field, form = found.form.prompt, found.form
+        if found.name != "prompt":
+            _log_form(where.rpartition(", ")[0] or where, str(found))
+        return replace(self.make, prompt_field=field, form=None if form.read is None else form)
+
+
+@lru_cache(maxsize=64)
+def _log_form(name: str, form: str) -> None:
+    """Log once how the rows of a file are read."""
+    _log.info("%s: rows read as %s", name, form)
 
 
 def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
@@ -131,8 +147,9 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
         raise ConfigError(f"processor {options.processor} is no function")
     rows = options.where()
     function = None if options.judged() else options.reward_function()
+    prompt_field = options.prompt_field or ("prompt" if options.processor else "")
     make = MakeTasks(
-        options.prompt_field,
+        prompt_field,
         options.system_prompt,
         options.processor,
         rows.weight_field,
@@ -142,9 +159,10 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
     tasks = row_tasks(split, rows, Choose(make), seed=seed)
     if len(tasks):
         _, row = task_parts(tasks[0].data)
-        unread = [name for name in _PROMPTS if row.get(name) and name != options.prompt_field]
-        if unread and options.processor is None:
-            _log_unread(options.prompt_field, tuple(unread))
+        prompt = prompt_field or "prompt"
+        unread = [name for name in _PROMPTS if row.get(name) and name != prompt]
+        if unread and options.processor is None and prompt in row:
+            _log_unread(prompt, tuple(unread))
     return tasks
 
 

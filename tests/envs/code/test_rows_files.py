@@ -70,9 +70,9 @@ def test_malformed_files_say_where(tmp_path: Path, name: str, data: bytes, said:
 
 
 def test_other_kinds_of_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("a,b")
-    with pytest.raises(ConfigError, match=r"\.jsonl, \.json or \.parquet, not '\.csv'"):
-        row_tasks("train", path=str(tmp_path / "rows.csv"))
+    (tmp_path / "rows.xlsx").write_text("a,b")
+    with pytest.raises(ConfigError, match=r"\.jsonl, \.json or \.parquet, not '\.xlsx'"):
+        row_tasks("train", path=str(tmp_path / "rows.xlsx"))
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def test_splits_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_several_splits_must_be_named(tmp_path: Path) -> None:
-    dataset = data_set(tmp_path / "set", train=[1], test=[2])
-    with pytest.raises(ConfigError, match=r"has the splits \['test', 'train'\]"):
+    dataset = data_set(tmp_path / "set", train=[1], test=[2], validation=[3])
+    with pytest.raises(ConfigError, match=r"has the splits \['test', 'train', 'validation'\]"):
         row_tasks("train", dataset=dataset)
     with pytest.raises(ConfigError, match=r"got train_split=train, eval_split=dev"):
         row_tasks("train", dataset=dataset, train_split="train", eval_split="dev")

@@ -244,7 +244,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
         ({"prompt": [IMAGE]}, "part {'type': 'image_url'.*, expected text"),
         ({"prompt": [{"role": "user", "content": []}]}, "prompt: nothing is said in it"),
         ({"prompt": [{"role": "user", "content": [{"type": "text", "text": " "}]}]}, "nothing is"),
-        ({"ask": "Hi"}, "prompt: got nothing, expected text .*; the row has ask"),
+        ({"prompt": None}, "prompt: got nothing, expected text .*; the row has prompt"),
         ({"prompt": []}, "expected text or a list of messages"),
         ({"prompt": [{"role": "robot", "content": "x"}]}, "a message: got"),
         ({"prompt": [{"role": "assistant", "content": "x"}]}, "last message is the assistant's"),
