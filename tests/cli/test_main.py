@@ -35,17 +35,17 @@ FLAGS = {
     "rollout": "--config --model --seed --controller --index --folder",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
     "--incarnation --resume --served",
-    "warm-up": "--config --model --seed --run --rank --rendezvous",
+    "warm-up": "--config --model --seed --run --rank --resume --rendezvous",
     "bench": "--json --model --dry-run --out",
-    "audit": "--json --threshold --all",
+    "audit": "--json --threshold --all --model",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
     "runs": "--json --compare --delete --yes",
     "inspect": "--json --host --port --open --html --episodes",
     "engines": "--json --add --remove",
     "workers": "--json --add --remove",
-    "replay": "--json --step",
-    "export": "--json --sft --pairs --kto --filtered --most --margin --model --out "
+    "replay": "--json --step --model",
+    "export": "--json --sft --pairs --kto --filtered --most --margin --model --base --out "
     "--min-reward --split --format --oracle --num "
     "--slips --seed --env --agent --config --data --sandbox",
     "reverify": "--json --write",
