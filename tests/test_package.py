@@ -358,7 +358,7 @@ MOST_LINES = {
     "arl_warmup": 1_550,
     "cli": 1_850,
     "cluster": 1_300,
-    "config": 2_300,
+    "config": 2_250,
     "controller": 1_300,
     "core": 4_000,
     "engines": 3_750,

@@ -40,7 +40,6 @@ from agentgym_rl.core import (
 
 from .algo_terms import StdConfig, WhitenConfig
 from .corrections import CORRECTIONS, CorrectionConfig, MaskCorrection, kind_of
-from .explain import in_words
 
 BASELINES = "baselines"
 """The group of entry points of terms that `algo.baseline` chooses: they compute the advantages."""
@@ -205,7 +204,7 @@ class AlgoConfig(ObjectiveKeys):
         except ValidationError as error:
             said = "; ".join(
                 f"algo.{'.'.join(map(str, (name, *it['loc'])))}: "
-                f"{in_words(it)} (got {it['input']!r:.80})"
+                f"{it['msg'].removeprefix('Value error, ')} (got {it['input']!r:.80})"
                 for it in error.errors()
             )
             raise PydanticCustomError(INNER, "{said}", {"said": said}) from error

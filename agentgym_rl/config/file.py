@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -15,6 +16,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from agentgym_rl.core import (
+    INNER,
+    SECRET,
     ConfigError,
     Section,
     extension_names,
@@ -33,7 +36,6 @@ from agentgym_rl.core import (
     without,
 )
 
-from .explain import explain
 from .records import brought_up, is_record
 
 M = TypeVar("M", bound=BaseModel)
@@ -106,7 +108,7 @@ def _load(
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(explain(model, error)) from error
+        raise ConfigError(_explain(model, error)) from error
 
 
 def _expanded(
@@ -391,3 +393,43 @@ def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     if len(kinds) == 1 or "type" not in value:
         return kinds[0]
     return next((kind for kind in kinds if type_of(kind) == value["type"]), None)
+
+
+def _explain(model: type[BaseModel], error: ValidationError) -> str:
+    lines = ["the configuration is wrong:"]
+    for item in error.errors():
+        said, got = item["msg"].removeprefix("Value error, "), item["input"]
+        where = _place(model, item["loc"])
+        if item["type"] == "union_tag_invalid":
+            context = item.get("ctx", {})
+            where, got = f"{where}.type", context.get("tag")
+            said = f"unknown; allowed: {context.get('expected_tags')}"
+        if item["type"] == "tuple_type":
+            said = f"expected a list, such as [{json.dumps(got)}]"
+        if item["type"] in ("literal_error", "union_tag_invalid") and isinstance(got, str):
+            near = difflib.get_close_matches(got, re.findall(r"'([^']*)'", said), n=1)
+            said += f"; did you mean {near[0]!r}?" if near else ""
+        if item["type"] == INNER:
+            lines.append(f"  {said}")
+            continue
+        if item["type"] == SECRET:
+            lines.append(f"  {where}: {said}" if where else f"  {said}")
+            continue
+        # Without a place the error is about several sections: the input would be the whole file.
+        lines.append(f"  {where}: {said} (got {got!r})" if where else f"  {said}")
+    return "\n".join(lines)
+
+
+def _place(model: type[BaseModel], loc: Sequence[int | str]) -> str:
+    """Return the dotted key of an error, without pydantic's own mention of a section's type."""
+    kinds: Sequence[type[BaseModel]] = (model,)
+    parts: list[str] = []
+    for part in loc:
+        fields = [it for kind in kinds if (it := field_of(kind, str(part))) is not None]
+        if not fields and part in [type_of(kind) for kind in kinds if "type" in kind.model_fields]:
+            continue
+        if not fields and isinstance(part, str):
+            break  # inside a plain value: pydantic's name of one of its types
+        parts.append(str(part))
+        kinds = section_types(fields[0]) if fields else ()
+    return ".".join(parts)

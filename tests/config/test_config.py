@@ -166,10 +166,10 @@ def test_one_bound_of_the_default_correction_can_be_set_alone():
 @cases(
     "overrides, said",
     [
-        ({"steps": "0"}, ["steps", "must be at least 1", "got 0"]),
+        ({"steps": "0"}, ["steps", "greater than or equal to 1", "got 0"]),
         ({"trainer.learning_rate": "fast"}, ["trainer.learning_rate", "number", "'fast'"]),
         ({"engine.type": "magic"}, ["engine.type", "embedded", "'magic'"]),
-        ({"env": "math"}, ["env", "a section with keys", "'math'"]),
+        ({"env": "math"}, ["env", "dictionary", "'math'"]),
         ({"env": "math", "env.id": "x"}, ["env", "not a section"]),
         ({"algo.behavior_correction.type": "maks"}, ["behavior_correction", "'maks'", "'mask'"]),
     ],

@@ -188,7 +188,7 @@ def test_a_term_is_on_where_its_section_is(theirs):
 @cases(
     "key, value, said",
     [
-        ("algo.price.coef", -1, r"algo\.price\.coef: must be greater than 0"),
+        ("algo.price.coef", -1, r"algo\.price\.coef: Input should be greater than 0"),
         ("algo.price.cost", 1, r"unknown key algo\.price\.cost; did you mean algo\.price\.coef"),
         (
             "algo.prize.coef",
