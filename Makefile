@@ -16,7 +16,10 @@
 #   make bench-peers                  what `arl bench all` measures beside ours, installed (2 GB)
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
 #                                     where make test-vllm has installed it, on vLLM)
+#   make test-notebooks               the notebooks of examples/, executed
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
+#   make test-wheel                   the built wheel in an environment outside of the clone
+#   make test-lowest                  the lowest versions of the dependencies (300 MB, once)
 #   make test-programs                every benchmark and script at toy size; a quarter of an hour
 #   make mutants                      whether the tests notice planted mistakes; an hour
 #   make docs                         the documentation as a site, in build/docs/site
@@ -28,10 +31,11 @@ VENV ?= .venv
 VENV_VLLM := $(VENV)-vllm
 # So do SGLang's.
 VENV_SGLANG := $(VENV)-sglang
+VENV_LOWEST := $(VENV)-lowest
 # The pins of these are their own as well: $(VENV)-NAME, where the benchmarks look for it.
 APART := openenv verifiers litellm gem
 # These hold other versions of what we use: laid over VENV, whose other packages they see.
-OVER := agents trl
+OVER := agents notebooks trl
 VENV_AGENTS := $(VENV)-agents
 # Installed first and alone: a bare range would pull the newest CUDA build, gigabytes of it.
 TORCH ?= torch==2.13.0
@@ -48,10 +52,11 @@ ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/gy
     tests/contracts/test_sandbox_session.py \
     tests/contracts/test_sandbox_reset.py
 # Run when an extension or what it rests on changed; `make test` is the kernel and the contracts.
-EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/data tests/engines/embedded \
+EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/callbacks tests/data \
+    tests/engines/embedded \
     tests/engines/sglang tests/engines/vllm tests/export tests/inspector tests/litellm_engine \
-    tests/plan tests/serve tests/sglang tests/start tests/terminal tests/vllm tests/workers \
-    tests/algo/test_critic.py \
+    tests/notebooks tests/plan tests/serve tests/sglang tests/start tests/terminal tests/trial \
+    tests/vllm tests/workers tests/algo/test_critic.py \
     tests/cluster/test_demand.py tests/cluster/test_ray.py tests/cluster/test_ray_network.py \
     tests/cluster/test_ray_train.py tests/cluster/test_slurm.py tests/controller/test_seats.py \
     tests/e2e/test_audit.py tests/e2e/test_colocated.py tests/e2e/test_elastic.py \
@@ -79,8 +84,10 @@ EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/data tests/e
     tests/trainer/test_teacher.py tests/trainer/test_warmup.py \
     tests/weights/test_publish_embedded.py tests/weights/test_publish_sglang.py \
     tests/weights/test_vllm_client.py
+INSTALL_TESTS := tests/lowest tests/wheel
 PROGRAMS_TESTS := tests/programs tests/models/test_tiny_model.py
-NOT_CORE := $(addprefix --ignore=,$(ENVS_TESTS) $(EXTENSIONS_TESTS) $(PROGRAMS_TESTS))
+NOT_CORE := $(addprefix --ignore=,$(ENVS_TESTS) $(EXTENSIONS_TESTS) $(INSTALL_TESTS) \
+    $(PROGRAMS_TESTS))
 
 BIN := $(VENV)/bin
 AGENTS_PLACES = ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
@@ -94,8 +101,8 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train real install install-test install-docs test test-fast test-extensions test-envs test-programs test-vllm test-sglang test-peers bench-peers \
-    test-agents test-docker mutants lint docs clean
+.PHONY: help train real install install-test install-docs test test-fast test-extensions test-envs test-wheel test-lowest test-programs test-vllm test-sglang test-peers bench-peers \
+    test-agents test-docker test-notebooks mutants lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -137,6 +144,13 @@ test-envs: install-test
 
 test-extensions: install-test
 	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(EXTENSIONS_TESTS) $(PYTEST_ARGS)
+
+test-wheel: install-test
+	$(BIN)/python -m pytest tests/wheel $(PYTEST_ARGS)
+
+test-lowest: install-test $(VENV_LOWEST)/.installed
+	ARL_LOWEST_PYTHON=$(abspath $(VENV_LOWEST))/bin/python $(BIN)/python -m pytest \
+	    tests/lowest $(PYTEST_ARGS)
 
 # Two at a time, though benchmarks share the cores: their figures say nothing at toy size.
 test-programs: install-test
@@ -185,6 +199,10 @@ test-docker: install-test
 	    -k docker tests/contracts tests/e2e tests/envs/harbor \
 	    tests/sandboxes tests/security $(PYTEST_ARGS)
 
+# They may not skip.
+test-notebooks: install-test $(VENV)-notebooks/.installed
+	ARL_REQUIRE=notebooks $(VENV)-notebooks/bin/python -m pytest tests/notebooks $(PYTEST_ARGS)
+
 mutants: install-test
 	nice $(BIN)/python scripts/mutants.py $(ARGS)
 
@@ -197,7 +215,7 @@ docs: install-docs
 	$(BIN)/python scripts/docs/make.py
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_SGLANG) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%) \
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_SGLANG) $(VENV_LOWEST) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%) \
 	    $(VENV)-objectives
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes extensions tests examples benchmarks \
@@ -238,6 +256,15 @@ $(VENV)/.installed-real: $(VENV)/.installed
 $(VENV)/.installed-docs: $(VENV)/.installed
 	$(say) "installing what makes the site"
 	$(PIP) -e '.[docs]'
+	@touch $@
+
+PIP_LOWEST := $(VENV_LOWEST)/bin/python -m pip --disable-pip-version-check -qq install
+$(VENV_LOWEST)/.installed: pyproject.toml scripts/lowest_versions.py
+	$(say) "installing the lowest versions that pyproject.toml allows in $(VENV_LOWEST)"
+	$(PYTHON) -m venv --clear $(VENV_LOWEST)
+	$(PIP_LOWEST) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(PYTHON) scripts/lowest_versions.py > $(VENV_LOWEST)/lowest.txt
+	$(PIP_LOWEST) -r $(VENV_LOWEST)/lowest.txt -e .
 	@touch $@
 
 PIP_VLLM := $(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -qq install

@@ -59,11 +59,14 @@ if TYPE_CHECKING:
     from agentgym_rl.run.launch import train as train
     from agentgym_rl.trainer import Trainer as Trainer
 
+    StopTraining: type[Exception]
     check_env: Callable[..., Coroutine[Any, Any, Any]]
 else:
     from agentgym_rl.core.lazy import lazy_names
 
-    __getattr__, __dir__, __all__ = lazy_names(__name__, of_extensions=("check_env",))
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__, of_extensions=("StopTraining", "check_env")
+    )
     __all__ += ["__version__"]
 
 __version__ = "0.1.0"

@@ -26,7 +26,8 @@ def chosen(*changed: str) -> set[str]:
     return set(suites) - CORE
 
 
-EVERY = "extensions envs programs docker agents peers vllm sglang"
+CONTRACTS = "extensions envs programs docker agents peers notebooks vllm sglang"
+EVERY = f"{CONTRACTS} wheel lowest"
 
 
 @cases(
@@ -48,12 +49,15 @@ EVERY = "extensions envs programs docker agents peers vllm sglang"
         "extensions/arl_objectives/kl.py": "extensions peers programs",
         "agentgym_rl/trainer/step.py": "extensions programs",
         "extensions/arl_inspect/serve.py": "extensions programs",
-        "agentgym_rl/__init__.py": "extensions",
+        "agentgym_rl/__init__.py": "extensions notebooks",
         "envs/arl_envs/math/env.py": "extensions envs programs",
         "requirements/gem.txt": "",
-        "agentgym_rl/core/task.py": EVERY,
-        "agentgym_rl/gym/env.py": EVERY,
-        "agentgym_rl/runtime/http_client.py": EVERY,
+        "requirements/notebooks.txt": "notebooks",
+        "examples/notebooks/first_run.ipynb": "extensions notebooks",
+        "extensions/arl_notebook/view.py": "extensions notebooks programs",
+        "agentgym_rl/core/task.py": f"{CONTRACTS} wheel",
+        "agentgym_rl/gym/env.py": CONTRACTS,
+        "agentgym_rl/runtime/http_client.py": CONTRACTS,
         "sandboxes/arl_sandboxes/docker/container.py": "extensions envs docker",
         "sandboxes/arl_sandboxes/gone.py": "extensions envs docker",
         "arl_isolation/bpf.py": "extensions envs docker",
@@ -69,11 +73,16 @@ EVERY = "extensions envs programs docker agents peers vllm sglang"
         "tests/contracts/test_engine.py": "vllm sglang",
         "tests/gym/check/toys.py": "envs",
         "tests/e2e/forked.py": "extensions envs docker programs",
-        "agentgym_rl/cli/commands/list.py": "extensions envs programs",
-        "extensions/arl_check/check.py": "extensions envs programs",
+        "agentgym_rl/cli/commands/list.py": "extensions envs programs wheel",
+        "extensions/arl_check/check.py": "extensions envs programs wheel",
         "agentgym_rl/rollout/groups.py": "extensions programs",
         "benchmarks/env.py": "extensions programs",
         "tests/programs/test_scripts.py": "programs",
+        "tests/wheel/test_wheel.py": "wheel",
+        "tests/lowest/test_lowest.py": "lowest",
+        "scripts/lowest_versions.py": "programs lowest",
+        "scripts/package_page.py": "programs wheel",
+        "extensions/arl_start/pages.py": "extensions programs wheel",
         "agentgym_rl/config/rollout.py": "extensions envs",
         "agents/arl_agents/command/agent.py": "extensions agents peers",
         "agentgym_rl/gateway/session/tree.py": "extensions agents peers",
@@ -315,9 +324,12 @@ ORDERED = [
     *(
         "test-extensions",
         "test-envs",
+        "test-wheel",
+        "test-lowest",
         "test-docker",
         "test-agents",
         "test-peers",
+        "test-notebooks",
         "test-vllm",
         "test-sglang",
     ),
@@ -344,16 +356,20 @@ def test_a_suite_without_time_is_said_to_be_not_run(run):
     further = [
         "test-extensions",
         "test-envs",
+        "test-wheel",
+        "test-lowest",
         "test-docker",
         "test-agents",
         "test-peers",
+        "test-notebooks",
         shortened,
         "test-programs",
     ]
     assert (code, calls[3:]) == (0, further)
     assert said.endswith(", not run: tests/vllm/test_train.py test-sglang\n")
     code, said, calls = run(ARL_EXHAUSTIVE="1", SECONDS="4400")
-    assert (code, calls) == (0, ["lint", "docs", "test", "test-extensions", "test-peers"])
+    fitting = ("test-extensions", "test-wheel", "test-lowest", "test-peers", "test-notebooks")
+    assert (code, calls) == (0, ["lint", "docs", "test", *fitting])
     assert re.search(r"NOT RUN: test-envs, since it takes 1200 s and (1000|9\d\d) s are left", said)
     left_out = "test-envs test-docker test-agents test-vllm test-sglang test-programs"
     assert said.endswith(f", not run: {left_out}\n")

@@ -21,7 +21,10 @@ from agentgym_rl.core import ConfigError
 if TYPE_CHECKING:
     from agentgym_rl.config import Config
 
-GROUPS = ("train and evaluate", "look at runs", "environments and agents", "serve and scale")
+GROUPS = (
+    *("train and evaluate", "look at runs", "environments and agents", "serve and scale"),
+    "keys, examples and documentation",
+)
 _KEYS = "flag_keys"
 _LOUDNESS: Mapping[str, Mapping[str, str]] = {
     "q": {"logging.progress": "none", "logging.level": "warning"},

@@ -226,7 +226,8 @@ def _near(
     missing, or the commands that have the argument; "" if there is none."""
     name = word.removeprefix("--").partition("=")[0]
     if name == word:
-        return ""
+        said = hint("word", name, given)
+        return f"; {said}" if said else ""
     flags = {flag: flag for flag in re.findall(r"--([\w-]+)", command.format_usage())}
     if name in flags and not word.startswith("-"):
         return f"; did you mean --{word}?"

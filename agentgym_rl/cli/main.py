@@ -6,17 +6,22 @@ import os
 import select
 import sys
 import traceback
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import cast
 
-from agentgym_rl.core import ArlError, ConfigError, cause_of, outdated
+from agentgym_rl.core import ArlError, ConfigError, cause_of, load_extensions, outdated
 from agentgym_rl.runtime.log import kept_for_json
 from agentgym_rl.runtime.memory import end_without_memory
 
-from .output import print_json
+from .output import in_colour, print_json
 from .parse import parse
 from .registry import load_command
 
+Preparation = Callable[[Namespace], None]
+_BEFORE = "before_commands"
+"""The group of entry points of functions that get the arguments of a command before it runs."""
 _READER_LEFT = 141
 _EXIT_CODES: list[tuple[type[BaseException], int]] = [
     (KeyboardInterrupt, 130),
@@ -69,6 +74,8 @@ def _run(argv: list[str]) -> int:
         ArlError: an environment or an agent called `sys.exit`.
     """
     args = parse(argv)
+    for prepare in cast("dict[str, Preparation]", load_extensions(_BEFORE, of=object)).values():
+        prepare(args)
     try:
         return load_command(args.command).run(args)
     except SystemExit as error:
@@ -107,8 +114,13 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
     if as_json:
         print_json({"error": {"type": type(cause).__name__, "message": message}})
     if code is None:
+        from agentgym_rl.runtime import hidden_modules
+
+        if hint := hidden_modules():
+            print(f"arl: {hint}", file=sys.stderr)
         raise error
-    print("\n".join((f"arl: {message}", *notes)), file=sys.stderr)
+    text = in_colour("error", f"arl: {message}", sys.stderr)
+    print("\n".join((text, *notes)), file=sys.stderr)
     return code
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+from agentgym_rl.core import load_extensions
 from agentgym_rl.runtime import log
 
 if TYPE_CHECKING:
@@ -42,7 +44,16 @@ def counting(done: str, what: str = "tokens") -> Callable[[int], None]:
 
 def print_result(value: Any, text: str, *, as_json: bool) -> None:
     """Print the result of a command, as a JSON object or as text."""
-    print_json(value) if as_json else print(text)
+    print_json(value) if as_json else print(in_colour("result", text, sys.stdout))
+
+
+def in_colour(kind: str, text: str, stream: TextIO) -> str:
+    """Return a text of a kind, "error", "result" or "help", as installed packages colour it for a
+    stream (functions of the group `agentgym_rl.colours`)."""
+    colours: Iterator[Any] = iter(load_extensions("colours", of=object).values())
+    for colour in colours:
+        text = colour(kind, text, stream)
+    return text
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, TextIO, cast
 
 from agentgym_rl import __version__
 from agentgym_rl.core import ConfigError, missing_member
@@ -18,6 +18,7 @@ from agentgym_rl.core import ConfigError, missing_member
 from . import registry
 from .command import GROUPS, Command
 from .config_keys import dotted_keys, key_help
+from .output import in_colour
 
 DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement
@@ -140,6 +141,9 @@ class _Parser(ArgumentParser):
         self.register("action", None, _Once)
         self.register("action", "store", _Once)
 
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        super()._print_message(in_colour("help", message, cast("TextIO", file or sys.stderr)), file)
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `{self.prog} --help` shows the flags")
 
@@ -200,7 +204,8 @@ class _Help(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        print(key_help(values) if isinstance(values, str) else parser.format_help().rstrip())
+        text = key_help(values) if isinstance(values, str) else parser.format_help().rstrip()
+        print(in_colour("help", text, sys.stdout))
         parser.exit()
 
 

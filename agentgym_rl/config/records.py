@@ -36,6 +36,8 @@ THEN: Mapping[str, Any] = {
     "engine.replies": ["The answer is 42."],
     "engine.routing_replay": "off",
     "gateway.date": "",
+    "logging.callbacks": (),
+    "rollout.trial_s": 0.0,
     "trainer.optimizer_options": {},
 }
 """The values of keys in files that lack them, where they differ from today's defaults, and of every

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Never, Protocol
 
 from agentgym_rl.config import AlgoConfig, TrainerConfig
@@ -93,6 +93,13 @@ class Controller:
         """True once all ranks have loaded their model, and the engines serve its version."""
         self.trainer_waits = False
         """Whether the trainer is waiting for a batch now."""
+        self.after_step: Callable[[int, Mapping[str, float]], Awaitable[None]] = _nothing
+        """The function that the loop awaits after each recorded batch, with its step and metrics.
+        """
+        self.stops = False
+        """Whether the run ends after the batch in progress, before its last one."""
+        self.stopped = False
+        """Whether it has ended so: its newest batch has a checkpoint, from which it can resume."""
         self.is_closing = False
         """Whether the run is ending."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
@@ -132,3 +139,7 @@ class Controller:
     async def watch(self) -> None:
         """Wait until another part of the run reports a failure, and raise the error."""
         await asyncio.shield(self._failure)
+
+
+async def _nothing(step: int, metrics: Mapping[str, float]) -> None:
+    pass

@@ -157,8 +157,9 @@ if TYPE_CHECKING:
     from .trajectory import forks_json as forks_json
     from .user_errors import definition_of as definition_of
     from .user_errors import explain as explain
-    from .user_errors import failures as failures
     from .user_errors import headline as headline
+    from .user_errors import is_users as is_users
+    from .user_errors import relative as relative
 else:
     from agentgym_rl.core.lazy import lazy_names
 

@@ -112,6 +112,13 @@ class ContextLengthError(EpisodeError, ValueError):
 class TooManyErrors(ArlError):
     """The error if episodes fail too often for the run to make sense; states the main cause."""
 
+    @classmethod
+    def of(cls, text: str, *, what: str, outcome: str, env_id: str) -> TooManyErrors:
+        """Return the error with the last episode's `text`, then their number (`what`), and for an
+        environment's fault the command that tries it by itself."""
+        hint = f"\n`arl check {env_id}` tries the environment by itself"
+        return cls(f"{text}\n{what}{hint if outcome == 'env_error' and env_id else ''}")
+
 
 class WeightsError(ArlError):
     """A failure to write, verify or load a policy version; the old one keeps serving."""

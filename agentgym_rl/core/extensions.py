@@ -129,9 +129,11 @@ def not_installed(group: str, key: str, does: str) -> ConfigError:
 
 def hint(kind: str, name: str, given: Mapping[str, Any] | None = None) -> str:
     """Return the sentence of an installed package (the group `agentgym_rl.hints`) on an unknown
-    name of a kind, "flag", "preset" or "model"; "" if none has one. `given`: the other flags."""
+    name of a kind, "flag" or "word" (`given`: the other flags), "preset", "model" or "download"
+    (`given`: its error and revision); "" if none has one."""
     hints: Iterator[Any] = iter(load_extensions("hints", of=object).values())
-    return next(filter(None, (hint_of(kind, name, given or {}) for hint_of in hints)), "")
+    found: Iterator[str] = (hint_of(kind, name, given or {}) for hint_of in hints)
+    return next((sentence for sentence in found if sentence), "")
 
 
 def _found(group: str, name: str) -> Any:

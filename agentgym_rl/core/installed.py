@@ -86,8 +86,8 @@ def _source(record: dict[str, Any]) -> str | None:
     """Return "-e FOLDER", a folder or a URL for pip; None if it is unknown or gone."""
     url = str(record.get("url", ""))
     path = Path(unquote(urlsplit(url).path))
-    if url.startswith("file:") and not path.exists():
-        return None
+    if url.startswith("file:") and ("vcs_info" in record or not path.exists()):
+        return None  # `NAME @ git+file:///…` is no valid requirement
     if "dir_info" in record:
         return f"-e {path}" if record["dir_info"].get("editable") else str(path)
     if "vcs_info" in record:

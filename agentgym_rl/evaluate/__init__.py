@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .matches import Matches as Matches
     from .queue import EvalQueue as EvalQueue
     from .result import EvalResult as EvalResult
+    from .result import Result as Result
     from .target import checked_checkpoint as checked_checkpoint
     from .target import config_of_run as config_of_run
     from .target import export_of as export_of

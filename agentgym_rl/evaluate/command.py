@@ -34,6 +34,7 @@ from agentgym_rl.rollout import (
     env_spec,
     serving_policy,
     specimen,
+    tried,
     turns_of,
 )
 from agentgym_rl.rollout.config_checks import check
@@ -102,7 +103,7 @@ async def evaluate(
             (evaluated,) = await evaluate_all([target], progress, out=folder)
     except BaseExceptionGroup as error:
         raise cause_of(error) from error
-    return evaluated.result
+    return replace(evaluated.result, name=str(evaluated.report["model"]))
 
 
 async def evaluate_all(
@@ -120,10 +121,11 @@ async def evaluate_all(
     spec = env_spec(targets[0].config.env, targets[0].config.rollout)
     check_single_agent(spec, await specimen(spec))
     found: list[Evaluated] = []
-    for number, (one, folder) in enumerate(_places(checked, out), start=1):
-        if len(targets) > 1:
-            progress.phase(f"model {number} of {len(targets)}: {one.model}")
-        found.append(await _evaluate(one, progress, folder))
+    async with tried(checked[0].config, "eval"):
+        for number, (one, folder) in enumerate(_places(checked, out), start=1):
+            if len(targets) > 1:
+                progress.phase(f"model {number} of {len(targets)}: {one.model}")
+            found.append(await _evaluate(one, progress, folder))
     return found
 
 
@@ -245,9 +247,8 @@ async def _missing(
 
 def _report(target: EvalTarget, result: EvalResult, pace: Pace) -> dict[str, Any]:
     """Return the JSON object, without the rewards per task, which are in the episodes."""
-    report = asdict(result) | asdict(pace) | {"model": target.model}
+    report = result.report() | asdict(pace) | {"model": target.model}
     report["split"] = target.config.eval.split
-    del report["rewards"]
     engine = target.config.engine
     if isinstance(engine, EndpointConfig) and engine.base_url:
         report["base_url"] = engine.base_url

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from agentgym_rl.cluster import Forks, LocalProcesses
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _FAILURES = (InfraError, ProcessDied, WeightsError, TooManyErrors, OSError, StorageError)
 """The errors that end a scheduled evaluation, but not the run (TimeoutError is an OSError)."""
+OnResult = Callable[[int, EvalResult], Awaitable[None]]
+"""A function of a policy version and the result of its evaluation."""
 
 
 class Evaluator:
@@ -59,9 +61,10 @@ class Evaluator:
         incarnation: int,
         progress: Progress,
         forks: Forks | None = None,
+        on_result: OnResult | None = None,
     ) -> None:
         """Set up the evaluator. With `forks`, the engine of scheduled evaluations is forked like
-        the engines of the run."""
+        the engines of the run. `on_result` is awaited after each evaluation."""
         self.num_scheduled = 0
         """The number of episodes played on schedule."""
         self._config = config
@@ -71,6 +74,7 @@ class Evaluator:
         self._incarnation = incarnation
         self._progress = progress
         self._forks = forks
+        self._on_result = on_result
         self._under_way: int | None = None
 
     async def play(
@@ -102,11 +106,12 @@ class Evaluator:
                 raise EngineError(
                     f"policy versions {sorted(others)} answered in the evaluation of {version}"
                 )
-            report = asdict(result) | {"model": target.model, "out": str(folder.path)}
-            del report["rewards"]
-            folder.write_result(report)
+            more = {"model": target.model, "out": str(folder.path)}
+            folder.write_result(result.report() | more)
         self._queue.end(version, "done", metrics=eval_metrics(result))
-        return result
+        if self._on_result is not None:
+            await self._on_result(version, result)
+        return replace(result, played=())  # the folder has them
 
     def kept(self, version: int) -> EvalResult | None:
         """Return the result of a complete evaluation on disk; None: there is none."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from agentgym_rl.config import EvalConfig
 from agentgym_rl.core import (
@@ -13,7 +14,8 @@ from agentgym_rl.core import (
     Outcome,
     TooManyErrors,
     Trajectory,
-    failures,
+    extension_names,
+    load_extension,
 )
 from agentgym_rl.core.group import by_env
 from agentgym_rl.evaluate import statistics
@@ -26,6 +28,28 @@ DURATION = "duration_s"
 """The metric that an evaluation adds to its episodes: the seconds of each, with its retries."""
 
 
+RESULTS = "results"
+"""The group of the attributes that packages add to results: each member is a function of a result,
+and its name that of the attribute."""
+
+
+class Result:
+    """The result of a run or an evaluation."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in extension_names(RESULTS):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return load_extension(RESULTS, name)(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.line if 'line' in dir(self) else ''})"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *extension_names(RESULTS)]
+
+
 @dataclass(frozen=True, slots=True)
 class EnvResult:
     """The part of an evaluation that one environment played."""
@@ -34,8 +58,8 @@ class EnvResult:
     num_tasks: int
 
 
-@dataclass(frozen=True, slots=True)
-class EvalResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class EvalResult(Result):
     """The means over the episodes that were played to their end (of `num_tasks` tasks)."""
 
     reward: float
@@ -78,9 +102,18 @@ class EvalResult:
     """The metrics of environment and session: each is the mean over the episodes that have it."""
     envs: dict[str, EnvResult]
     """The results by environment, if some episode was played to its end in it."""
-    rewards: dict[str, tuple[float, ...]] = field(repr=False)
+    rewards: dict[str, tuple[float, ...]]
     """The rewards of the episodes that were played to their end, by task (its index in the source
     and its id)."""
+    name: str = ""
+    """The name of the model; empty during training."""
+    played: tuple[Trajectory, ...] = field(default=(), compare=False)
+    """All episodes; none for the evaluations of a run, whose folder has them."""
+
+    def report(self) -> dict[str, Any]:
+        """Return the fields for JSON, without the episodes and their rewards."""
+        found = asdict(replace(self, played=(), rewards={}))
+        return {key: it for key, it in found.items() if key not in ("name", "played", "rewards")}
 
 
 def summarize(
@@ -125,6 +158,7 @@ def summarize(
             for env_id, its in by_env(scored).items()
         },
         rewards=rewards,
+        played=tuple(finished),
     )
 
 
@@ -135,7 +169,7 @@ def _check(finished: Sequence[Trajectory], scored: Sequence[Trajectory]) -> None
     if len(failed) > _MOST_FAILED * len(finished):
         last, outcome = failed[-1], failed[-1].outcome.value
         what = f"{len(failed)} of {len(finished)} evaluation episodes failed, this one: {outcome}"
-        raise TooManyErrors(failures(last.error, what=what, outcome=outcome, env_id=last.env_id))
+        raise TooManyErrors.of(last.error, what=what, outcome=outcome, env_id=last.env_id)
     withheld = sum(t.metrics.get("filtered_turns", 0.0) > 0 for t in finished)
     if withheld > _MOST_FAILED * len(finished):
         raise TooManyErrors(

@@ -101,10 +101,7 @@ class Env(ABC):
     """Whether `reset` gets `options["verifier"]`, the run's started `VerifierPool`; a caller
     without a pool omits it (see `Verifier`)."""
 
-    way_out: str = (
-        "Put waiting code behind `await`, such as asyncio.to_thread(function, argument) or an "
-        "async client"
-    )
+    way_out: str = "Put waiting code behind `await`, such as asyncio.to_thread(function, ...)"
     """The advice in the error of a step that blocks the event loop for too long."""
 
     @abstractmethod

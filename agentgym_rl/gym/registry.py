@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -107,7 +108,15 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
         ConfigError: nothing has that id; the message has near matches.
     """
     if ":" in id:
-        return _with_argument(id, kind) or _at(id, kind)
+        try:
+            return _with_argument(id, kind) or _at(id, kind)
+        except ConfigError as error:
+            name, _, value = id.partition(":")
+            if _row(name, kind) is None:
+                raise
+            option = value if "=" in value else "NAME=VALUE"
+            hint = f"{kind} {name!r} takes options as --{kind} {name} --{kind}.options.{option}"
+            raise ConfigError(f"{error}\n{hint}") from error
     row = _row(id, kind)
     if row is None:
         forget_entry_points()  # a plugin may have been installed since
@@ -116,6 +125,8 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
         known = names(kind)
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+        if os.path.exists(f"{id}.py"):
+            hint = f"{id}.py is a module: name the class in it, as in {id}:NAME"
         raise ConfigError(f"no {kind} is called {id!r}; {hint} (`arl list` shows all)")
     if row.spec is None:
         raise ConfigError(f"the plugin of {kind} {row.id!r} is broken:\n{row.error}")

@@ -25,6 +25,7 @@ from agentgym_rl.core import (
     ConfigError,
     Split,
     TaskSource,
+    explain,
     is_dict,
     is_list,
     is_tuple,
@@ -33,7 +34,7 @@ from agentgym_rl.core import (
     path_of,
 )
 from agentgym_rl.gym.wrappers.attempts import FEEDBACK
-from agentgym_rl.runtime import import_object
+from agentgym_rl.runtime import import_object, whose
 
 from .agent import Agent
 from .env import Env
@@ -130,9 +131,11 @@ class Spec(BaseModel):
         target = import_object(self.entry_point)
         bases = _BASES[self.kind]
         if not (isinstance(target, type) and issubclass(target, bases)):
+            module, _, name = self.entry_point.partition(":")
+            base = bases[0].__name__
             raise ConfigError(
-                f"{self.id}: {self.entry_point} is {target!r}, "
-                f"expected a subclass of agentgym_rl.{bases[0].__name__}"
+                f"{self.entry_point} is {target!r}, expected a subclass of agentgym_rl.{base}"
+                f"{whose(module) or f', as in class {name}({base})'}"
             )
         return target
 
@@ -155,9 +158,10 @@ class Spec(BaseModel):
         known = _parameters(refusing)
         takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
         near = _near(refusing, error, also=_OF_MAKE if self.kind == "env" else ())
+        first, newline, source = explain(error).partition("\n")
         return ConfigError(
-            f"{self.kind} {self.id} cannot {what} with options {dict(options)}: "
-            f"{type(error).__name__}: {error}{_place(error)}{near}; it takes {takes}"
+            f"{self.kind} {self.id} cannot {what} with options {dict(options)}: {first}{near}; "
+            f"it takes {takes}{newline}{source}"
         )
 
 
@@ -191,7 +195,7 @@ class WrapperSpec(BaseModel):
             raise
         except (Exception, SystemExit) as error:  # foreign code
             raise ConfigError(
-                f"wrapper {self.entry_point} with {self.kwargs}: {error!r}{_place(error)}"
+                f"wrapper {self.entry_point} with {self.kwargs}: {explain(error)}"
             ) from error
         if not isinstance(wrapped, Env):
             raise ConfigError(f"wrapper {self.entry_point} gave {wrapped!r}, expected an Env")
@@ -355,12 +359,6 @@ def _fields(model: BaseModel) -> dict[str, Any]:
         name: [_fields(wrapper) for wrapper in value] if name == "wrappers" else value
         for name, value in model
     }
-
-
-def _place(error: BaseException) -> str:
-    """Return the file and line of the foreign code that raised the error; "" if it did not run."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 _UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")

@@ -95,10 +95,7 @@ class AsyncOverSync(Env):
         self.tools = env.tools
         self._closed = False
         check_executor(env.executor)
-        self.way_out = (
-            f'executor = "thread" in the class {type(env).__name__} runs its steps in a thread; '
-            '"process" can also end them'
-        )
+        self.way_out = f'executor = "thread" in {type(env).__name__} runs its steps in a thread'
         self._apart = ProcessEnv(env) if env.executor == "process" else None
         self._played = self._apart or env
         self._thread = _thread_for(env)

@@ -23,8 +23,6 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.core.model_folder import read_small
 
-from .hub import download
-
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -64,6 +62,8 @@ means bundled/math, with a warning."""
 RECORDED = "model.json"
 """The file in a run's folder with the digests of its first model."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
+_FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
+"""The folders of a hub repository with copies of the weights for other programs."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -254,7 +254,16 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
             f"{hint('model', path)}"
         )
     log.info("no folder %r here: asking the Hugging Face hub", path)
-    return _checked(download(path, revision=revision).resolve())
+    from huggingface_hub import snapshot_download  # slow import, and only ids need it
+
+    try:
+        found = snapshot_download(path, revision=revision, ignore_patterns=list(_FOR_OTHERS))
+    except Exception as error:  # the hub client raises many unrelated classes
+        why = hint("download", path, {"error": error, "revision": revision}) or (
+            f"the Hugging Face hub gave no such model ({type(error).__name__}: {error})"
+        )
+        raise ConfigError(f"no folder {path!r} here (in {Path.cwd()}), and {why}") from error
+    return _checked(Path(found).resolve())
 
 
 def resolve_paths(config: Config) -> Config:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .evaluation import eval_line as eval_line
     from .evaluation import print_table as print_table
     from .evaluation import summary_lines as summary_lines
     from .progress import Progress as Progress

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Literal, Protocol
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from agentgym_rl.config import LoggingConfig
+from agentgym_rl.core import extension_names, load_extension
 from agentgym_rl.storage import EvalRecord
 
 from .evaluation import eval_line
@@ -41,6 +42,12 @@ class Progress(Protocol):
         """Restore the terminal; idempotent."""
 
 
+VIEWS = "views"
+OpenView = Callable[[LoggingConfig, int], AbstractContextManager[Progress] | None]
+"""A member of the group of views: opens a view for this number of steps; None: it does not apply
+here, as that of notebooks in a script."""
+
+
 def make_progress(style: Literal["auto", "rich", "plain", "none"], *, total_steps: int) -> Progress:
     """Return the progress view for this stderr; only results go to stdout."""
     if style == "auto":
@@ -57,12 +64,18 @@ def reporting_to(
     """Yield `progress`, which its owner closes; None: yield a view as configured, which is closed
     at the end.
 
-    "auto" then means plain lines: a live view replaces sys.stdout and sys.stderr, which belong to
-    the calling program.
+    "auto" then means a view of an extension that applies, or plain lines: a live view replaces
+    sys.stdout and sys.stderr, which belong to the calling program.
     """
     if progress is not None:
         yield progress
         return
+    for name in extension_names(VIEWS) if config.progress == "auto" else ():
+        open_view: OpenView = load_extension(VIEWS, name)
+        if (view := open_view(config, total_steps)) is not None:
+            with view as progress:
+                yield progress
+            return
     style = "plain" if config.progress == "auto" else config.progress
     with closing(make_progress(style, total_steps=total_steps)) as progress:
         yield progress

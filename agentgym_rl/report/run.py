@@ -38,7 +38,7 @@ def training_text(result: Mapping[str, Any]) -> str:
         f"mean {result['staleness_mean']:.2f}, max {result['staleness_max']:.0f} versions; "
         f"groups dropped: {sum(dropped.values()):,}{causes}",
     )
-    lines += pace_lines(result)
+    lines += pace_lines({**result, "episodes": result["num_episodes"]})
     lines += judge_lines(result)
     lines += figures("run folder", result["run"])
     lines += figures("", "reward.png metrics.jsonl episodes.db checkpoints/ export/")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .config_checks import check_parts as check_parts
     from .config_checks import check_policy as check_policy
     from .config_checks import check_port as check_port
+    from .config_checks import tried as tried
     from .endpoints import EndpointKind as EndpointKind
     from .endpoints import endpoint_kind as endpoint_kind
     from .episode import EpisodeEnv as EpisodeEnv
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from .factory import specimen as specimen
     from .factory import turns_of as turns_of
     from .groups import FinishedGroups as FinishedGroups
+    from .groups import GroupRewarder as GroupRewarder
     from .groups import OpenGroup as OpenGroup
     from .groups import OpenGroups as OpenGroups
+    from .groups import accept_filter as accept_filter
     from .players import PlayerKind as PlayerKind
     from .players import check_single_agent as check_single_agent
     from .players import player_kind as player_kind

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import cast
 
 from agentgym_rl.config import (
@@ -19,7 +20,9 @@ from agentgym_rl.core import (
     SandboxUnavailable,
     Split,
     Task,
+    extension_names,
     is_function_path,
+    load_extension,
     load_extensions,
     only_here,
     tensor_heads,
@@ -38,6 +41,10 @@ from .task_choice import draws_kind
 
 Check = Callable[[Config, bool], Iterator[str]]
 _PROBE_S = 60.0
+TRIALS = "trials"
+Trial = Callable[[Config, Split], AbstractAsyncContextManager[None]]
+"""A context of a checked configuration and the split that is played first: it is entered before
+anything starts, and open until the end. It raises a ConfigError for a run that would fail."""
 SEED_LIMIT = 2**63
 """The limit of task seeds, which are stored as SQLite integers."""
 
@@ -165,6 +172,16 @@ def check_port(gateway: GatewayConfig) -> None:
             raise ConfigError(
                 f"gateway.port {gateway.port} on {gateway.host}: {error}; 0 picks a free one"
             ) from error
+
+
+@asynccontextmanager
+async def tried(config: Config, split: Split) -> AsyncGenerator[None]:
+    """Open the trials that installed packages register in `agentgym_rl.trials`."""
+    async with AsyncExitStack() as stack:
+        for name in extension_names(TRIALS):
+            trial: Trial = load_extension(TRIALS, name)
+            await stack.enter_async_context(trial(config, split))
+        yield
 
 
 async def _check_tasks(spec: EnvSpec, split: Split, *, seed: int, env_id: str) -> None:

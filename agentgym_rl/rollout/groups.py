@@ -35,7 +35,6 @@ from agentgym_rl.core import (
     TooManyErrors,
     Trajectory,
     explain,
-    failures,
     is_list,
     is_mapping,
     is_tuple,
@@ -154,7 +153,7 @@ class GroupRewarder:
         metrics."""
         parts = given if is_mapping(given) else {"reward": given}
         try:
-            numbers = {str(name): float(value) for name, value in parts.items()}
+            numbers = {str(key): float(it) for key, it in parts.items() if it is not None}
             reward = numbers.pop("reward")
             if not all(map(math.isfinite, (member.reward + reward, *numbers.values()))):
                 raise ValueError("not finite")
@@ -274,7 +273,7 @@ class FinishedGroups:
                 f"with {common}; the last one is {last.episode_id}"
                 f"{f' of {last.env_id}' if last.env_id else ''}"
             )
-            raise TooManyErrors(failures(last.error, what=what, outcome=common, env_id=last.env_id))
+            raise TooManyErrors.of(last.error, what=what, outcome=common, env_id=last.env_id)
 
     def _unrewarded(
         self, members: Sequence[Trajectory], outcome: Outcome, error: EpisodeError
@@ -371,9 +370,11 @@ class OpenGroups:
         *,
         additions: Sequence[Addition] = (),
         draws: Draws | None = None,
+        on_episode: Callable[[Trajectory], Awaitable[None]] | None = None,
     ) -> None:
         """Continue from `recovered`, episodes that are not played again. `additions` are made to
-        each episode that trains. `draws`: see `FinishedGroups`."""
+        each episode that trains. `draws`: see `FinishedGroups`. `on_episode` is awaited with each
+        episode that has ended."""
         self.buffer = buffer
         self.episodes = episodes
         self.recovered = recovered
@@ -381,7 +382,7 @@ class OpenGroups:
         self.chooses = draws is not None
         """Whether the run has a task selection."""
         self._size = config.group_size
-        self._additions = additions
+        self._additions, self._on_episode = additions, on_episode
         self._groups: dict[str, OpenGroup] = {}
 
     def __len__(self) -> int:
@@ -431,6 +432,8 @@ class OpenGroups:
                     group.members[name] = member
                 task = group.task if logs_task else None
                 await self.episodes.add_member(member, task=task, task_index=group.index)
+            if self._on_episode is not None:
+                await self._on_episode(member)
         except BaseException:
             del group.members[name]
             raise

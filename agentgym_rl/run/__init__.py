@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .loop import Loop as Loop
+    from .parts import CALLBACKS as CALLBACKS
     from .parts import Forked as Forked
     from .parts import Opened as Opened
     from .parts import ProducerKind as ProducerKind

@@ -4,7 +4,7 @@ ranks and rollout workers share."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from agentgym_rl.cluster import ForkServer
 from agentgym_rl.cluster.processes import submitted
 from agentgym_rl.config import Config, OwnEngineConfig, TrainerConfig, load_config
-from agentgym_rl.core import cause_of
+from agentgym_rl.core import cause_of, extension_names, not_installed
 from agentgym_rl.engines import kind_of
 from agentgym_rl.trainer import rank_environment, rank_imports
 
-from .parts import Forked, producer_kind
+from .parts import CALLBACKS, Forked, producer_kind
 
 if TYPE_CHECKING:  # slow imports, during which the fork server does its own
     from agentgym_rl.report import Progress
@@ -32,6 +32,7 @@ async def train(
     overrides: Mapping[str, Any] | None = None,
     resume: Path | str | None = None,
     progress: Progress | None = None,
+    callbacks: Sequence[object] = (),
 ) -> TrainResult:
     """Run a complete training job; return when it is finished and every process has ended.
 
@@ -54,6 +55,8 @@ async def train(
         resume: The folder of a run to resume, whose configuration is then the default.
         progress: The receiver of the run's events; None: plain lines on stderr, unless
             logging.progress is "rich" or "none".
+        callbacks: The functions and objects that are called at each step, episode and evaluation
+            (docs/python.md).
 
     Raises:
         ConfigError: the run cannot work as configured; nothing has been started.
@@ -72,6 +75,9 @@ async def train(
 
         resume = Path(resume)
         config = resumed_config(resume, config, overrides or {})
+    if callbacks and "callbacks" not in extension_names("live_parts"):
+        raise not_installed("live_parts", "callbacks", "calls them")
+    CALLBACKS.set(callbacks)
     return await launch(job, config, resume=resume, progress=progress)
 
 

@@ -84,6 +84,11 @@ class Loop:
                     async with self._turn:
                         metrics = await self._record.write(batch, report)  # never trained again
                     self._checkpoints.complete(batch, metrics, beside)
+                    await run.after_step(step, run.history[-1])
+                    if run.stops and step + 1 < run.plan.steps:
+                        await self._checkpoints.now(batch, report, metrics, beside)
+                        run.stopped = True
+                        break
                 await self._finish()
         except (RanksFailed, WeightsError) as error:
             self._ranks.lost(error)
@@ -208,7 +213,10 @@ class Loop:
         versions from files, the ranks end with the run: an engine that dies in the last evaluation
         can get its weights only from them."""
         await self._checkpoints.finish()
-        await self._ranks.export()
+        if self._run.stopped:
+            self._run.changes.notify()
+        else:
+            await self._ranks.export()
         while not (self._weights.leaves_files or self._run.is_closing):
             await self._look(lambda: self._run.is_closing, "the end of the run")
         await self._ranks.stop()

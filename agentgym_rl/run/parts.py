@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # slow imports, during which the fork server does its own
 PRODUCERS = "producers"
 PREPARATIONS = "preparations"
 RECEIVERS = "receivers"
+CALLBACKS: ContextVar[Sequence[object]] = ContextVar("callbacks", default=())
+"""The callbacks that a program gave to the run that begins in this task."""
 
 
 @dataclass(frozen=True, slots=True)

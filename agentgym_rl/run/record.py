@@ -157,6 +157,19 @@ class Checkpoints:
             completing = self._complete(step, metrics)
             self._completing = beside.create_task(completing, name=f"save {step}")
 
+    async def now(
+        self, batch: Batch, report: StepReport, metrics: Metrics, beside: asyncio.TaskGroup
+    ) -> None:
+        """Write the checkpoint after a batch that is recorded, if none was due.
+
+        Raises:
+            RanksFailed: see `begin`.
+        """
+        if not batch.due.checkpoint:
+            batch = replace(batch, due=replace(batch.due, checkpoint=True))
+            await self.begin(batch, report)
+            self.complete(batch, metrics, beside)
+
     async def _complete(self, step: int, metrics: Metrics) -> RanksFailed | None:
         """Complete the checkpoint of the first `step` batches. A loss of the ranks is reported at
         once, and returned: raised here, it would also end a lease or a record that is under way."""

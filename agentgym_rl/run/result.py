@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.controller import Controller
 from agentgym_rl.controller.batches import taught
-from agentgym_rl.evaluate import EvalResult
+from agentgym_rl.evaluate import EvalResult, Result
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.rollout import FinishedGroups, Pace, SandboxPace, VerifierPace
 from agentgym_rl.storage import EvalRecord, Recovered, Retention, best_checkpoint
@@ -26,10 +27,12 @@ class BestCheckpoint:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrainResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainResult(Result):
     """The result of a training run; the JSON object of `arl train --json`."""
 
+    state: Literal["finished", "stopped"]
+    """Whether all batches are trained, or a callback has stopped the run before."""
     eval_before: float | None
     eval_after: float | None
     evaluations: Sequence[Mapping[str, object]]
@@ -67,7 +70,7 @@ class TrainResult:
     """The number of restarts of lost rollout workers, since the run began or was resumed."""
     duration_s: float
     run: str
-    episodes: int
+    num_episodes: int
     """The number of recorded episodes, of training and all evaluations; the fields below cover
     these."""
     episodes_per_s: float
@@ -120,6 +123,7 @@ def summarize_training(
     before, after, pace = played.before, played.after, played.pace
     history = controller.history
     return TrainResult(
+        state="stopped" if controller.stopped else "finished",
         eval_before=before.reward if before else None,
         eval_after=after.reward if after else None,
         evaluations=[record.line() for record in records.values()],
@@ -141,7 +145,7 @@ def summarize_training(
         engines={"restarts": fleet.restarts, **fleet.counters},
         duration_s=duration_s,
         run=shown(run_dir),
-        episodes=pace.episodes,
+        num_episodes=pace.episodes,
         episodes_per_s=pace.episodes_per_s,
         loop_lag_ms=pace.loop_lag_ms,
         sandbox=pace.sandbox,

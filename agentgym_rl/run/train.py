@@ -33,6 +33,7 @@ from agentgym_rl.rollout import (
     player_kind,
     serving_policy,
     specimen,
+    tried,
     turns_of,
 )
 from agentgym_rl.rollout.config_checks import check
@@ -82,9 +83,10 @@ async def play_and_train(
     config = resolve_paths(await checked(config, say=progress.phase))
     spec = env_spec(config.env, config.rollout)
     tasks = partial(spec.task_source, "train", seed=config.seed)
-    async with training(
-        _PlayedRun, config, progress, tasks=tasks, resume=resume, server=server
-    ) as run:
+    async with (
+        tried(config, "train"),
+        training(_PlayedRun, config, progress, tasks=tasks, resume=resume, server=server) as run,
+    ):
         return await run.run()
 
 
@@ -109,6 +111,7 @@ class _PlayedRun(TrainingRun):
                 incarnation=self.recovered.incarnation,
                 progress=self.progress,
                 forks=self.processes.forks,
+                on_result=partial(self.observed, "evaluated"),
             )
             before = await self._before(player, evaluator)
             scheduled = producers.create_task(
@@ -116,7 +119,8 @@ class _PlayedRun(TrainingRun):
             )
             finished = await self._train(producers, player)
             self.evaluations.close()
-            after = await self._evaluate(player, evaluator, "after")
+            ends = not self.controller.stopped
+            after = await self._evaluate(player, evaluator, "after") if ends else None
             if self.config.eval.scheduled and not scheduled.done():
                 self.progress.phase("waiting for evaluations on schedule")
             await scheduled

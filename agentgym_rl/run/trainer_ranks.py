@@ -142,7 +142,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         if not self._was_started:
             await self._begin()
         await self._supervise(self)
-        if self.controller.version < self.steps:
+        if self.controller.version < self.steps and not self.controller.stopped:
             raise ProcessDied(
                 f"the trainer ended after {self.controller.version} of {self.steps} "
                 f"batches; see {self.processes.log_path(self._names[0])}"

@@ -11,16 +11,17 @@ import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from agentgym_rl.cluster import Processes
 from agentgym_rl.config import Config
 from agentgym_rl.controller import Controller, RanksApi
-from agentgym_rl.core import TaskSource, extension_names, load_extension
-from agentgym_rl.evaluate import EvalQueue
+from agentgym_rl.core import TaskSource, Trajectory, extension_names, load_extension
+from agentgym_rl.evaluate import EvalQueue, EvalResult
 from agentgym_rl.fleet import EngineLoads, Fleet
 from agentgym_rl.gym import NO_SERVICES, Services
 from agentgym_rl.report import Progress
@@ -84,6 +85,7 @@ class TrainingRun(ABC):
             load_extension(LIVE_PARTS, name)(self) for name in extension_names(LIVE_PARTS)
         ]
         self._live = parts
+        self.controller.after_step = partial(self.observed, "stepped")
         app: App = RanksApi(self.trainer.ranks)
         for part in parts:
             app = part.app(app)
@@ -117,7 +119,8 @@ class TrainingRun(ABC):
         rollout, buffer = self.config.rollout, self.controller.buffer
         async with additions(self.config) as added:
             parts = (rollout, buffer, self.episodes, self.recovered)
-            yield OpenGroups(*parts, additions=added, draws=draws)
+            ended = partial(self.observed, "ended")
+            yield OpenGroups(*parts, additions=added, draws=draws, on_episode=ended)
 
     async def _run(self, controller_url: str) -> Played:
         await self.trainer.start(controller_url)
@@ -150,6 +153,11 @@ class TrainingRun(ABC):
             for part in self._live:
                 tasks.create_task(part.adapt(services), name=f"adapt {type(part).__name__}")
 
+    async def observed(self, event: str, *about: object) -> None:
+        """Let each live part take an event: `stepped`, `ended` or `evaluated`."""
+        for part in self._live:
+            await getattr(part, event)(*about)
+
     async def _count_tokens(self) -> None:
         loads = EngineLoads(self.fleet.in_service)
         await loads.keep_counts(self.controller.rollout_metrics)
@@ -162,7 +170,7 @@ class TrainingRun(ABC):
         """Wait until every batch is trained. Each wait of the loop has a deadline, whose end is an
         error of the run."""
         await self.controller.changes.wait_for(
-            lambda: self.controller.version >= self.config.steps,
+            lambda: self.controller.version >= self.config.steps or self.controller.stopped,
             who="arl train",
             what="the last policy version",
             timeout_s=math.inf,
@@ -201,6 +209,16 @@ class LivePart:
     async def adapt(self, services: Services) -> None:
         """Adapt the run to what is observed, while groups are played, until cancelled; `services`
         are those of the episodes that this process plays."""
+
+    async def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a batch that is recorded; the next one trains when this returns. It
+        comes again if the batch is trained again, after a loss of ranks."""
+
+    async def ended(self, episode: Trajectory) -> None:
+        """Take a training episode that has ended; its group is complete when this returns."""
+
+    async def evaluated(self, version: int, result: EvalResult) -> None:
+        """Take the result of a held-out evaluation of a policy version."""
 
     def finish(self) -> None:
         """Work on a run that has ended well, after its last process."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from .gc_pacing import paced_collections as paced_collections
     from .grammars import Constraint as Constraint
     from .grammars import GrammarCompiler as GrammarCompiler
+    from .guard import holder_of as holder_of
+    from .guard import place as place
     from .http_client import MAX_ANSWER_BYTES as MAX_ANSWER_BYTES
     from .http_client import AnswerTooLarge as AnswerTooLarge
     from .http_client import HttpClient as HttpClient
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
     from .http_server import serving as serving
     from .imports import check_eight_bits as check_eight_bits
     from .imports import environment_secrets as environment_secrets
+    from .imports import hidden_modules as hidden_modules
     from .imports import import_function as import_function
     from .imports import import_object as import_object
     from .imports import load_litellm as load_litellm
     from .imports import parse_python as parse_python
+    from .imports import whose as whose
+    from .log import OURS as OURS
     from .log import Repeated as Repeated
     from .lru_dict import LruDict as LruDict
     from .memory import give_back_memory as give_back_memory

@@ -11,9 +11,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core import ConfigError, install_command, only_here
+from agentgym_rl.core import (
+    ConfigError,
+    explain,
+    install_command,
+    is_users,
+    near_match,
+    only_here,
+)
 
 _TRIES = 10
 _SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
@@ -28,11 +36,35 @@ def import_object(path: str) -> Any:
         for name in attribute.split("."):
             target = getattr(target, name)
     except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything
+        near = near_match(attribute, vars(sys.modules.get(module, error)))
         raise ConfigError(
             only_here(path, "this process")
-            or f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
+            or f"cannot import {path!r} (module:attr): {explain(error)}{whose(module) or near}"
         ) from error
     return target
+
+
+def whose(module: str) -> str:
+    """Return what a module is, if it is missing, or not the user's own; "" if it is."""
+    name = module.partition(".")[0]
+    own, loaded = Path(f"{name}.py"), sys.modules.get(name)
+    if module == own.name:
+        return f"; write the module without .py: {name}:NAME"
+    if loaded is None and own.exists():
+        return ""
+    if loaded is None:
+        return near_match(name, (file.stem for file in Path().glob("*.py")))
+    file = getattr(loaded, "__file__", None)
+    if file and is_users(os.path.abspath(file)):
+        return ""
+    text = f"; {name!r} is a module of Python or of a package ({file or 'built in'})"
+    return f"{text}, not your {own}: rename that, as in my_{own}" if own.exists() else text
+
+
+def hidden_modules() -> str:
+    """Return a hint if files in the current folder hide modules of Python."""
+    found = sorted(it.name for it in Path().glob("*.py") if it.stem in sys.stdlib_module_names)
+    return f"rename {', '.join(found)} in this folder: it hides a module of Python" * bool(found)
 
 
 def import_function(

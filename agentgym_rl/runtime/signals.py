@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-from .blocking import BlockWatch
 from .guard import BEAT_S, Guard
 from .log import the_answer
 
@@ -41,8 +40,7 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: flo
     code 130 (children die with their parent). Both signals are handled even if they were inherited
     as ignored, as in `arl train &` of a script. Another process watches over the loop meanwhile
     (guard.py): it names the code that blocks the loop, and ends this process if the loop is blocked
-    for 8 s after a signal, or for `hang_s`. Calls of environments that block the loop are
-    interrupted at their limit (blocking.py).
+    for 8 s after a signal, or for `hang_s`.
 
     Raises:
         KeyboardInterrupt: the coroutine was interrupted, and everything is closed; its arguments
@@ -53,8 +51,7 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: flo
     answer = the_answer()
     with (
         Guard(hang_s=hang_s, answer=answer.descriptor if answer else None) as guard,
-        BlockWatch() as watch,
-        _Interrupts(guard, watch) as interrupts,
+        _Interrupts(guard) as interrupts,
         _exits_refused(),
     ):
         loop = uvloop.new_event_loop()
@@ -107,10 +104,10 @@ def keep(work: object) -> None:
 
 
 class _Interrupts:
-    def __init__(self, guard: Guard, watch: BlockWatch) -> None:
+    def __init__(self, guard: Guard) -> None:
         self.count = 0
         self._is_closing = False
-        self._guard, self._watch = guard, watch
+        self._guard = guard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -141,7 +138,6 @@ class _Interrupts:
     def _beat(self) -> None:
         assert self._loop is not None
         self._guard.beat()
-        self._watch.beat()
         self._loop.call_later(BEAT_S, self._beat)
 
     def _handle(self, number: int, frame: object) -> None:

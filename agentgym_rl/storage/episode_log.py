@@ -165,6 +165,7 @@ class EpisodeLog:
         self._incarnation = 0
         self._logged_members: set[str] = set()
         """The ids of logged episodes whose groups are not complete."""
+        self._num_steps = 0
         self._turn = threading.Lock()
         self._commits = GroupCommit(lambda actions, durably: self._run(actions, durably=durably))
 

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 RunKind = Literal["train", "eval", "serve"]
 _MOST_CHARS = 500
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_FRAME = re.compile(r'(?:File "|\()([^"()\n]+)"?, line (\d+)')
+"""A place in a traceback, or in a message as `(FILE, line 17, in run)`."""
 _OTHERS = ("site-packages", "dist-packages")
 
 
@@ -56,7 +57,9 @@ class RunEnd:
         interrupted."""
         if self.state != "failed":
             return ""
-        return f"{self.message} ({self.where})" if self.where else self.message
+        line = self.where.rpartition(":")[2]
+        is_there = not line or f", line {line}" in self.message
+        return self.message if is_there else f"{self.message} ({self.where})"
 
 
 def kind_of_folder(folder: Path) -> RunKind:
@@ -139,7 +142,7 @@ def one_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     first, last = lines[0], lines[-1]
-    text = first if last in first or not _FRAME.search(str(error)) else f"{first} {last}"
+    text = first if last in first or "Traceback" not in str(error) else f"{first} {last}"
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
 
 
@@ -152,12 +155,10 @@ def place_of(error: BaseException) -> str:
 
 
 def _is_users(file: str) -> bool:
-    path = Path(file)
-    return (
-        path.is_absolute()
-        and not any(name in path.parts for name in _OTHERS)
-        and not any(path.is_relative_to(root) for root in _roots())
-    )
+    path = Path(file).absolute()
+    is_installed = any(name in path.parts for name in _OTHERS)
+    is_known = any(path.is_relative_to(root) for root in _roots())
+    return not (file.startswith("<") or is_installed or is_known)
 
 
 @cache

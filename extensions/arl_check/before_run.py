@@ -60,8 +60,8 @@ def no_gpu() -> str:
 
 
 def without_bfloat16() -> str:
-    """Return the first GPU here without arithmetic in bfloat16; "" if there is none, or no program
-    of NVIDIA's to ask."""
+    """Return the GPU here without arithmetic in bfloat16; "" if some GPU has it, there is none, or
+    no program of NVIDIA's to ask."""
     if (program := shutil.which("nvidia-smi")) is None:
         return ""
     ask = [program, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
@@ -69,11 +69,8 @@ def without_bfloat16() -> str:
         done = subprocess.run(ask, capture_output=True, text=True, timeout=_ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    for line in done.stdout.splitlines():
-        name, _, capability = line.rpartition(",")
-        if re.fullmatch(r"\s*\d+\.\d+\s*", capability) and float(capability) < _BFLOAT16:
-            return (
-                f"{name.strip()} computes it only from compute capability {_BFLOAT16} on "
-                f"(it has {capability.strip()})"
-            )
-    return ""
+    cards = re.findall(r"(?m)^(.+),\s*(\d+\.\d+)\s*$", done.stdout)
+    if not cards or any(float(capability) >= _BFLOAT16 for _, capability in cards):
+        return ""
+    name, capability = cards[0]
+    return f"{name} has compute capability {capability}, and bfloat16 needs {_BFLOAT16}"

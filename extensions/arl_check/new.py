@@ -8,8 +8,8 @@ from pathlib import Path
 from agentgym_rl.cli import Command, json_flag, print_result
 
 _HELP = """\
-Write a small package with an environment of your own (arl docs environments), or
-with --harbor a task in Harbor's format (arl docs coding-gym).
+Write a small package with an environment of your own (arl docs environments),
+or with --harbor a task in Harbor's format (arl docs coding-gym).
 
   arl new env shop            write the folder shop/: shop.py, a test, ...
   pip install -e shop         after this, `arl list` shows shop-v0
@@ -24,7 +24,9 @@ with --harbor a task in Harbor's format (arl docs coding-gym).
 
 def _flags(parser: ArgumentParser) -> None:
     parser.add_argument("what", choices=["env"], help="the part to write")
-    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument(
+        "name", metavar="NAME", help="lower-case letters, digits and _ (- becomes _)"
+    )
     parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
     parser.add_argument(
         "--harbor", action="store_true", help="a task in Harbor's format, for --env harbor:NAME"
@@ -35,12 +37,15 @@ def _flags(parser: ArgumentParser) -> None:
 def new(args: Namespace) -> int:
     from arl_check.scaffold import new_env, new_task
 
-    folder = args.into or Path(args.name)
+    name = args.name if args.harbor else args.name.replace("-", "_")
+    folder = args.into or Path(name)
     write = new_task if args.harbor else new_env
-    files = [str(file) for file in write(args.name, folder)]
-    install = f"pip install -e {folder} && arl check {args.name}"
+    files = [str(file) for file in write(name, folder)]
+    install = f"pip install -e {folder} && arl check {name}"
     then = f"next: {f'arl check harbor:{folder}' if args.harbor else install}"
     lines = ["wrote", *(f"  {file}" for file in files), "", then]
+    if name != args.name:
+        lines.insert(0, f"{args.name} is named {name}: a Python module's name has no hyphen")
     print_result({"files": files}, "\n".join(lines), as_json=args.json)
     return 0
 

@@ -22,7 +22,7 @@ from .criteria import CRITERIA
 from .policies import IDLE, ORACLE, Policy, View
 from .report import Criterion, NotJudged, Outcome, Report, Result, Tally, Violation
 from .subject import MAX_TURNS, SOURCE_SEED, Subject
-from .support import Closing, Wanted, each_task, started, unwrapped_infra_error
+from .support import Closing, Wanted, each_task, shown, started, unwrapped_infra_error
 
 CONCURRENCY = 64
 TOLERANCE = 1e-9
@@ -112,7 +112,7 @@ async def _episode(
         raise
     except Exception as error:  # the environment's own code
         counts.errors += 1
-        counts.first_error = counts.first_error or f"task {task.id}: {error!r:.300}"
+        counts.first_error = counts.first_error or f"task {task.id}: {shown(error)}"
         _count(counts, env, paid)
         return
     if view.turn:  # the agent acted at least once
@@ -196,7 +196,7 @@ async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, R
     except InfraError:
         raise
     except (Exception, SystemExit) as error:  # unexpected, from the environment's code
-        outcome, detail = Outcome.FAILED, f"the criterion could not be judged: {error!r:.400}"
+        outcome, detail = Outcome.FAILED, f"the criterion could not be judged: {shown(error)}"
     fix = criterion.fix if outcome is Outcome.FAILED else ""
     return Result(criterion.id, outcome, detail, fix, round(time.monotonic() - begun, 3))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import SandboxConfig
-from agentgym_rl.core import InfraError, Message, Task, TaskSource, is_mapping, is_tuple
+from agentgym_rl.core import InfraError, Message, Task, TaskSource, explain, is_mapping, is_tuple
 from agentgym_rl.gym import Env, Step, running_services
 from agentgym_rl.gym.wrappers import Wrapper, within
 
@@ -37,6 +37,11 @@ def each_task(source: TaskSource, count: int) -> Iterator[Task]:
 def first_tasks(source: TaskSource, count: int) -> list[Task]:
     """Return the first `count` tasks, or all if there are fewer."""
     return list(each_task(source, count))
+
+
+def shown(error: BaseException) -> str:
+    """Return an error of the environment's code in one line: its message, and its place there."""
+    return explain(error).partition("\n")[0][:400]
 
 
 def task_text(task: Any) -> str:

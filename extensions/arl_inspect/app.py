@@ -271,9 +271,9 @@ class InspectorApp:
                 self._on_read(run)
                 return run.index.facets()
             case ["episodes"]:
-                query = Query.of(asked)
-                self._on_read(run)
-                return run.index.page(query)
+                found = run.index.page(Query.of(asked))
+                self._on_read(run)  # after it: then the index knows what is to be read
+                return found
             case ["episodes", episode_id, "place"]:
                 return run.index.place(Query.of(asked), episode_id)
             case ["episodes", episode_id]:

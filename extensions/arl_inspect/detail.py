@@ -16,6 +16,7 @@ from .folders import InspectedRun
 from .game import moves_of, seats_of
 from .query import missing
 from .texts import SEAT, answer_of, expected_of
+from .views import with_views
 
 Trained = Mapping[int, tuple[FloatArray, FloatArray]]
 """The values of trained tokens, as `trained_tokens.read_tokens` returns them."""
@@ -40,9 +41,9 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
         "verdict": found.verdict,
         "expected": expected_of(task_data),
         "answer": answer_of(found.messages),
-        "messages": _messages(found),
+        "messages": with_views(_messages(found), found.env_id, task_data),
         "seats": seats_of(found),
-        "moves": moves_of(found),
+        "moves": _moves(found, task_data),
         "tools": found.tools,
         "metrics": found.metrics,
         "task_data": task_data,
@@ -79,9 +80,9 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
                 "error": episode.error,
                 "verdict": episode.verdict,
                 "seats": seats_of(episode),
-                "moves": moves_of(episode),
+                "moves": _moves(episode, task_data),
                 "advantage": float(joined.mean()) if len(joined) else None,
-                "messages": _messages(episode),
+                "messages": with_views(_messages(episode), episode.env_id, task_data),
             }
         )
     head = {name: first[name] for name in ("status", "cause", "step", "task")}
@@ -96,6 +97,13 @@ def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, 
             return episode, log.task(episode.task_id).data
         except ConfigError:  # the task is logged with the complete group
             return episode, {}
+
+
+def _moves(episode: Trajectory, task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**move, "messages": with_views(move["messages"], episode.env_id, task)}
+        for move in moves_of(episode)
+    ]
 
 
 def _messages(episode: Trajectory) -> list[Mapping[str, Any]]:

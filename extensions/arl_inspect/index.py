@@ -21,7 +21,7 @@ import msgspec
 
 from agentgym_rl.core import parse_json
 from agentgym_rl.storage import EpisodeReader
-from agentgym_rl.storage.episode_reader import Facts, Glance
+from agentgym_rl.storage.episode_reader import Facts
 
 from .query import STATUS, Query, missing
 from .texts import short, task_data, texts_of
@@ -34,7 +34,9 @@ PORTION = 5000
 _CACHE_KB = 64 * 1024
 """The size of the index beyond which SQLite keeps parts of it in a temporary file."""
 _TEXTS = 500
-"""The number of records that are read at once."""
+_TEXTS_AT_ONCE = 1000
+"""The number of records that are read at once: while a request waits, and between requests. Those
+wait for each other, so the latter number is small too."""
 _SAMPLE = 20
 """The number of newest episodes of which the names of seats are taken."""
 _FRESH_S = 0.5
@@ -108,7 +110,7 @@ class EpisodeIndex:
             if not self._complete:
                 self._read_older(PORTION)
                 return True
-            return self._needs_texts and self._read_texts(PORTION)
+            return self._needs_texts and self._read_texts(_TEXTS_AT_ONCE)
 
     def page(self, query: Query) -> dict[str, Any]:
         """Return a page of episodes. `complete` is False while older episodes are still unread, or
@@ -194,28 +196,24 @@ class EpisodeIndex:
         """Read the records of episodes into the index."""
         if not rows or not _stamp(self._path):
             return
-        self._db.execute("BEGIN")
+        known, shown, texts = list[Any](), list[Any](), list[tuple[int, str]]()
         with closing(EpisodeReader(self._path)) as log:
             for row, glance, data in log.glances(rows):
-                self._keep(row, glance, data)
+                found, versions = texts_of(glance, task_data(data)), glance.versions or [None]
+                seats = _json({seat.seat: seat.reward for seat in glance.seats})
+                known.append((row, data is not None, versions[0], versions[-1], seats))
+                said = (found.question, found.answer, found.expected, short(glance.verdict))
+                shown.append((row, *said, _json(glance.reward_parts)))
+                texts.append((row, found.everything))
+        has = [(row,) for row, text in texts if all(word in text for word in self._words)]
+        self._db.execute("BEGIN")
+        self._db.executemany("INSERT OR REPLACE INTO known VALUES (?, ?, ?, ?, ?)", known)
+        self._db.executemany("INSERT OR REPLACE INTO glances VALUES (?, ?, ?, ?, ?, ?)", shown)
+        self._db.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?)", texts)
+        if self._words:
+            self._db.executemany("INSERT OR IGNORE INTO found VALUES (?)", has)
         self._db.execute("COMMIT")
-
-    def _keep(self, row: int, glance: Glance, data: str | None) -> None:
-        texts = texts_of(glance, task_data(data))
-        seats = {seat.seat: seat.reward for seat in glance.seats}
-        versions = glance.versions or [None]
-        parts, of_seats = _json(glance.reward_parts), _json(seats)
-        known = (row, data is not None, versions[0], versions[-1], of_seats)
-        shown = (row, texts.question, texts.answer, texts.expected, short(glance.verdict), parts)
-        (is_new,) = self._db.execute(
-            "SELECT count(*) = 0 FROM known WHERE row = ?", (row,)
-        ).fetchone()
-        self._num_texts += is_new
-        self._db.execute("INSERT OR REPLACE INTO known VALUES (?, ?, ?, ?, ?)", known)
-        self._db.execute("INSERT OR REPLACE INTO glances VALUES (?, ?, ?, ?, ?, ?)", shown)
-        self._db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?)", (row, texts.everything))
-        if self._words and all(word in texts.everything for word in self._words):
-            self._db.execute("INSERT OR IGNORE INTO found VALUES (?)", (row,))
+        ((self._num_texts,),) = self._db.execute("SELECT count(*) FROM known")
 
     def facets(self) -> dict[str, Any]:
         """Return the values to filter by, with the number of episodes of each, and the ranges."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agentgym_rl.core import AdapterKeys, ConfigError, Section, Sections
+from agentgym_rl.core import AdapterKeys, ConfigError, Section, Sections, install_command
 
 if TYPE_CHECKING:
     from agentgym_rl.config import Config
@@ -145,4 +145,4 @@ def check_peft(config: Config, trains: bool) -> Iterator[str]:
     """Yield an error if the run trains an adapter, and peft is missing."""
     rank = config.of(LoraConfig).rank
     if trains and rank and find_spec("peft") is None:
-        yield f"lora.rank {rank} needs peft, which is missing: pip install 'agentgym-rl[lora]'"
+        yield f"lora.rank {rank} needs peft, which is missing: {install_command('lora')}"

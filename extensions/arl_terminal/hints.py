@@ -4,13 +4,15 @@ environment, recipes, and models."""
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl.core import ConfigError
+
+from .hub import did_you_mean, remedy
 
 _OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("lr", "learning_rate", "actor_lr"), "--trainer.learning_rate"),
@@ -82,13 +84,17 @@ _PRESETS: Mapping[str, str] = {
 
 
 def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
-    """Return what may have been meant by a name that is unknown; "" if that is not known here."""
+    """Return what may have been meant by an unknown name, or the remedy for a failed download; ""
+    if that is not known here."""
     if kind == "flag":
         return _of_flag(name.replace("-", "_").lower(), given)
+    if kind == "word":
+        return _of_word(name, given)
     if kind == "preset":
         return _of_preset(name.lower())
-    near = near_models(name) if kind == "model" else []
-    return f". Did you mean {' or '.join(near)}?" if near else ""
+    if kind == "download":
+        return remedy(name, given["error"], revision=given["revision"])
+    return did_you_mean(name) if kind == "model" else ""
 
 
 def _of_flag(name: str, given: Mapping[str, Any]) -> str:
@@ -105,20 +111,36 @@ def _of_flag(name: str, given: Mapping[str, Any]) -> str:
     return f"did you mean {flag}?" if flag and has else ""
 
 
-def _option(name: str, env: str | None) -> str:
-    """Return a hint if the environment that is named has such an option."""
+def _of_word(name: str, given: Mapping[str, Any]) -> str:
+    """Return a hint for a word without dashes: an environment, as in `vf-eval ENV`, or a file."""
     from agentgym_rl.gym import spec
 
-    if not env:
-        return ""
-    found: object = None
-    with contextlib.suppress(Exception):  # foreign code; the run itself shows its error
-        found = spec(env).load()
+    if given.get("env", "") is None:
+        with contextlib.suppress(ConfigError):
+            return f"did you mean --env {name}?" if spec(name) else ""
+    is_file = given.get("config", "") is None and Path(name).suffix in (".toml", ".yaml", ".yml")
+    return f"did you mean --config {name}?" if is_file else ""
+
+
+def _option(name: str, env: str | None) -> str:
+    """Return a hint if the environment that is named has such an option."""
+    known = _options(env) if env else ()
+    return f"did you mean --env.options.{name}, an option of {env}?" if name in known else ""
+
+
+def _options(env: str) -> Collection[str]:
+    """Return the names of the options of an environment, by its parameters, or by its refusal of an
+    unknown option if it hands them on."""
+    from agentgym_rl.gym import spec
+
     try:
-        options = inspect.signature(found).parameters if callable(found) else {}
-    except (TypeError, ValueError):  # a class written in C
-        options = {}
-    return f"did you mean --env.options.{name}, an option of {env}?" if name in options else ""
+        parameters = inspect.signature(spec(env).load()).parameters.values()
+        if not any(it.kind == it.VAR_KEYWORD for it in parameters):
+            return [it.name for it in parameters]
+        spec(env).make(no_such_option=None)
+    except Exception as error:  # foreign code; the run itself shows its errors
+        return re.findall(r"\b(\w+)=", str(error).partition("; it takes ")[2])
+    return ()
 
 
 def _of_preset(name: str) -> str:
@@ -127,32 +149,3 @@ def _of_preset(name: str) -> str:
     names = preset_names()
     said = _PRESETS.get(name)
     return f"{said}. There are {', '.join(names)}" if said else ""
-
-
-def near_models(name: str) -> list[str]:
-    """Return up to three bundled models, model folders here and models in the hub's cache that look
-    like `name`, the most similar first."""
-    from agentgym_rl.models import BUNDLED_MODELS
-
-    asked = name.removeprefix("./").lower()
-    names = {*BUNDLED_MODELS, *_folders_here(), *_cached()} - {name}
-    known = {full.lower(): full for full in sorted(names)}
-    ends = {low.rpartition("/")[2]: full for low, full in known.items()}
-    found = [
-        *(known[near] for near in difflib.get_close_matches(asked, known, n=3, cutoff=0.75)),
-        *(ends[near] for near in difflib.get_close_matches(asked.rpartition("/")[2], ends, n=1)),
-    ]
-    return list(dict.fromkeys(found))[:3]
-
-
-def _folders_here() -> Iterator[str]:
-    for pattern in ("*/config.json", "*/*/config.json"):
-        yield from (str(file.parent) for file in Path().glob(pattern))
-
-
-def _cached() -> Iterator[str]:
-    with contextlib.suppress(ImportError, ConfigError):
-        from huggingface_hub import constants
-
-        for folder in Path(constants.HF_HUB_CACHE).glob("models--*"):
-            yield folder.name.removeprefix("models--").replace("--", "/")

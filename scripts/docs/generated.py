@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from configuration import configuration
+
 # A page each, of modules or single classes.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "environments": (
@@ -46,31 +48,22 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 _COLUMNS = "80"
 
 
-def write_reference(root: Path, to: Path) -> int:
+def write_reference(to: Path) -> int:
     """Write the pages of reference/; return their number."""
     folder = to / "reference"
     folder.mkdir(parents=True, exist_ok=True)
     pages = {name: _api(name, modules) for name, modules in MODULES.items()}
-    pages |= {"commands": _commands(), "configuration": _configuration(root)}
+    pages |= {"commands": _commands(), "configuration": configuration()}
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text)
     return len(pages)
 
 
 def _api(name: str, modules: tuple[str, ...]) -> str:
-    lines = [f"# {name.capitalize()}: what the code says", ""]
+    lines = [f"# {name.capitalize()} in Python", ""]
     for module in modules:
         lines += [f"::: {module}", ""]
     return "\n".join(lines)
-
-
-def _configuration(root: Path) -> str:
-    return (
-        "# Configuration: every key\n\n"
-        "Every key with its default, for the main job. A file with some of them is given with "
-        "`--config FILE`; each is also a flag, `--section.key=value`, which wins over the file.\n\n"
-        f"```toml\n{(root / 'examples' / 'math.toml').read_text()}```\n"
-    )
 
 
 def _commands() -> str:

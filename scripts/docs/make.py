@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from built import problems
@@ -26,10 +27,13 @@ def main() -> None:
         num = write_pages(ROOT, BUILD / "pages")
     except DeadLinks as dead:
         sys.exit(f"dead links:\n{dead}")
-    num += write_reference(ROOT, BUILD / "pages")
+    num += write_reference(BUILD / "pages")
     print(f"{num} pages in {BUILD / 'pages'}", flush=True)
     mkdocs = [sys.executable, "-m", "mkdocs", "build", "--clean"]
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    env = os.environ | {
+        "NO_MKDOCS_2_WARNING": "1",
+        "SITE_NAME": f"agentgym-rl {version('agentgym-rl')}",
+    }
     if subprocess.run(mkdocs, cwd=ROOT, env=env).returncode:
         sys.exit(1)
     if found := problems(BUILD / "site"):

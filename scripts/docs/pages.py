@@ -18,6 +18,19 @@ OUTSIDE: Mapping[str, str] = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+FIRST_DAYS = (
+    "install",
+    "quickstart",
+    "my-data",
+    "my-environment",
+    "my-agent",
+    "my-model",
+    "recipes",
+    "troubleshooting",
+)
+"""The pages whose sections a search shows first."""
+RECORDS = ("decisions", "measurements", "changelog", "claims")
+"""The pages that record the work on the project; a search does not find them."""
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
 _LANGUAGES = {
@@ -54,6 +67,14 @@ def write_pages(root: Path, to: Path) -> int:
     return len(written) + len(pages.shown)
 
 
+def _in_search(page: str) -> str:
+    """Return the front matter that decides how a search ranks a page."""
+    name = page.removesuffix(".md")
+    if name in RECORDS:
+        return "---\nsearch: {exclude: true}\n---\n"
+    return "---\nsearch: {boost: 4}\n---\n" if name in FIRST_DAYS else ""
+
+
 def _docs(root: Path) -> list[Path]:
     return sorted((root / "docs").rglob("*.md"))
 
@@ -80,7 +101,7 @@ class _Pages:
         parts.append(self._relinked(text[end:], source, page))
         target = self._to / page
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("".join(parts))
+        target.write_text(_in_search(page) + "".join(parts))
 
     def _relinked(self, text: str, source: Path, page: str) -> str:
         def relink(match: re.Match[str]) -> str:

@@ -36,17 +36,17 @@ FLAGS = {
     "rollout": "--config --model --seed --controller --index --folder",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
     "--incarnation --resume --served",
-    "warm-up": "--config --model --seed --run --rank --rendezvous",
+    "warm-up": "--config --model --seed --run --resume --rank --rendezvous",
     "bench": "--json --model --dry-run --out",
-    "audit": "--json --threshold --all",
+    "audit": "--json --threshold --all --model",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
     "runs": "--json --compare --delete --yes",
-    "inspect": "--json --host --port --open --html --episodes",
+    "inspect": "--json --host --port --open --html --episodes --read-only",
     "engines": "--json --add --remove",
     "workers": "--json --add --remove",
-    "replay": "--json --step",
-    "export": "--json --sft --pairs --kto --filtered --most --margin --model --out "
+    "replay": "--json --step --model",
+    "export": "--json --sft --pairs --kto --filtered --most --margin --model --base --out "
     "--min-reward --split --format --oracle --num "
     "--slips --seed --env --agent --config --data --sandbox",
     "reverify": "--json --write",
@@ -197,7 +197,7 @@ def test_no_command_shows_the_help(arl):
         ("--json list", "it goes after the command: arl list --json"),
         ("--josn", "unknown argument '--josn'"),
         ("trian", "unknown command 'trian'; did you mean train?"),
-        ("serve --env math", "`arl eval`, `arl export`; programs of yours play"),
+        ("serve --env math", "`arl export`, `arl config`; programs of yours play"),
         ("runs --steps=3", "which is for `arl train`, `arl serve`, `arl plan`"),
         ("export x --split=tran --out y", "unknown --split 'tran'; did you mean train?"),
         ("bench gatway", "did you mean gateway?"),
@@ -206,7 +206,7 @@ def test_no_command_shows_the_help(arl):
         ("train --engine.gpus=1", "engine.type 'vllm' has it"),
         ("train --trainer.learning_rate=inf", "finite"),
         ("train --trainer.betas=0.9,1.5", "less than 1"),
-        (f"train --steps={10**20}", "must be at most 1000000000"),
+        (f"train --steps={10**20}", "at most 1000000000"),
         (f"train --rollout.group_size={10**20}", "at most 2^53"),
         ("train --rollout.turn_timeout_s=1e300", "at most 100,000,000 seconds"),
         ("train --rollout.turn_timeout_s=nan", "finite"),
@@ -523,9 +523,9 @@ def test_a_flag_that_is_given_twice_is_refused(flag, one, other):
 
 def test_commands_are_grouped_and_internal_ones_are_hidden(arl):
     _, out, _ = arl("--help")
-    headings = [line[:-1] for line in out.splitlines() if re.fullmatch(r"[a-z ]+:", line)]
+    headings = [line[:-1] for line in out.splitlines() if re.fullmatch(r"[a-z, ]+:", line)]
     assert headings == [*GROUPS, "options"]
-    shown = set(re.findall(r"(?m)^  ([a-z-]+) {2,}\w", out)) - {"arl"}
+    shown = set(re.findall(r"(?m)^  ([a-z][a-z-]*) {2,}\w", out))
     hidden = {"engine", "rollout", "trainer", "warm-up"}
     assert shown == set(registry.command_names()) - hidden
     for name in hidden:
@@ -600,15 +600,15 @@ def test_values_are_compared_as_they_are_read():
     "key, value, said",
     [
         ("rollout.group_size", "x", "expected a whole number (got 'x')"),
-        ("rollout.group_size", "0", "must be at least 1 (got 0)"),
+        ("rollout.group_size", "0", "too small; allowed: at least 1 (got 0)"),
         ("rollout.temperature", "hot", "expected a number (got 'hot')"),
         (
             "trainer.device",
             "gpu",
-            "expected 'auto', 'cpu' or 'cuda'",
+            "unknown; allowed: 'auto', 'cpu' or 'cuda'",
         ),
         ("logging.tokens", "maybe", "expected true or false (got 'maybe')"),
-        ("rollout", "3", "expected a section with keys (got 3)"),
+        ("rollout", "3", "expected a section, which is a table of keys (got 3)"),
     ],
 )
 def test_a_wrong_value_is_described_in_plain_words(key, value, said):

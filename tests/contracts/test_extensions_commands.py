@@ -67,11 +67,10 @@ def arl(theirs, capsys):
 
 def test_it_is_in_the_list_of_help_behind_ours(arl):
     code, out, _ = arl("--help")
-    lines = out.splitlines()
+    lines = [" ".join(line.split()) for line in out.splitlines()]
     assert code == 0
-    assert "  count     count, 100 % in order" in lines
-    assert lines.index("other commands:") + 1 == lines.index("  count     count, 100 % in order")
-    assert lines.index("  bench     run a benchmark") < lines.index("other commands:")
+    assert lines.index("other commands:") + 1 == lines.index("count count, 100 % in order")
+    assert lines.index("bench run a benchmark") < lines.index("other commands:")
 
 
 def test_it_is_listed_beside_environments(arl):

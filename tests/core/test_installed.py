@@ -60,7 +60,11 @@ def test_a_git_url(install, named):
     assert install_command("hf") == expected
 
 
-@cases("record", [{}, {"url": "file:///nowhere/x.whl", "archive_info": {}}])
+IN_A_FOLDER = {"url": "file:///", "vcs_info": {"vcs": "git", "commit_id": "4c0ffee"}}
+GONE = {"url": "file:///nowhere/x.whl", "archive_info": {}}
+
+
+@cases("record", [{}, GONE, IN_A_FOLDER])
 def test_of_an_unknown_source_the_packages_themselves(install, monkeypatch, tmp_path, record):
     monkeypatch.setattr(installed, "_CHECKOUT", tmp_path)
     lines = ['mcp<3,>=2.3; extra == "mcp"', "gguf (>=0.17) ; extra == 'real'", "numpy"]

@@ -19,7 +19,7 @@ from agentgym_rl.core import ConfigError
 from tests.docs.blocks import PAGES, ROOT, Command, blocks, commands, spoken
 from tests.kit.cases import cases
 
-LANGUAGES = {"bash", "diff", "python", "toml", "json", "text"}
+LANGUAGES = {"bash", "diff", "python", "toml", "yaml", "json", "text"}
 # What a reader puts in the place of these. Folders of runs are looked for only when a command runs.
 PLACEHOLDERS = {"FOLDER": "bundled"}
 # Programs of others: that they are spelled as their shell takes them is all that can be said here.
@@ -53,8 +53,8 @@ def test_every_block_says_its_language():
 
 
 def test_configurations_are_taken(tmp_path):
-    for block in blocks("toml"):
-        file = tmp_path / "shown.toml"
+    for block in (*blocks("toml"), *blocks("yaml")):
+        file = tmp_path / f"shown.{block.language}"
         file.write_text(block.text)
         load_config(file, {})
 

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from arl_envs.math.env import MathEnv
+from arl_envs.math.oracle import solve
 
 from agentgym_rl.storage.run_list import summary
 
@@ -61,7 +63,7 @@ def test_a_first_batch_that_fails_keeps_the_evaluation_before_it(start, fails_in
     assert (found.state, found.batches) == ("failed", 0)
     assert found.eval_before is not None
     assert found.end is not None
-    assert found.end.message.endswith("KeyError: 'plan'")
+    assert "KeyError: 'plan'" in found.end.message
     assert Path(found.end.where.partition(":")[0]).name == "failing.py"
     assert (evaluation(run)["num_episodes"], evaluation(run)["resumed"]) == (32, 0)
     fixed.touch()
@@ -96,3 +98,29 @@ def test_a_wrong_configuration_leaves_nothing_behind(start):
     run = start("--eval.split=train")
     assert run.wait()[0] == 2
     assert not run.folder.exists()
+
+
+def test_a_warm_up_that_is_interrupted_goes_on(start, tmp_path):
+    data = tmp_path / "demonstrations.jsonl"
+    source = MathEnv.task_source("train", seed=0)
+    shown = [
+        [{"role": "user", "content": task.data["question"]}, solve(task)[-1]]
+        for task in (source[i] for i in range(24))
+    ]
+    data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in shown))
+    epochs = ("--init.epochs=20", "--init.rows_per_step=1")
+    run = start("--init=sft", f"--data={data}", *epochs, "--eval.num_tasks=0", "--steps=1")
+    steps = run.folder / "init" / "steps.jsonl"
+    end = time.monotonic() + 200
+    while not (steps.exists() and steps.stat().st_size):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    run.process.send_signal(signal.SIGINT)
+    code, _, err = run.wait()
+    assert code == 130
+    assert f"continue with arl train --resume {run.folder}" in err
+    assert summary(run.folder).state == "stopped"
+    assert resumed(run)["steps"] == 1
+    taken = [json.loads(line)["step"] for line in steps.read_text().splitlines()]
+    assert taken == [*range(20 * 24)]
+    assert (run.folder / "model.json").exists()

@@ -105,11 +105,11 @@ def test_it_is_imported_and_has_no_extension(kernel):
 
 def test_no_command_is_listed_that_cannot_run(kernel):
     shown = python(kernel, "-m", "agentgym_rl", "--help").stdout
-    listed = re.findall(r"^    ([a-z-]+)  ", shown, re.MULTILINE)
-    assert sorted(listed) == sorted(KERNEL_COMMANDS)
+    listed = re.findall(r"^  ([a-z][a-z-]*)  ", shown, re.MULTILINE)
+    assert sorted(listed) == sorted(set(KERNEL_COMMANDS) - {"engine", "trainer"})
     assert set(re.findall(r"^  arl (\w+)", shown, re.MULTILINE)) <= set(listed)
     assert "BROKEN" not in shown
-    for code, _, err in arl(kernel, *([command, "--help"] for command in listed)):
+    for code, _, err in arl(kernel, *([command, "--help"] for command in KERNEL_COMMANDS)):
         assert code == 0, err
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from arl_audit.exactly_once import audit_ledger
 
+from agentgym_rl.storage.run_list import summary
+
 from .forked import ForkedArl
 
 pytestmark = pytest.mark.slow
@@ -137,7 +139,9 @@ def test_a_player_of_an_environment_is_trained_on_and_a_run_can_be_interrupted(s
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted" in err
+    assert f"arl: interrupted; {folder} keeps what there is; continue with arl serve" in err
+    found = summary(folder)
+    assert (found.kind, found.agent, found.state) == ("serve", "", "stopped")
 
 
 def test_a_host_that_others_reach_needs_a_key(tmp_path):

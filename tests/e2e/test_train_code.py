@@ -17,7 +17,7 @@ def test_programs_are_run_graded_and_trained_on(start, sandbox):
     result = run.result()
     assert result["steps"] == 3
     assert result["outcomes"] == {"completed": result["outcomes"]["completed"]}
-    assert result["sandbox"]["programs"] > 3 * result["episodes"]
+    assert result["sandbox"]["programs"] > 3 * result["num_episodes"]
     assert set(result["sandbox"]["statuses"]) <= {"ok", "error"}
     rewards = [step["reward/mean"] for step in run.metrics()]
     assert all(0 < reward < 1 for reward in rewards)

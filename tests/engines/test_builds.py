@@ -131,4 +131,4 @@ def test_a_probe_has_the_build_or_the_fix():
 
     lacking = probe_build("Tool", missing)
     assert (lacking.ok, lacking.detail, lacking.required) == (False, "no Tool", False)
-    assert "--engine.type=tool --engine.python=FILE (docs/tool.md)" in lacking.fix
+    assert "--engine.type=tool --engine.python=FILE (arl docs tool)" in lacking.fix

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from agentgym_rl import Agent
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.core import ConfigError, InfraError
+from agentgym_rl.core import ConfigError, InfraError, Outcome, Task, TooManyErrors
 from agentgym_rl.evaluate import EvalTarget, command
 from agentgym_rl.evaluate.folder import open_folder, with_kept
 from agentgym_rl.runtime import serving
+from agentgym_rl.storage.run_list import summary
+from tests.kit.groups import make_group
 from tests.kit.someones_eval import QUICK, evaluate
 from tests.kit.someones_model import SomeonesModel, gold, nonsense, refusing
 
@@ -200,3 +203,42 @@ def test_an_evaluation_of_an_earlier_version_is_continued_as_it_was(tmp_path):
     assert with_kept(EvalTarget(named), tmp_path).config.algo.behavior_clip == 0.3
     (tmp_path / "config.toml").write_text(then.replace("math", "reward:a:b"))
     assert with_kept(EvalTarget(asked), tmp_path).config == asked
+
+
+def test_episodes_that_failed_are_played_again_until_there_is_a_result(tmp_path):
+    target = EvalTarget(Config.model_validate({"model": {"path": "bundled/math"}}))
+    group = make_group("a", [0])
+    failed = replace(group.members[0], outcome=Outcome.AGENT_ERROR)
+    task = Task(group.task_id, 0)
+    with open_folder(tmp_path / "out", target) as folder:
+        for episode in (failed, group.members[1]):
+            asyncio.run(folder.log.add_evaluated(task, 0, episode))
+        assert [*folder.finished()] == ["a-1"]
+        asyncio.run(folder.log.add_evaluated(task, 0, group.members[0]))  # the cause is gone
+        assert sorted(folder.finished()) == ["a-0", "a-1"]
+        asyncio.run(folder.log.add_evaluated(task, 0, failed))
+        folder.write_result({"reward": 0.5})
+        assert sorted(folder.finished()) == ["a-0", "a-1"]
+
+
+def test_an_evaluation_that_failed_is_listed_with_its_error(tmp_path, port):
+    with pytest.raises(TooManyErrors):
+        evaluate(
+            gold(4),
+            agent__id=f"{__name__}:Failing",
+            rollout__trial_s=0,
+            out=tmp_path / "e",
+            port=port,
+        )
+    found = summary(tmp_path / "e")
+    assert (found.kind, found.state) == ("eval", "failed")
+    assert found.end is not None
+    assert "KeyError: 'plan'" in found.end.message
+    assert (tmp_path / "e" / "episodes.db").exists()
+
+
+class Failing(Agent):
+    """An agent that fails."""
+
+    async def run(self, env, client, *, model, task):
+        raise KeyError("plan")

@@ -125,14 +125,17 @@ def test_an_outgrown_context_is_no_reward_at_first_and_truncates_later(body):
 
 
 def test_a_request_the_endpoint_refuses_is_the_agent_s_error():
-    with pytest.raises(TooManyErrors, match=r"(?s)4 of 4.*agent_error.*messages\[3\] is odd"):
+    with pytest.raises(TooManyErrors, match=r"(?s)messages\[3\] is odd.*4 of 4.*agent_error"):
         evaluate(refusing(400, {"message": "messages[3] is odd", "param": "messages"}))
+
+
+WITHOUT_TRIAL = {"rollout__trial_s": 0}
 
 
 def test_options_that_are_no_object_are_the_agent_s_error():
     model = SomeonesModel(nonsense)
-    with pytest.raises(TooManyErrors, match=r"(?s)4 of 4.*agent_error.*stream_options must be"):
-        evaluate(None, model=model, agent__id="tests.kit.someones_eval:Odd")
+    with pytest.raises(TooManyErrors, match=r"(?s)stream_options must be.*4 of 4.*agent_error"):
+        evaluate(None, model=model, agent__id="tests.kit.someones_eval:Odd", **WITHOUT_TRIAL)
     assert not model.requests
 
 

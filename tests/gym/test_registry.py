@@ -200,7 +200,11 @@ class Unfinished(Env):
 @cases(
     "name, options, said",
     [
-        ("Touchy", {"level": 7}, r"'level': 7.*ValueError: no level 7 \(.*test_registry.py:\d+\)"),
+        (
+            "Touchy",
+            {"level": 7},
+            r"'level': 7.*ValueError: no level 7 \(.*test_registry.py, line \d+, in __init__\)",
+        ),
         ("Touchy", {"level": 7, "mode": "z"}, "KeyError: 'z'"),
         ("Touchy", {"level": 7, "mode": "c"}, "SystemExit: 0"),
         ("Touchy", {}, r"'level'; it takes level, mode='a', set as --env.options.NAME=VALUE"),

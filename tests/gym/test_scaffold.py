@@ -137,3 +137,13 @@ def test_the_command_says_what_comes_next(tmp_path, monkeypatch, capsys):
     assert ended.value.code == 0
     assert "arl check shop" in capsys.readouterr().out
     assert Path("shop/shop.py").exists()
+
+
+def test_a_hyphen_becomes_an_underscore_and_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["new", "env", "my-shop"])
+    assert not end.value.code
+    out = capsys.readouterr().out
+    assert out.startswith("my-shop is named my_shop: a Python module's name has no hyphen\n")
+    assert (tmp_path / "my_shop" / "my_shop.py").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from made_runs import make_episode, make_row, make_run
 from test_page import HOSTILE, aside, at, call, chromium, expect, opened, rows, served
 
 from agentgym_rl.core import Outcome, Row
+from agentgym_rl.core.extensions import register_extension
 
 __all__ = ["chromium"]
 pytestmark = pytest.mark.slow
@@ -85,6 +87,7 @@ def groups():
         ],
         "g1": [make_episode("g1-0", "g1", messages=[{"role": "user", "content": picture}])],
         "g2": [make_episode("g2-0", "g2", messages=talk("long?", long), rows=[long_row(90, [3])])],
+        "g6": [make_episode("g6-0", "g6", messages=talk("XO3", "3"), env_id="squares-v0")],
         "g3": [make_episode("g3-0", "g3", rows=[long_row(3, [7, 8, 8])])],
         "g4": [
             make_episode("game", "g4", reward=0.0, seats=both, messages=[]),
@@ -94,8 +97,16 @@ def groups():
     }
 
 
+def squares(message, task):
+    """A view: the words of the user as a table, with a picture and hostile text."""
+    is_board = message["role"] == "user"
+    pixel = base64.b64decode(PIXEL.partition(",")[2])
+    return [[[*message["content"]], [HOSTILE]], HOSTILE, pixel] if is_board else None
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
+    register_extension("episode_views", "squares", squares)
     return aside(make_run, tmp_path_factory.mktemp("made") / "runs" / NAME, groups()).parent
 
 
@@ -142,7 +153,7 @@ def test_a_row_says_what_happened(page):
 
 def test_words_of_questions_and_replies_are_searched(page):
     see(page, "episodes")
-    number(page, "308 episodes")
+    number(page, "309 episodes")
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox")).to_be_focused()
     page.keyboard.type("CATS dogs")
@@ -218,7 +229,7 @@ def test_previous_and_next_follow_the_filters_and_the_order(page):
 
 def test_the_list_is_shown_where_the_episode_stands_in_it(page):
     see(page, "episode", "/g5-20")
-    page.get_by_text("280 of 308").wait_for()
+    page.get_by_text("280 of 309").wait_for()
     page.get_by_role("link", name="to the list").click()
     expect(page.locator(".line.chosen a")).to_have_text("g5-20")
     expect(page.locator(".line.chosen")).to_be_in_viewport()
@@ -240,6 +251,18 @@ def test_pictures_are_shown_if_the_message_holds_them(page):
     assert page.locator(".message img").evaluate("it => it.decode().then(() => it.naturalWidth)")
     expect(page.locator(".message")).to_contain_text("http://elsewhere.invalid/spy.png")
     expect(page.locator(".message")).to_contain_text(HOSTILE)
+
+
+def test_an_environment_shows_its_messages_in_a_form_of_its_own(page):
+    see(page, "episode", "/g6-0")
+    asked, replied = page.locator(".message.user"), page.locator(".message.assistant")
+    assert asked.locator("td").all_inner_texts() == ["X", "O", "3", HOSTILE]
+    assert asked.locator("img").evaluate("it => it.decode().then(() => it.naturalWidth)")
+    recorded = asked.locator("pre", has_text="XO3")
+    expect(recorded).not_to_be_visible()
+    asked.get_by_text("as recorded").click()
+    expect(recorded).to_be_visible()
+    assert replied.locator("table").count() == 0
 
 
 def test_long_texts_and_prompts_are_folded_and_can_be_opened(page):
@@ -333,7 +356,12 @@ def test_one_file_has_these_pages_too(chromium, made, tmp_path):
 def test_all_can_read_these_pages(chromium, url, scheme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     views = [("episodes", "", "&q=cats"), ("episode", "/g0-0", ""), ("episode", "/g1-0", "")]
-    views += [("episode", "/game", ""), ("group", "/g0", ""), ("group", "/g4", "")]
+    views += [
+        ("episode", "/game", ""),
+        ("group", "/g0", ""),
+        ("group", "/g4", ""),
+        ("episode", "/g6-0", ""),
+    ]
     with view(chromium, url, width=width, scheme=scheme) as page:
         for name, about, options in views:
             see(page, name, about, options)

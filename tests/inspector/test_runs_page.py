@@ -12,10 +12,13 @@ from arl_inspect.export import write_page
 from made_runs import CONFIG, make_episode, make_run
 from test_page import HOSTILE, WAIT_MS, aside, at, chromium, expect, opened, served
 
+from agentgym_rl.gateway.session.session import COUNTERS
+
 __all__ = ["chromium"]
 pytestmark = pytest.mark.slow
 NAMES = ("plain", "with space", "50% #1 'q' \"d\"", "ünï, 学 & a+b?=c", HOSTILE.replace("/", "|"))
 RUN_METRICS = {"reward/mean": 0.1, "loss": 1.0, "reward/format": 0.5, "episode/tool_calls": 2.0}
+RUN_METRICS |= {"episode/board_size": 3.0}
 
 
 def write_lines(file: Path, records) -> None:
@@ -135,15 +138,21 @@ def test_a_failed_run_shows_its_error(chromium, tmp_path):
         page.locator(".legend-runs .failure").get_by_text("KeyError").wait_for()
 
 
+def test_the_page_knows_what_every_run_counts(chromium, made):
+    counted = sorted(f"episode/{name}" for name in COUNTERS)
+    with served(made) as url, opened(chromium, url) as page:
+        found = page.evaluate(
+            "async names => (await import('/metrics.js')).usualOf(new Set(names))",
+            [*counted, "episode/canary_other", "episode/mine", "reward/mean", "reward/mine"],
+        )
+    assert found == ["reward/mean", "episode/mine", "reward/mine"]
+
+
 def test_any_metric_is_found_and_the_choice_is_in_the_address(page):
     page.locator(".runs .run-name", has_text="plain").click()
     page.locator(".chart canvas").first.wait_for()
-    assert titles(page) == [
-        "Reward of training episodes",
-        "Held-out reward",
-        "reward/format",
-        "Loss",
-    ]
+    usual = ["Reward of training episodes", "Held-out reward", "episode/board_size"]
+    assert titles(page) == [*usual, "reward/format", "Loss"]
     page.keyboard.press("/")
     page.keyboard.type("calls")
     page.get_by_role("button", name="only these").click()
@@ -166,7 +175,7 @@ def test_any_metric_is_found_and_the_choice_is_in_the_address(page):
     page.get_by_role("button", name="none").click()
     page.get_by_text("No metric is chosen").wait_for()
     page.get_by_role("button", name="usual").click()
-    expect(page.locator(".chart")).to_have_count(4, timeout=WAIT_MS)
+    expect(page.locator(".chart")).to_have_count(5, timeout=WAIT_MS)
 
 
 def test_compared_runs_share_a_legend_with_the_keys_that_differ(page):

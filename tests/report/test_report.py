@@ -51,7 +51,12 @@ NO_EVALUATION = {
     **{"run": "runs/a", "steps": 2, "duration_s": 9.0, "overlap": 0.5, "envs": {}, "best": None},
     **{"eval_before": None, "eval_after": None, "eval_outcomes": {}, "evaluations": ()},
     **{"batches_taught": 2, "staleness_mean": 1.0, "staleness_max": 2.0, "groups_dropped": {}},
-    **{"episodes": 16, "episodes_per_s": 2.0, "loop_lag_ms": {"p99": 1.0, "max": 2.0}},
+    **{
+        "num_episodes": 16,
+        "episodes": 16,
+        "episodes_per_s": 2.0,
+        "loop_lag_ms": {"p99": 1.0, "max": 2.0},
+    },
     **{"sandbox": None, "verifier": None, "judges": {}},
 }
 

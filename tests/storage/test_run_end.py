@@ -52,6 +52,14 @@ def test_a_failed_run_keeps_its_folder_and_its_error(folder, monkeypatch):
         create_run_dir(Config(run=str(folder)))
 
 
+def test_a_place_is_named_once():
+    assert (
+        RunEnd("failed", "x (mine.py, line 7, in run)", where="mine.py:7").failure.count("7") == 1
+    )
+    assert RunEnd("failed", "x", where="mine.py:7").failure == "x (mine.py:7)"
+    assert RunEnd("failed", "x").failure == "x"
+
+
 def test_the_cause_in_a_group_is_recorded(folder):
     cause = TooManyErrors("all failed")
     ended(folder, BaseExceptionGroup("", [TimeoutError("late"), cause]))
@@ -124,6 +132,7 @@ def test_the_traceback_in_a_message_is_shortened_and_names_the_place():
     error = TooManyErrors(QUOTED.format(ours=asyncio.__file__))
     assert one_line(error) == "13 of 13 episodes failed; the last one: KeyError: 'plan'"
     assert place_of(error) == "/nowhere/of/mine.py:17"
+    assert place_of(TooManyErrors("KeyError: 'plan' (mine.py, line 7, in run)\n  x")) == "mine.py:7"
     assert one_line(ConfigError("a\nb")) == "a"
     assert one_line(ValueError()) == "ValueError"
     assert len(one_line(ValueError("x" * 1000))) == 500

@@ -36,7 +36,7 @@ def with_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr("agentgym_rl.config.engine.GPU_DRIVERS", (str(tmp_path / "driver"),))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0'\necho 'Tesla T4, 7.5'\n")
+    program.write_text("#!/bin/sh\necho 'Tesla T4, 7.5'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
@@ -73,14 +73,17 @@ def test_hidden_gpus_and_a_torch_for_cpus_are_named(with_gpu, monkeypatch, tmp_p
     assert before_run.no_gpu() == ""
 
 
-def test_a_card_without_bfloat16_is_named(with_gpu):
+def test_a_card_without_bfloat16_is_named(with_gpu, tmp_path):
     said = refusal({"engine.dtype": "bfloat16"})
-    assert "engine.dtype is 'bfloat16', and Tesla T4 computes it only from compute" in said
-    assert "(it has 7.5); use --engine.dtype=float32" in said
+    assert "engine.dtype is 'bfloat16', and Tesla T4 has compute capability 7.5" in said
+    assert said.endswith("bfloat16 needs 8.0; use --engine.dtype=float32")
     assert not refusal(
         {"engine.dtype": "bfloat16", "engine.device": "cpu", "trainer.dtype": "float32"}
     )
     assert "trainer.dtype is 'bfloat16'" in refusal({"trainer.dtype": "bfloat16"})
+    with (tmp_path / "nvidia-smi").open("a") as program:  # another card, which may be the one used
+        program.write("echo 'NVIDIA H200, 9.0'\n")
+    assert not refusal({"engine.dtype": "bfloat16"})
 
 
 def test_lora_without_peft_is_refused(monkeypatch):

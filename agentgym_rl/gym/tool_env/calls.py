@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from agentgym_rl.core import InfraError, Message, ToolSpec, is_list, is_mapping
+from agentgym_rl.core import InfraError, Message, ToolSpec, explain, is_list, is_mapping
 
 log = logging.getLogger(__name__)
 
@@ -217,10 +217,10 @@ def _warn_once(name: str, error: BaseException) -> None:
         _warned.add(name)
     log.log(
         logging.WARNING if is_first else logging.DEBUG,
-        "tool %.100r raised %s: the agent reads it as an error of its call; a tool raises "
+        "tool %.100r raised %s\nThe agent reads it as an error of its call; a tool raises "
         "ToolError for those (further ones of this tool are logged at level DEBUG)",
-        name, type(error).__name__, exc_info=error,
-    )  # fmt: skip
+        *(name, explain(error)),
+    )
 
 
 async def _result(waiting: Awaitable[Any]) -> Any:

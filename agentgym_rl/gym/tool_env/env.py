@@ -79,8 +79,9 @@ class ToolEnv(Env):
             cls.tools = tuple(found.spec for found in cls._all_tools.values())
 
     @abstractmethod
-    def begin(self, task: Task) -> list[Message] | Awaitable[list[Message]]:
-        """Set up the episode and return the first messages. May be `async def`."""
+    def begin(self, task: Task) -> str | list[Message] | Awaitable[str | list[Message]]:
+        """Set up the episode and return the first messages, or the text of a single one of the
+        user. May be `async def`."""
 
     def finish(self, text: str) -> float | Step | Awaitable[float | Step]:
         """Return the result of a message without tool calls: a reward, which ends the episode, or a
@@ -153,7 +154,8 @@ class ToolEnv(Env):
         begun = self.begin(task)
         messages = await begun if inspect.isawaitable(begun) else begun
         self._playing = True
-        return messages, {"task_id": task.id}
+        text: list[Message] = [{"role": "user", "content": messages}]
+        return text if isinstance(messages, str) else messages, {"task_id": task.id}
 
     _playing = False
 
@@ -208,7 +210,7 @@ class ToolEnv(Env):
         if inspect.isawaitable(finished):
             finished = await finished
         if not isinstance(finished, tuple):
-            return Step([], float(finished), True, False, self._info({"stop_reason": "answer"}))
+            return Step([], finished, True, False, self._info({"stop_reason": "answer"}))
         ended = {"stop_reason": "answer"} if finished.terminated else {}
         return finished._replace(info=self._info(ended | finished.info))
 

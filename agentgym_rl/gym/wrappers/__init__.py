@@ -8,7 +8,7 @@ PassiveChecker.
 """
 
 from .attempts import Attempts
-from .timeout import StepTimeout, Timeout, within
+from .timeout import Held, StepTimeout, Timeout, within
 from .wrapper import (
     OrderEnforcing,
     PassiveChecker,
@@ -20,6 +20,7 @@ from .wrapper import (
 
 __all__ = [
     "Attempts",
+    "Held",
     "OrderEnforcing",
     "PassiveChecker",
     "Record",

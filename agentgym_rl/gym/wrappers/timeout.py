@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 from agentgym_rl.core import EnvError, Message, too_slow
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.step_clock import StepClock
-from agentgym_rl.runtime import Repeated
-from agentgym_rl.runtime.blocking import Held, limited
-from agentgym_rl.runtime.guard import place
+from agentgym_rl.runtime import Repeated, place
 from agentgym_rl.runtime.signals import keep
 
 from .wrapper import Wrapper
@@ -32,8 +30,14 @@ class StepTimeout(EnvError, TimeoutError):
     """The error of a `step` or `reset` that exceeded the environment's time limit."""
 
 
+class Held(BaseException):
+    """The interruption of a step that blocks the event loop. It is no `Exception`, so that code
+    which catches all of them does not go on with a wrong result."""
+
+
 class Timeout(Wrapper):
-    """A wrapper that cancels `step` and `reset` after `timeout_s` seconds.
+    """A wrapper that cancels `step` and `reset` after `timeout_s` seconds. A step that blocks the
+    event loop is refused when it returns, and a `BlockWatch` interrupts it.
 
     Waits in the verifier pool's queue do not count (gym/step_clock.py).
 
@@ -48,14 +52,9 @@ class Timeout(Wrapper):
         self._held: Held | None = None
         """The interruption of the present call, whatever the environment makes of it."""
 
-    @property
-    def held_limit_s(self) -> float:
-        """Return the longest time for which a step may block the event loop."""
-        return self._timeout_s
-
-    def interrupted(self, where: str, held_s: float) -> Held:
+    def interrupt(self, where: str, held_s: float) -> Held:
         """Record that a step is interrupted; return the exception that is raised in it."""
-        self._held = Held(f"{where} has blocked for {held_s:.1f} s, and was interrupted")
+        self._held = Held(f"{where} has blocked the event loop for {held_s:.1f} s")
         return self._held
 
     @property
@@ -63,7 +62,6 @@ class Timeout(Wrapper):
         return self._timeout_s
 
     # Most steps never wait, so a limit is set only for a step that does.
-    @limited
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
@@ -78,11 +76,10 @@ class Timeout(Wrapper):
         except Held:
             raise self._blocked("env.reset") from None
         else:
-            return await self._rest("env.reset", _Rest(call, work, first))
+            return await self.rest("env.reset", _Rest(call, work, first))
         finally:
             self._clock.leave(around)
 
-    @limited
     async def step(self, action: Message) -> Step:
         call = self.env.step(action)
         work = call.__await__()
@@ -95,12 +92,12 @@ class Timeout(Wrapper):
         except Held:
             raise self._blocked("env.step") from None
         else:
-            return await self._rest("env.step", _Rest(call, work, first))
+            return await self.rest("env.step", _Rest(call, work, first))
         finally:
             self._clock.leave(around)
 
-    @limited
-    async def _rest(self, what: str, rest: _Rest) -> Any:
+    async def rest(self, what: str, rest: _Rest) -> Any:
+        """Await the rest of a step that waits."""
         limit = self._clock.limit(self._timeout_s)
         try:
             async with limit:
@@ -124,7 +121,8 @@ class Timeout(Wrapper):
         """Return the error of a step that has blocked the event loop for too long."""
         held, self._held = self._held, None
         text = str(held) if held else f"{what} held the event loop for all of its {took_s:.1f} s"
-        return StepTimeout(f"{text}. {self.way_out}. {self._late(what)}")
+        limit = f"{self._timeout_s:g} s (rollout.tool_timeout_s, or step_timeout_s of `make`)"
+        return StepTimeout(f"{text}; the limit is {limit}. {self.way_out}")
 
     def _late(self, what: str) -> str:
         message = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)

@@ -10,9 +10,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from types import CoroutineType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from agentgym_rl.core import (
     ConfigError,
@@ -31,6 +31,8 @@ from agentgym_rl.core import (
 from agentgym_rl.gym.env import Env, Origin, Step
 from agentgym_rl.gym.sandbox import Sandbox
 from agentgym_rl.runtime import import_object
+
+T = TypeVar("T")
 
 
 def checked_limit(name: str, value: object) -> int:
@@ -205,32 +207,31 @@ class PassiveChecker(Wrapper):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        call = self.env.reset(seed=seed, options=options)
-        if type(call) is not CoroutineType and not isawaitable(call):
-            raise self._broken("reset", _NOT_ASYNC)
-        result = await call
-        try:
-            return checked_reset(result)
-        except (TypeError, ValueError) as error:
-            raise self._broken("reset", str(error)) from error
+        return await self._checked(
+            "reset", checked_reset, self.env.reset(seed=seed, options=options)
+        )
 
     async def step(self, action: Message) -> Step:
-        call = self.env.step(action)
-        if type(call) is not CoroutineType and not isawaitable(call):
-            raise self._broken("step", _NOT_ASYNC)
-        result = await call
-        try:
-            return checked_step(result)
-        except (TypeError, ValueError) as error:
-            raise self._broken("step", str(error)) from error
+        return await self._checked("step", checked_step, self.env.step(action))
 
-    def _broken(self, method: str, problem: str) -> BrokenContract:
-        """Return the error for a method of the environment that breaks the contract."""
-        env: Any = self.env
-        if type(env).__module__.startswith("agentgym_rl."):  # around a SyncEnv
-            env = getattr(env, "env", env)
-        place = definition_of(getattr(type(env), method))
-        return BrokenContract(f"env.{method}: {problem}{f' ({place})' if place else ''}")
+    async def _checked(self, method: str, check: Callable[[Any], T], call: Any) -> T:
+        """Return the checked result of a call of the environment.
+
+        Raises:
+            BrokenContract: the method is not async, or its result is refused.
+        """
+        if type(call) is not CoroutineType and not isawaitable(call):
+            problem: str | Exception = _NOT_ASYNC
+        else:
+            result = cast("Any", await call)
+            try:
+                return check(result)
+            except (TypeError, ValueError) as error:
+                problem = error
+        own: Any = getattr(self.env, "env", None)  # the SyncEnv, if it is one
+        targets = (getattr(self.env, method), getattr(own, method, None), type(self.env))
+        place = next(filter(None, (definition_of(it) for it in targets if it)), "")
+        raise BrokenContract(f"env.{method}: {problem}{f' ({place})' if place else ''}")
 
 
 class BrokenContract(EnvError, TypeError, ValueError):
@@ -238,12 +239,12 @@ class BrokenContract(EnvError, TypeError, ValueError):
 
 
 _NOT_ASYNC = (
-    "the method is `def`, without `async`; write `async def`, or derive the class from SyncEnv in "
-    "place of Env: its `reset`, `step` and `close` are plain `def`"
+    "the method is `def`, without `async`: write `async def`, or derive the class from SyncEnv in "
+    "place of Env, whose `reset`, `step` and `close` are plain `def`"
 )
 _NOT_AWAITED = (
-    "got a coroutine: `await` is missing before a call, or a SyncEnv has an `async def`: derive "
-    "the class from Env"
+    "a coroutine: `await` is missing before a call, or a SyncEnv has an `async def`: derive the "
+    "class from Env"
 )
 
 
@@ -259,51 +260,32 @@ def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
             return _as_text(messages), info
         case _:
             raise TypeError(
-                f"{_shape_of_reset(result)}: expected (list of messages, info), such as "
+                f"{_odd(result)}: expected (list of messages, info), such as "
                 '[{"role": "user", "content": "..."}], {}'
             )
 
 
-def _unawaited(call: Any) -> str:
-    """Return what is wrong with a coroutine as a value; it is closed, as nothing awaits it."""
-    if isinstance(call, CoroutineType):
-        call.close()
-    return _NOT_AWAITED
-
-
-def _shape_of_reset(result: Any) -> str:
-    """Return what is wrong with the result of `reset`."""
-    if isawaitable(result):
-        return _unawaited(result)
+def _odd(result: Any) -> str:
+    """Return what is wrong with the result of `reset` or `step`."""
     if result is None:
         return "got None, as without `return`"
-    if is_list(result) and _are_messages(result):
-        return "got the messages alone; add the info: return messages, {}"
-    if is_tuple(result) and len(result) == 2 and isinstance(result[0], str):
-        return f"got the text {result[0]!r:.80} in place of messages"
-    return f"got {result!r:.200}"
-
-
-def _shape_of_step(result: Any) -> str:
-    """Return what is wrong with the result of `step`."""
-    if isawaitable(result):
-        return _unawaited(result)
-    if result is None:
-        return "got None, as without `return`"
-    if not is_tuple(result):
-        return f"got {result!r:.200}"
-    if len(result) == 4:
+    parts = list(result) if is_tuple(result) else []
+    for part in (result, *parts):
+        if iscoroutine(part):
+            part.close()  # nothing awaits it
+            return f"got {_NOT_AWAITED}"
+    if is_list(result):
+        return "got the messages alone, without the info: return messages, {}"
+    if len(parts) == 2 and isinstance(parts[0], str):
+        return f"got the text {parts[0]!r:.80} in place of messages"
+    if len(parts) == 4:
         return f"got four values, {result!r:.200}: `done` is two, `terminated` and `truncated`"
-    if len(result) != 5:
-        return f"got {len(result)} values, {result!r:.200}"
-    _, reward, *_, info = result
-    if isawaitable(reward):
-        return f"the reward: {_unawaited(reward)}"
+    if len(parts) != 5:
+        return f"got {result!r:.200}"
+    _, reward, _, _, info = parts
     if not is_dict(info):
         return f"info is {info!r:.80}"
-    try:
-        float(reward)
-    except (TypeError, ValueError):
+    if not isinstance(reward, int | float):
         return f"the reward is {reward!r:.80}"
     return f"info['metrics'] is {info.get('metrics')!r:.80}"
 
@@ -320,10 +302,11 @@ def checked_step(result: Any) -> Step:
         reward = float(given)
         metrics = info.get("metrics")
         if metrics:
-            metrics = {name: float(value) for name, value in metrics.items()}
+            # A part that is None does not apply to this episode.
+            metrics = {key: float(value) for key, value in metrics.items() if value is not None}
     except (TypeError, ValueError, AttributeError) as error:
         raise TypeError(
-            f"{_shape_of_step(result)}; expected Step(messages, reward, terminated, truncated, "
+            f"{_odd(result)}; expected Step(messages, reward, terminated, truncated, "
             "info) with numbers as reward and as values of info['metrics']"
         ) from error
     if not is_list(observation) or not _are_messages(observation):
@@ -335,7 +318,7 @@ def checked_step(result: Any) -> Step:
     if metrics and not all(map(math.isfinite, metrics.values())):
         raise ValueError(f"the metrics must be finite, got {metrics}")
     text = _as_text(observation)
-    if metrics:
+    if metrics or info.get("metrics"):
         info = {**info, "metrics": metrics}
     elif (
         text is observation

@@ -8,6 +8,8 @@ import copy
 import inspect
 import logging
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -92,7 +94,8 @@ class Scorer:
         except InfraError:
             raise
         except (Exception, SystemExit) as error:  # the user's code
-            raise EnvError(f"{self._name} raised {headline(error)}{_near(error, row)}") from error
+            text = headline(error)
+            raise EnvError(f"{self._name} raised {text}{_columns(text, row)}") from error
         return self._read(value)
 
     async def close(self) -> None:
@@ -113,7 +116,12 @@ class Scorer:
         if called.status in ("timeout", "memory"):  # caused by the reply: others are scored
             return Score(0.0, {}, timed_out=True)
         error = InfraError if called.status == "crash" else EnvError
-        raise error(f"{self._name} in the verifier pool: {called.status}: {called.error}")
+        text = called.error.replace(os.getcwd() + os.sep, "")  # workers have another folder
+        first, newline, rest = text.partition("\n")
+        raise error(
+            f"{self._name} in the verifier pool: {called.status}: {first}"
+            f"{_columns(first, given[1])}{newline}{rest}"
+        )
 
     def _read(self, value: Any) -> Score:
         """Return the reward from the function's value; errors name the place of the function."""
@@ -124,12 +132,12 @@ class Scorer:
             raise EnvError(f"{error}{f' ({place})' if place else ''}") from None
 
 
-def _near(error: BaseException, row: Mapping[str, Any]) -> str:
+def _columns(error: str, row: Mapping[str, Any]) -> str:
     """Return the columns of the row, if the error is that of a missing one."""
-    name = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if not isinstance(name, str) or name in row:
+    missing = re.match(r"KeyError: '(.+?)'", error)
+    if not missing or missing[1] in row:
         return ""
-    return f"; the row has {', '.join(map(str, row))}{near_match(name, map(str, row))}"
+    return f"; the row has {', '.join(map(str, row))}{near_match(missing[1], map(str, row))}"
 
 
 @lru_cache(maxsize=64)
@@ -143,21 +151,34 @@ def _log_thoughts(name: str) -> None:
 
 
 def read_score(value: Any, name: str) -> Score:
-    """Return the reward, and its components, from the value that the function `name` returned.
+    """Return the reward, and its components, from the value that the function `name` returned. A
+    component that is None does not apply and is left out; if `reward` is None, it is the sum of the
+    other components.
 
     Raises:
-        EnvError: the value is neither a finite number nor a dictionary of such with `reward`.
+        EnvError: the value is neither a finite number nor a dictionary of such with `reward`, or
+            no part of it applies.
     """
     parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
+    applying = {part: number for part, number in parts.items() if number is not None}
+    if isinstance(value, Mapping) and parts and not applying:
+        raise EnvError(
+            f"{name} returned {value!r:.200}: every part is None, so none applies to this row; "
+            "return a number for at least one of them, or leave the row out by `processor`"
+        )
     if "reward" not in parts:
         raise EnvError(
             f"{name} returned {value!r:.200}: a dictionary needs the key 'reward', the sum of its "
             "other parts or any other number"
         )
+    given = applying if isinstance(value, Mapping) else parts
     try:
-        numbers = {str(part): float(number) for part, number in parts.items()}
+        numbers = {str(part): float(number) for part, number in given.items()}
     except (TypeError, ValueError, OverflowError) as error:
-        raise EnvError(f"{name} returned {_shown(value)}") from error
+        raise EnvError(
+            f"{name} returned {_shown(given if isinstance(value, Mapping) else value)}"
+        ) from error
+    numbers.setdefault("reward", sum(numbers.values()))
     if not all(map(math.isfinite, numbers.values())):
         raise EnvError(f"{name} returned {value!r:.200}, expected finite numbers")
     return Score(numbers.pop("reward"), numbers)

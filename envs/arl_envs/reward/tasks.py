@@ -39,6 +39,9 @@ class MakeTasks:
     form: gym_data.RowForm | None = None
     """The form of the rows, which finds the prompt in place of `prompt_field`."""
 
+    def __str__(self) -> str:
+        return self.processor or type(self).__name__
+
     def __call__(self, row: Row) -> list[RowTask]:
         return [self._task(item) for item in self._processed(row)]
 

@@ -12,6 +12,7 @@ from arl_check import support
 from arl_check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
 from arl_check.report import Violation, criterion
 from arl_check.subject import MAX_TURNS, Subject
+from arl_check.support import shown
 
 
 @criterion(
@@ -55,7 +56,7 @@ async def _must_refuse(env: Env, when: str) -> None:
     except EnvError:
         return
     except Exception as error:
-        raise Violation(f"a step {when} raised {error!r:.200}; expected an EnvError") from error
+        raise Violation(f"a step {when} raised {shown(error)}; expected an EnvError") from error
     raise Violation(f"a step {when} was answered with {step!r:.200}; expected an EnvError")
 
 
@@ -143,5 +144,5 @@ async def _close_twice(env: Env, when: str) -> None:
             async with limit:
                 await env.close()
         except Exception as error:
-            problem = f"more than {support.CLOSE_S:g} s" if limit.expired() else f"{error!r:.300}"
+            problem = f"more than {support.CLOSE_S:g} s" if limit.expired() else shown(error)
             raise Violation(f"close, {time}{when}: {problem}") from error

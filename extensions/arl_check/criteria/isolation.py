@@ -17,7 +17,7 @@ from arl_check import support
 from arl_check.policies import BAD_ANSWERS, CALL_EVERYTHING, ECHO, NO_OP, ORACLE, Policy, hostile
 from arl_check.report import NotJudged, Violation, criterion
 from arl_check.subject import Play, Subject
-from arl_check.support import grown, leftovers
+from arl_check.support import grown, leftovers, shown
 
 from .seeds import difference
 
@@ -259,4 +259,4 @@ async def _closed(play: Play) -> None:
         async with asyncio.timeout(support.CLOSE_S):
             await play.env.close()
     except Exception as error:
-        raise Violation(f"{play}: close after a cancelled step: {error!r:.300}") from error
+        raise Violation(f"{play}: close after a cancelled step: {shown(error)}") from error

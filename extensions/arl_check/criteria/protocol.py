@@ -15,6 +15,7 @@ from agentgym_rl.gym import EnvSpec, SyncEnv
 from agentgym_rl.gym.env import RESERVED_INFO
 from arl_check.report import Violation, criterion
 from arl_check.subject import Subject
+from arl_check.support import shown
 
 
 @criterion(
@@ -61,7 +62,7 @@ async def reset_tuple(subject: Subject) -> None:
             await env.reset(**options)
         except Exception as error:
             if spy.raised:
-                raise Violation(f"{how} raised {error!r:.300}") from error
+                raise Violation(f"{how} raised {shown(error)}") from error
             raise Violation(f"{how}: {error}") from error
         finally:
             await subject.closing.close(env)
@@ -174,7 +175,7 @@ async def spec(subject: Subject) -> None:
         back = type(spec).from_json(spec.to_json())
         pickled = pickle.loads(pickle.dumps(spec))
     except Exception as error:
-        raise Violation(f"the spec of {spec.id}: {error!r:.300}") from error
+        raise Violation(f"the spec of {spec.id}: {shown(error)}") from error
     changed = json.dumps(dict(back.kwargs), default=repr) != json.dumps(
         dict(spec.kwargs), default=repr
     )
@@ -200,4 +201,4 @@ async def malformed_actions(subject: Subject) -> None:
     for play in await subject.plays():
         if play.raised is not None:
             last = play.actions[-1:]
-            raise Violation(f"{play}: {play.raised!r:.300} of {last!r:.200}")
+            raise Violation(f"{play}: {shown(play.raised)} of {last!r:.200}")

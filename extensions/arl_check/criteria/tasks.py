@@ -10,7 +10,7 @@ from agentgym_rl.core import ConfigError, Split, Task, TaskSource, length_of
 from agentgym_rl.gym.seats import MultiSeatEnv
 from arl_check.report import NotJudged, Violation, criterion
 from arl_check.subject import Subject
-from arl_check.support import task_text
+from arl_check.support import shown, task_text
 
 from .messages import json_problem
 
@@ -33,7 +33,7 @@ async def tasks(subject: Subject) -> None:
         except ConfigError as error:
             raise Violation(f"the {split} tasks: {error}") from error
         except Exception as error:  # the environment's own code
-            raise Violation(f"the {split} tasks: {error!r:.400}") from error
+            raise Violation(f"the {split} tasks: {shown(error)}") from error
         if not found:
             raise Violation(f"there are no {split} tasks")
         for item in found:

@@ -9,7 +9,19 @@ const LINES = 40;
 const PICTURE = /^data:image\/(png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/=\s]*$/;
 const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 
-export function Body({ content, from }) {
+// A message as its environment's view shows it, and how it was recorded; or only the latter.
+export function Body({ message, from }) {
+  const recorded = html`<${Recorded} content=${message.content} from=${from} />`;
+  if (!Array.isArray(message.shown)) return recorded;
+  return html`${message.shown.map(({ table, picture: source, text: said }) => {
+      if (table) return html`<div class="scroll" tabindex="0" role="group" aria-label="table"><table class="shown">${table.map((row) => html`<tr>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</table></div>`;
+      if (source) return safe(source) && html`<img class="picture" src=${source} alt=${`view of a message from ${from}`} />`;
+      return html`<${Text} value=${said} />`;
+    })}
+    <details class="recorded"><summary>as recorded</summary>${recorded}</details>`;
+}
+
+function Recorded({ content, from }) {
   if (content === null || content === undefined || content === "") return null;
   if (!Array.isArray(content)) return html`<${Text} value=${content} />`;
   return content.map((part) => {

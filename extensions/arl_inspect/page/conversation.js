@@ -21,7 +21,7 @@ function Message({ message, call, deeds, answers }) {
     <div class="role">${call ? html`result of <b>${nameOf(call)}</b> <code>${glimpse(call)}</code>`
       : `${role}${message.tool_call_id ? ` ${text(message.tool_call_id)}` : ""}`}</div>
     ${message.reasoning_content && html`<${Text} className="thought" value=${message.reasoning_content} />`}
-    <${Body} content=${message.content} from=${role} />
+    <${Body} message=${message} from=${role} />
     ${calls(message).map((each) => html`<div class="call">
       <span class="role">calls <b>${nameOf(each)}</b></span>
       ${deeds.has(each)

@@ -21,7 +21,7 @@ export function Game({ seats, moves, of }) {
         <div class="role">${i + 1} <span class="of">seat ${seats[move.seat].seat}</span></div>
         ${simple(move.messages)
           ? move.messages.map((message) => html`<div class=${message.role === "assistant" ? "reply" : "board"}>
-              <span class="hidden">${message.role}</span><${Body} content=${message.content} from=${message.role} /></div>`)
+              <span class="hidden">${message.role}</span><${Body} message=${message} from=${message.role} /></div>`)
           : html`<${Conversation} messages=${move.messages} />`}
       </section>`)}
     </div>

@@ -19,7 +19,7 @@ export function Legend({ runs, hidden, toggle }) {
       <thead role="rowgroup"><tr role="row">
         ${isMany && html`<th role="columnheader" scope="col"><span class="hidden">shown</span></th>`}
         <th role="columnheader" scope="col">run</th><th role="columnheader" scope="col">state</th><th role="columnheader" scope="col">reward</th><th role="columnheader" scope="col">held-out</th>
-        ${keys.map((key) => html`<th role="columnheader" scope="col" class="key">${key}</th>`)}
+        ${keys.map((key) => html`<th role="columnheader" scope="col" class="key">${dotted(key)}</th>`)}
       </tr></thead>
       <tbody role="rowgroup">${runs.map(({ run, i, summary, values, error }) => html`<tr role="row" key=${run}>
         ${isMany && html`<td role="cell" class="choose"><input type="checkbox" aria-label=${`show ${run}`} checked=${!hidden.includes(run)} onChange=${() => toggle(run)} /></td>`}
@@ -30,12 +30,15 @@ export function Legend({ runs, hidden, toggle }) {
         <td role="cell">${summary && html`<${State} run=${summary} />`}</td>
         <td role="cell" class="number" data-label="reward">${summary && figure(summary.reward)}</td>
         <td role="cell" data-label="held-out">${summary && html`<${HeldOut} run=${summary} />`}</td>
-        ${keys.map((key) => html`<td role="cell" class="value" data-label=${key}>${values ? said(values[key]) : "…"}</td>`)}
+        ${keys.map((key) => html`<td role="cell" class=${`value ${String(values?.[key] ?? "").length > 20 ? "long" : ""}`} data-label=${key}>${values ? said(values[key]) : "…"}</td>`)}
       </tr>`)}</tbody>
     </table></div>
     ${isMany && keys.length === 0 && runs.every((it) => it.values) && html`<p class="quiet">All of them have the same configuration.</p>`}
   </section>`;
 }
+
+// A key may be broken after a dot.
+const dotted = (key) => key.split(".").map((part, i, all) => (i < all.length - 1 ? html`${part}.<wbr />` : part));
 
 function differing(runs) {
   const known = runs.filter(({ values }) => values).map(({ values }) => values);

@@ -25,12 +25,29 @@ const TITLES = new Map([
   ["engine/reused_tokens", "Prompt tokens reused so far"],
   ["versions_per_episode", "Policy versions of an episode"],
 ]);
-// The run's own parts of the reward are the rest of `reward/`.
-const OWN_NOT = ["reward/mean", "reward/std", "reward/equal_groups"];
+const MOST_OWN = 8; // of those that are shown at first
+// What every run counts. The rest of `reward/` and of `episode/` are the parts of the run's own
+// reward and the counters of its environment.
+const COUNTED = new Set([
+  "turns", "tokens", "rows", "truncated", "forks", "ambiguous_echoes", "trusted_edits", "side_turns", "tool_calls", "malformed_calls",
+  "length_turns", "greedy_turns", "constrained_turns", "unmatched_turns", "forced_missed", "undelivered_turns", "lost_replies",
+  "joined_retries", "overflows", "prompt_tokens", "sampled_tokens", "unknown_version_tokens", "single_choice_tokens", "trained_tokens",
+  "omitted_tools", "placeholders", "ignored_sampling", "truncated_turns", "uncounted_turns", "filtered_turns", "empty_turns", "text_calls",
+  "attempts", "left_out", "unpaid_turn_rewards",
+]);
+const FAMILIES = /^(forks|canary|judge)_/;
+const OWN = "own"; // no prefix of a metric
+
+function isOwn(name) {
+  if (name.startsWith("reward/")) return !["reward/mean", "reward/std", "reward/equal_groups"].includes(name);
+  const counter = name.startsWith("episode/") ? name.slice("episode/".length) : "";
+  return counter !== "" && !COUNTED.has(counter) && !FAMILIES.test(counter);
+}
 const GROUPS = {
   eval: "held-out (eval/…)",
   reward: "reward",
-  episode: "episodes and environment counters",
+  [OWN]: "own reward parts and environment counters",
+  episode: "episodes",
   "": "training",
   policy: "policy",
   mismatch: "mismatch of engine and trainer",
@@ -56,9 +73,9 @@ export function namesOf(found) {
   return names;
 }
 
-// The usual ones, with the run's own parts of the reward after the rewards.
+// The usual ones, with the run's own after the rewards.
 export function usualOf(names) {
-  const own = [...names].filter((name) => name.startsWith("reward/") && !OWN_NOT.includes(name)).sort();
+  const own = [...names].filter(isOwn).sort().slice(0, MOST_OWN);
   const usual = USUAL.map(([name]) => name).filter((name) => names.has(name));
   const at = usual.filter((name) => ["reward/mean", "eval/reward"].includes(name)).length;
   return [...usual.slice(0, at), ...own, ...usual.slice(at)];
@@ -70,7 +87,7 @@ export function grouped(names, search) {
   const has = (name) => words.every((word) => `${name} ${titleOf(name)}`.toLowerCase().includes(word));
   const groups = new Map();
   for (const name of [...names].filter(has).sort((a, b) => a.localeCompare(b, "en", { numeric: true }))) {
-    const prefix = name.includes("/") ? name.slice(0, name.indexOf("/")) : "";
+    const prefix = isOwn(name) ? OWN : name.includes("/") ? name.slice(0, name.indexOf("/")) : "";
     groups.set(prefix, [...(groups.get(prefix) ?? []), name]);
   }
   const order = Object.keys(GROUPS);

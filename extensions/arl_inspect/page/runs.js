@@ -119,7 +119,7 @@ function Run({ source, run, range, isChosen, toggle, canWrite, isEdited, edit, r
         : html`<div class="annotated"><${Tags} run=${run} onTag=${(tag) => change({ q: tag })} />${run.notes && html`<span class="note">${run.notes}</span>`}
             ${canWrite && html`<button type="button" class="plain" aria-label=${`edit notes and tags of ${run.id}`} onClick=${() => edit(true)}>${run.notes || run.tags?.length ? "edit" : "+ note"}</button>`}</div>`}
     </td>
-    <td role="cell" class="curve-cell"><${Sparkline} run=${run} /><span class="number" title="mean of the last 5 batches">${figure(run.reward)}</span></td>
+    <td role="cell" class="curve-cell"><${Sparkline} run=${run} />${(run.curve.length > 0 || (run.kind === "eval" && !run.held_out)) && html`<span class="number" title=${run.kind === "eval" ? "reward on training tasks" : "mean of the last 5 batches"}>${figure(run.reward)}</span>`}</td>
     <td role="cell" data-label="held-out"><${HeldOut} run=${run} range=${range} /></td>
     <td role="cell"><${State} run=${run} /></td>
     <td role="cell" data-label="began">${moment(run.started_s)}<div class="quiet">${duration(run.duration_s)}</div></td>

@@ -1,4 +1,4 @@
-// A small curve of a run's reward; dots are held-out rewards. The width is the whole planned run.
+// A small curve of a run's reward; dots are held-out rewards.
 
 import { figure } from "./format.js";
 import { html } from "./vendor/preact.js";
@@ -6,13 +6,14 @@ import { html } from "./vendor/preact.js";
 const WIDTH = 100;
 const HEIGHT = 30;
 const EDGE = 3;
+const EMPTY = { eval: "not trained" };
 
 export function Sparkline({ run }) {
   const { curve, checks } = run;
-  if (!curve.length && !checks.length) return html`<span class="quiet">no batch yet</span>`;
+  if (!curve.length && !checks.length) return html`<span class="quiet">${EMPTY[run.kind] ?? "no batch yet"}</span>`;
   const values = [...curve, ...checks].map(([, value]) => value);
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const last = Math.max(run.steps_planned, ...[...curve, ...checks].map(([step]) => step), 1);
+  const last = Math.max(...[...curve, ...checks].map(([step]) => step), 1);
   const x = (step) => EDGE + (step / last) * (WIDTH - 2 * EDGE);
   const y = (value) => (high > low ? HEIGHT - EDGE - ((value - low) / (high - low)) * (HEIGHT - 2 * EDGE) : HEIGHT / 2);
   const line = curve.map(([step, value], i) => `${i ? "L" : "M"} ${x(step).toFixed(2)} ${y(value).toFixed(2)}`).join(" ");

@@ -20,7 +20,7 @@ export function State({ run }) {
     <span class=${`state badge ${run.status}`}>${run.status}</span>
     ${kind && html`<span class="quiet">${kind}</span>`}
     ${run.steps_planned > 0 && html`<span class="progress-text" title="batches trained, of those planned">${run.steps}/${run.steps_planned}</span>`}
-    ${run.left_s > 0 && html`<span class="quiet">${duration(run.left_s)} left</span>`}
+    ${run.left_s > 0 && html`<span class="quiet">about ${duration(run.left_s)} left</span>`}
     ${LIVING.includes(run.status) && run.steps_planned > 0 &&
     html`<progress max="1" value=${share} aria-label=${`batches of ${run.id}`}>${Math.round(share * 100)} %</progress>`}
   </div>`;
@@ -30,8 +30,8 @@ export function State({ run }) {
 export function Failure({ run }) {
   const text = String(run.failure || run.error || "").trim();
   if (!text) return null;
-  const [first, ...rest] = text.split("\n");
-  return html`<p class="failure" title=${rest.length ? text : null}>${first}</p>`;
+  const [first] = text.split("\n");
+  return html`<p class="failure" title=${text}>${first}</p>`;
 }
 
 // `range`: the ends of the bar's scale, the same for all runs of a list.

@@ -2,7 +2,7 @@
 
 import { unknown } from "./format.js";
 
-// Two units at most: "1 h 5 min", "42 s".
+// Two units where the first is small: "1 h 5 min", "42 s", "38 min".
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return unknown;
   let left = Math.round(seconds);
@@ -12,7 +12,7 @@ export function duration(seconds) {
     left -= whole * length;
     if (whole) parts.push(`${whole} ${unit}`);
     else if (parts.length) break; // "1 h", not "1 h 12 s"
-    if (parts.length === 2) break;
+    if (parts.length === 2 || whole >= 10) break;
   }
   return parts.join(" ") || "0 s";
 }

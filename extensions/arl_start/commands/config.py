@@ -17,9 +17,9 @@ from agentgym_rl.cli import (
 )
 
 _HELP = """\
-Print the configuration as a TOML file, in which comments describe each key. With
-flags, keys or files: the values that a run with them would use, those that fit
-its model included. Without any: the defaults.
+Print the configuration as a TOML file, in which comments describe each key.
+With flags, keys or files: the values that a run with them would use, those that
+fit its model included. Without any: the defaults.
 
   arl config > my.toml                every key with its default
   arl config algo.kl                  one section or key
@@ -63,5 +63,6 @@ COMMAND = Command(
     flags=_flags,
     run=config,
     examples=("arl config > my.toml                       every key with its default",),
+    group="keys, examples and documentation",
     order=130,
 )

@@ -64,5 +64,6 @@ COMMAND = Command(
     flags=_flags,
     run=docs,
     examples=("arl docs                                   the documentation",),
+    group="keys, examples and documentation",
     order=132,
 )

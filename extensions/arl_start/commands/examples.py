@@ -10,8 +10,8 @@ from agentgym_rl.cli import Command, json_flag, print_result
 from agentgym_rl.core import ConfigError
 
 _HELP = """\
-List the examples that the package contains, or copy some: configurations, agents,
-environments, and the requirements of the CPU builds of vLLM and SGLang.
+List the examples that the package contains, or copy some: configurations,
+agents, environments, and the requirements of the CPU builds of vLLM and SGLang.
 
   arl examples                        the names, each with its first line
   arl examples math.toml own_env.py   copy two files into this folder
@@ -66,5 +66,6 @@ COMMAND = Command(
     description=_HELP,
     flags=_flags,
     run=examples,
+    group="keys, examples and documentation",
     order=131,
 )

@@ -114,7 +114,7 @@ def test_an_sglang_without_spans_cannot_interrupt_so(interrupt):
 
 
 def test_an_interpreter_without_sglang_says_what_to_install():
-    with pytest.raises(ConfigError, match=r"make test-sglang` makes \.venv-sglang"):
+    with pytest.raises(ConfigError, match="arl docs sglang#install"):
         find_build(sys.executable)
 
 

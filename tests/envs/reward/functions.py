@@ -32,6 +32,18 @@ def exhausted(completion, row):
     return next(iter(()))
 
 
+def partly(completion, row):
+    return {"reward": None, "style": 1, "right": None, "short": 0.5}
+
+
+def apart(completion, row):
+    return {"reward": 2.0, "style": None}
+
+
+def nothing_applies(completion, row):
+    return {"reward": None, "right": None}
+
+
 def no_number(completion, row):
     return "good"
 

@@ -77,6 +77,7 @@ def test_a_thread_keeps_it_off_the_loop(data):
     [
         ("broken", "broken raised KeyError: 'nothing'"),
         ("no_number", "returned 'good', expected a number"),
+        ("nothing_applies", "every part is None, so none applies to this row"),
         ("no_reward", "needs the key 'reward'"),
         ("infinite", "expected finite numbers"),
     ],
@@ -84,6 +85,13 @@ def test_a_thread_keeps_it_off_the_loop(data):
 def test_a_function_that_fails_is_the_environment_s_failure(data, function, said):
     with pytest.raises(EnvError, match=said):
         scored("x", function=function, data=data)
+
+
+def test_a_part_that_does_not_apply_is_left_out(data):
+    step = scored("x", function="partly", data=data)
+    assert (step.reward, step.info["reward_components"]) == (1.5, {"style": 1.0, "short": 0.5})
+    step = scored("x", function="apart", data=data)
+    assert (step.reward, step.info.get("metrics")) == (2.0, None)
 
 
 def test_a_function_that_never_returns_is_the_environment_s_failure(data):

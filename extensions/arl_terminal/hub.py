@@ -1,34 +1,19 @@
-"""The download of a model from the Hugging Face hub, and the remedy for each of its refusals."""
+"""The remedy for each reason why the Hugging Face hub does not give a model, and the models that a
+name may be a misspelling of."""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from agentgym_rl.core import ConfigError, hint
-
-_FOR_OTHERS = ("onnx/*", "openvino/*", "coreml/*", "tflite/*", "original/*")
-"""The folders of a repository with copies of the weights for other programs."""
+from agentgym_rl.core import ConfigError
 
 
-def download(id: str, *, revision: str | None) -> Path:
-    """Return the folder of a model of the hub in the hub's cache.
-
-    Raises:
-        ConfigError: the hub does not give it; the message has the remedy.
-    """
-    from huggingface_hub import snapshot_download  # slow import, and only ids need it
-
-    try:
-        found = snapshot_download(id, revision=revision, ignore_patterns=list(_FOR_OTHERS))
-    except Exception as error:  # the hub client raises many unrelated classes
-        why = _refusal(error, id, revision=revision)
-        raise ConfigError(f"no folder {id!r} here (in {Path.cwd()}), and {why}") from error
-    return Path(found)
-
-
-def _refusal(error: Exception, id: str, *, revision: str | None) -> str:
-    """Return what the hub refuses, and what to do."""
+def remedy(id: str, error: Exception, *, revision: str | None) -> str:
+    """Return what the hub refuses, and what to do, for an error of its client."""
     from huggingface_hub import constants, errors, get_token
 
     url = f"{constants.ENDPOINT}/{id}"
@@ -46,7 +31,7 @@ def _refusal(error: Exception, id: str, *, revision: str | None) -> str:
         return (
             f"the Hugging Face hub has no model {id}, or "
             f"{private or f'it is private and there is no token here ({log_in})'}: check the id at "
-            f"{url}{hint('model', id)}"
+            f"{url}{did_you_mean(id)}"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return (
@@ -69,5 +54,40 @@ def _refusal(error: Exception, id: str, *, revision: str | None) -> str:
         f"the Hugging Face hub could not be reached ({type(cause).__name__}: {offline}). On a "
         f"machine without network: run `hf download {id}` where there is one, copy the folder, "
         "pass --model FOLDER"
-        f"{hint('model', id)}"
+        f"{did_you_mean(id)}"
     )
+
+
+def did_you_mean(name: str) -> str:
+    """Return ". Did you mean ...?" with the models that look like `name`; "" if none does."""
+    near = near_models(name)
+    return f". Did you mean {' or '.join(near)}?" if near else ""
+
+
+def near_models(name: str) -> list[str]:
+    """Return up to three bundled models, model folders here and models in the hub's cache that look
+    like `name`, the most similar first."""
+    from agentgym_rl.models import BUNDLED_MODELS
+
+    asked = name.removeprefix("./").lower()
+    names = {*BUNDLED_MODELS, *_folders_here(), *_cached()} - {name}
+    known = {full.lower(): full for full in sorted(names)}
+    ends = {low.rpartition("/")[2]: full for low, full in known.items()}
+    found = [
+        *(known[near] for near in difflib.get_close_matches(asked, known, n=3, cutoff=0.75)),
+        *(ends[near] for near in difflib.get_close_matches(asked.rpartition("/")[2], ends, n=1)),
+    ]
+    return list(dict.fromkeys(found))[:3]
+
+
+def _folders_here() -> Iterator[str]:
+    for pattern in ("*/config.json", "*/*/config.json"):
+        yield from (str(file.parent) for file in Path().glob(pattern))
+
+
+def _cached() -> Iterator[str]:
+    with contextlib.suppress(ImportError, ConfigError):
+        from huggingface_hub import constants
+
+        for folder in Path(constants.HF_HUB_CACHE).glob("models--*"):
+            yield folder.name.removeprefix("models--").replace("--", "/")

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from arl_trial.blocking import BlockWatch
 
 from agentgym_rl import Env, Step, SyncEnv, make
 from agentgym_rl.gym.wrappers import StepTimeout
@@ -62,15 +63,19 @@ class BlockingSync(SyncEnv):
     def reset(self, *, seed=None, options=None):
         return [{"role": "user", "content": "?"}], {}
 
+    def __init__(self, wait_s=60.0):
+        self.wait_s = wait_s
+
     def step(self, action):
-        time.sleep(60)
+        time.sleep(self.wait_s)
         return Step([], 1.0, True, False, {})
 
 
 async def stepped(env, **options):
     env = make(env, step_timeout_s=0.5, **options)
     await env.reset(seed=1)
-    return await env.step({"role": "assistant", "content": "4"})
+    with BlockWatch():
+        return await env.step({"role": "assistant", "content": "4"})
 
 
 @cases("how", ["sleep", "loop", "later", "swallow", "swallow_all", "swallow_all_later", "lock"])
@@ -82,20 +87,21 @@ def test_a_step_that_blocks_is_interrupted_and_never_pays(how):
 
 
 def test_the_error_names_the_switch_of_a_sync_env():
-    with pytest.raises(StepTimeout, match='executor = "thread" in the class BlockingSync'):
+    with pytest.raises(StepTimeout, match='executor = "thread" in BlockingSync'):
         run_interruptible(lambda: stepped(BlockingSync))
 
 
 def test_the_next_step_of_the_same_environment_is_free_of_it():
     async def main():
         env = make(Blocking, step_timeout_s=0.5, how="swallow_all")
-        for _ in range(2):
+        with BlockWatch():
+            for _ in range(2):
+                await env.reset(seed=1)
+                with pytest.raises(StepTimeout):
+                    await env.step({"role": "assistant", "content": "4"})
+            env.unwrapped.how = "close"  # pyright: ignore[reportAttributeAccessIssue]
             await env.reset(seed=1)
-            with pytest.raises(StepTimeout):
-                await env.step({"role": "assistant", "content": "4"})
-        env.unwrapped.how = "close"  # pyright: ignore[reportAttributeAccessIssue]
-        await env.reset(seed=1)
-        return await env.step({"role": "assistant", "content": "4"})
+            return await env.step({"role": "assistant", "content": "4"})
 
     assert run_interruptible(main).reward == 1.0
 
@@ -105,17 +111,37 @@ class Slow(Blocking):
         time.sleep(1.5)  # noqa: ASYNC251
 
 
+def test_a_loop_in_another_thread_is_watched_without_interruptions():
+    async def main():
+        with BlockWatch():
+            return await stepped(BlockingSync, wait_s=1.0)
+
+    found = []
+
+    def play():
+        try:
+            asyncio.run(main())
+        except StepTimeout as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    thread.join(60)
+    assert "held the event loop for all of its 1." in found[0]
+
+
 def test_short_blocks_are_reported_once_with_the_time_lost(caplog):
     async def main():
         env = make(Slow, how="wait", step_timeout_s=60.0)
-        for _ in range(2):
-            await env.reset(seed=1)
-            await env.step({"role": "assistant", "content": "4"})
-            await asyncio.sleep(0.3)
+        with BlockWatch():
+            for _ in range(2):
+                await env.reset(seed=1)
+                await env.step({"role": "assistant", "content": "4"})
+                await asyncio.sleep(0.3)
 
     with caplog.at_level(logging.WARNING):
         run_interruptible(main)
     (told,) = (text for text in caplog.messages if "held the event loop" in text)
-    assert "tests/runtime/test_blocking.py, line" in told
+    assert "tests/trial/test_blocking.py, line" in told
     assert "in wait has held the event loop for" in told
     assert told.endswith(f"{Slow.way_out}.")

@@ -1,0 +1,311 @@
+"""The trial: before engines start, the agent plays one episode of the environment against scripted
+replies, so that a mistake in their code takes seconds, and leaves no run behind.
+
+Only code of a user is tried, not our own environments and agents. Sandboxes, judges and games of
+several seats are not started for a trial. Its episode is recorded nowhere, and the states of the
+global random generators are put back, so that a run plays the same tasks with and without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import random
+import re
+import sys
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.config import AgentConfig, Config, EnvConfig, RolloutConfig
+from agentgym_rl.core import (
+    ArlError,
+    ConfigError,
+    EnvError,
+    EpisodeError,
+    Message,
+    Outcome,
+    Split,
+    Task,
+    TaskSource,
+    Trajectory,
+    definition_of,
+    explain,
+    is_function_path,
+    is_list,
+    is_mapping,
+    is_tuple,
+)
+from agentgym_rl.gym import Env, EnvSpec, Step, registry
+from agentgym_rl.gym.wrappers import Held, Wrapper
+from agentgym_rl.rollout import (
+    GroupRewarder,
+    accept_filter,
+    env_spec,
+    player_kind,
+    specimen,
+)
+from agentgym_rl.runtime import OURS
+
+from .blocking import BlockWatch
+from .keys import TrialKeys
+
+if TYPE_CHECKING:
+    from agentgym_rl.rollout import Player
+
+    from .scripted import Script
+
+log = logging.getLogger(__name__)
+
+MODEL, TEXT = "trial", "4"
+_WITHOUT = "\n--rollout.trial_s=0 starts without this trial"
+
+
+@asynccontextmanager
+async def watched(config: Config, split: Split) -> AsyncGenerator[None]:
+    """Try the environment and the agent of a run, and watch them while it lasts.
+
+    Raises:
+        ConfigError: their code failed; the message has the place and what to do.
+    """
+    with BlockWatch() as watch:
+        limit_s = config.of(TrialKeys).trial_s
+        spec = env_spec(config.env, config.rollout)
+        if limit_s and await is_tried(spec, config.env, config.agent, config.rollout):
+            try:
+                async with asyncio.timeout(limit_s):
+                    with _same_random_numbers():
+                        problem = await _try(spec, config, split, watch)
+                if problem:
+                    raise ConfigError(problem + _WITHOUT)
+            except TimeoutError:
+                if watch.interrupted:
+                    raise ConfigError(watch.interrupted + _WITHOUT) from None
+                text = "%s: an episode took more than %g s (rollout.trial_s), so it is not tried"
+                log.info(text, config.env.id, limit_s)
+            except ArlError:
+                raise
+            except Exception:  # the trial's own fault must not stop a run
+                log.warning("the trial of %s failed by itself", config.env.id, exc_info=True)
+        yield
+
+
+async def is_tried(
+    spec: EnvSpec, env: EnvConfig, agent: AgentConfig, rollout: RolloutConfig
+) -> bool:
+    """Return whether a run has code of a user that can be tried without further services."""
+    agent_spec = registry.spec(agent.id, kind="agent")
+    foreign = (
+        _is_foreign(spec.entry_point)
+        or _is_foreign(agent_spec.entry_point)
+        or any(_is_foreign(it.entry_point) for it in spec.wrappers)
+        or _names_code([spec.kwargs, rollout.should_accept, rollout.group_reward])
+    )
+    if not foreign or spec.kwargs.get("judge") or spec.kwargs.get("reward_model"):
+        return False
+    if not player_kind(rollout, spec).single_agent:
+        return False
+    env = await specimen(spec)
+    # our own reward environment starts a verifier of its own, if it has to
+    return not env.needs_sandboxes and not (env.uses_verifier and _is_foreign(spec.entry_point))
+
+
+def _is_foreign(path: str) -> bool:
+    """Return whether the module of `module:attr` is not one of this package."""
+    return path.partition(":")[0].partition(".")[0] not in OURS
+
+
+def _names_code(value: Any) -> bool:
+    """Return whether some option is a `module:attr` of other code."""
+    if isinstance(value, str):
+        return is_function_path(value) and _is_foreign(value)
+    if is_mapping(value):
+        return any(map(_names_code, value.values()))
+    return (is_list(value) or is_tuple(value)) and any(map(_names_code, value))
+
+
+@contextmanager
+def _same_random_numbers() -> Generator[None]:
+    """Put the states of the global random generators back at the end of the context."""
+    numpy = sys.modules.get("numpy")
+    before, theirs = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        if numpy is not None and theirs is not None:
+            numpy.random.set_state(theirs)
+
+
+async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -> str:
+    """Play an episode, and after a failure one of another task: the first row may be odd. Return
+    what is wrong with the code of the environment or the agent."""
+    seed = config.seed if split == "train" else config.eval.seed
+    tasks = await spec.read_tasks(split, seed=seed)
+    agent, problem = config.agent.id, ""
+    async with _playing(spec, config, watch) as (player, script):
+        for task in each_task(tasks, 2):
+            script.begin()
+            try:
+                played = await _played(player, script, task)
+            except Held as held:
+                return f"agent {agent}: {held}"
+            asked = script.num_requests > 0 or split == "eval"  # a baseline may do without a model
+            problem = problem_of(played, asked=asked, agent=agent) if played else ""
+            if played and not problem and split == "train":
+                problem = await group_problem(config.rollout, task, played)
+            if not played or not problem or watch.interrupted:
+                break
+    if problem and depends_on_reply(problem) and script.num_requests:
+        log.warning("a reply of %r, in a trial, is an error. %s", TEXT, problem)
+        return ""
+    if problem:
+        run = registry.spec(agent, kind="agent").load().run
+        if not inspect.iscoroutinefunction(run) and f"agent {agent}" in problem:
+            place = definition_of(run)
+            return f"agent {agent}: `run` is `def`: write `async def run` ({place})"
+    is_env = played is not None and played.outcome is Outcome.ENV_ERROR
+    if problem and is_env and _is_foreign(spec.entry_point):
+        return f"{problem}\n`arl check {config.env.id}` tries the environment by itself"
+    return problem
+
+
+async def group_problem(rollout: RolloutConfig, task: Task, played: Trajectory) -> str:
+    """Return what is wrong with the functions that reward and accept groups, called with a group of
+    the trial's episode."""
+    accepts, members = rollout.should_accept, [played] * rollout.group_size
+    try:
+        rewarded = await GroupRewarder(rollout).rewarded(task, members)
+        if is_function_path(accepts):
+            accept_filter(accepts)(rewarded)
+    except EpisodeError:  # such as a judge's
+        return ""
+    except ConfigError as error:
+        return str(error)
+    except Exception as error:  # the user's code
+        return f"rollout.should_accept={accepts!r} raised {explain(error)}"
+    return ""
+
+
+_BY_REPLY = re.compile(
+    r"\b(ValueError|\w*DecodeError|IndexError|KeyError|AssertionError|ZeroDivisionError)\b"
+    r"|'NoneType' object|'(int|float)' object is not"
+)
+"""The errors that a reply of the wrong form causes: a better model may never do so."""
+
+
+def depends_on_reply(problem: str) -> bool:
+    """Return whether the problem may be one of the scripted reply, and not of the code."""
+    first = problem.partition("\n")[0]
+    return bool(_BY_REPLY.search(first)) and "the row has" not in first and "env.reset" not in first
+
+
+@asynccontextmanager
+async def _playing(
+    spec: EnvSpec, config: Config, watch: BlockWatch
+) -> AsyncGenerator[tuple[Player, Script]]:
+    """Serve the script, and yield a player of the configured agent and environment."""
+    from arl_endpoints.relay import Relay
+
+    from agentgym_rl.config import GatewayConfig
+    from agentgym_rl.gateway import AgentClients
+    from agentgym_rl.gym import NO_SERVICES
+    from agentgym_rl.rollout import make_player
+
+    from .scripted import Script
+
+    made: list[Env] = []
+    script = Script(MODEL, text=TEXT, solution=lambda: made[-1].solve() if made else None)
+    relay = Relay(script, config=GatewayConfig())
+    async with script, relay.serve() as base_url, AgentClients(base_url) as clients:
+        env = config.env.id
+        parts = (spec, config.agent, config.rollout, relay, clients, MODEL)
+        player = make_player(*parts, env_id=env, services=NO_SERVICES)
+
+        def make_env() -> Env:
+            made.append(player.make_env())
+            return _Sendable(made[-1])
+
+        with watch.trying(base_url.removesuffix("/v1"), config.of(TrialKeys).trial_s):
+            yield replace(player, make_env=make_env), script
+
+
+def each_task(tasks: TaskSource, count: int) -> Generator[Task]:
+    """Yield the first `count` tasks, or all if there are fewer."""
+    for index in range(count):
+        try:
+            task = tasks[index]
+        except IndexError:
+            return
+        yield task
+
+
+async def _played(player: Player, script: Script, task: Task) -> Trajectory | None:
+    """Return the episode of a task; None if it is longer than the script."""
+    from agentgym_rl.gateway import SessionSampling
+
+    playing = asyncio.create_task(
+        player.play(
+            task, episode_id="trial", group_id="trial", sampling=SessionSampling(max_tokens=64)
+        ),
+        name="trial",
+    )
+    ended = asyncio.create_task(script.ended.wait(), name="end of the script")
+    try:
+        await asyncio.wait([playing, ended], return_when=asyncio.FIRST_COMPLETED)
+        return playing.result() if playing.done() else None
+    finally:
+        ended.cancel()
+        playing.cancel()
+        await asyncio.wait([playing])
+
+
+class _Sendable(Wrapper):
+    """A check of the messages of an environment: they are sent to a model as JSON."""
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        messages, info = await self.env.reset(seed=seed, options=options)
+        self._check("reset", messages)
+        return messages, info
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        self._check("step", step.observation)
+        return step
+
+    def _check(self, method: str, messages: Sequence[Message]) -> None:
+        try:
+            json.dumps(list(messages))
+        except (TypeError, ValueError) as error:
+            place = definition_of(getattr(type(self.env.unwrapped), method))
+            awaits = "; `await` is missing before a call" if "coroutine" in str(error) else ""
+            raise EnvError(
+                f"env.{method}: a message cannot be sent to a model: {error}{awaits} ({place})"
+            ) from None
+
+
+def problem_of(played: Trajectory, *, asked: bool, agent: str) -> str:
+    """Return what is wrong with the code that has played the trial; "" if nothing is known to be.
+    `asked`: the agent has made a request, or need not make one."""
+    if played.outcome is Outcome.ENV_ERROR:
+        return played.error
+    if played.outcome is Outcome.AGENT_ERROR:
+        elsewhere = not asked and _CONNECTION.search(played.error)
+        return f"agent {agent}: {played.error}{_ELSEWHERE if elsewhere else ''}"
+    over = played.outcome is Outcome.COMPLETED and not played.actions_json
+    if not asked and not over and played.outcome.trains:
+        return f"agent {agent}: it made no request of the model{_ELSEWHERE}"
+    return ""
+
+
+_CONNECTION = re.compile(r"Connect|Authentication|NotFound|PermissionDenied|api_key")
+"""The errors of clients that ask another server."""
+_ELSEWHERE = (
+    "\nUse the `client` that run() gets, as in client.chat.completions.create(model=model, ...); "
+    "other SDKs take its base_url and api_key, and the `model` of run()"
+)

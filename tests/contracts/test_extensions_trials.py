@@ -1,0 +1,63 @@
+"""Trials of other packages: they are opened before anything starts, and closed after the run."""
+
+import asyncio
+
+import pytest
+
+from agentgym_rl.config import load_config
+from agentgym_rl.core import ConfigError
+from agentgym_rl.rollout import tried
+from agentgym_rl.run.train import play_and_train
+from tests.kit.extension import install
+
+TRIAL = """
+from contextlib import asynccontextmanager
+
+from agentgym_rl.core import ConfigError
+
+SEEN = []
+
+
+@asynccontextmanager
+async def budgeted(config, split):
+    SEEN.append((split, config.steps))
+    if config.steps > 7:
+        raise ConfigError(f"steps {config.steps}: the budget is 7")
+    yield
+    SEEN.append("end")
+"""
+
+
+@pytest.fixture
+def seen(tmp_path, monkeypatch):
+    points = {"trials": {"budget": "budgets:budgeted"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "site", {"budgets": TRIAL}, points))
+    monkeypatch.chdir(tmp_path)
+    import budgets  # pyright: ignore[reportMissingImports]
+
+    budgets.SEEN.clear()
+    return budgets.SEEN
+
+
+def test_a_trial_is_open_while_a_run_lasts(seen):
+    async def main():
+        async with tried(load_config(None, {"steps": 3}), "eval"):
+            seen.append("run")
+
+    asyncio.run(main())
+    assert seen == [("eval", 3), "run", "end"]
+
+
+def test_a_trial_refuses_a_run_before_it_has_a_folder(seen, tmp_path):
+    from agentgym_rl.report import reporting_to
+
+    config = load_config(None, {"steps": 8, "logging.progress": "none"})
+
+    async def main():
+        with reporting_to(None, config.logging, total_steps=8) as progress:
+            await play_and_train(config, progress)
+
+    with pytest.raises(ConfigError, match="the budget is 7"):
+        asyncio.run(main())
+    assert seen == [("train", 8)]
+    assert not (tmp_path / "runs").exists()
