@@ -370,7 +370,7 @@ MOST_LINES = {
     "arl_inspect": 3_050,
     "arl_lora": 300,
     "arl_meters": 350,
-    "arl_notebook": 450,
+    "arl_notebook": 500,
     "arl_objectives": 2_900,
     "arl_parsers": 1_800,
     "arl_plan": 3_900,

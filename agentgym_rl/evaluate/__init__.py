@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .queue import EvalQueue as EvalQueue
     from .result import EvalResult as EvalResult
     from .result import Result as Result
-    from .result import held_out as held_out
     from .target import checked_checkpoint as checked_checkpoint
     from .target import config_of_run as config_of_run
     from .target import export_of as export_of

@@ -43,14 +43,11 @@ class Result:
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return load_extension(RESULTS, name)(self)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.line if 'line' in dir(self) else ''})"
+
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *extension_names(RESULTS)]
-
-
-def held_out(reward: float | None, ci: tuple[float, float] | None) -> str:
-    """Return the held-out reward as text, with its interval."""
-    interval = f" [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else ""
-    return "not evaluated" if reward is None else f"held-out reward {reward:.3f}{interval}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +110,10 @@ class EvalResult(Result):
     played: tuple[Trajectory, ...] = field(default=(), compare=False)
     """All episodes; none for the evaluations of a run, whose folder has them."""
 
-    @property
-    def state(self) -> str:
-        return "finished"
-
-    @property
-    def steps(self) -> int:
-        """Return the number of batches after which the model was evaluated, as far as known."""
-        return max(self.versions, default=0)
-
     def report(self) -> dict[str, Any]:
         """Return the fields for JSON, without the episodes and their rewards."""
         found = asdict(replace(self, played=(), rewards={}))
         return {key: it for key, it in found.items() if key not in ("name", "played", "rewards")}
-
-    def __repr__(self) -> str:
-        said = f"{self.num_tasks} tasks, {held_out(self.reward, self.reward_ci)}"
-        return f"EvalResult({self.name or 'a model'}: {said})"
 
 
 def summarize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.controller import Controller
 from agentgym_rl.controller.batches import taught
-from agentgym_rl.evaluate import EvalResult, Result, held_out
+from agentgym_rl.evaluate import EvalResult, Result
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.rollout import FinishedGroups, Pace, SandboxPace, VerifierPace
 from agentgym_rl.storage import EvalRecord, Recovered, Retention, best_checkpoint
@@ -78,31 +78,6 @@ class TrainResult(Result):
     sandbox: SandboxPace | None
     verifier: VerifierPace | None
     """The pace of the verifier; see throughput.Pace for this and the fields above."""
-
-    @property
-    def name(self) -> str:
-        return Path(self.run).name
-
-    @property
-    def _last(self) -> Mapping[str, Any]:
-        """Return the last evaluation that has ended."""
-        done = [it for it in self.evaluations if it.get("eval/reward") is not None]
-        return done[-1] if done else {}
-
-    @property
-    def reward(self) -> float | None:
-        """Return the held-out reward of the last evaluated version; None: none was evaluated."""
-        return self._last.get("eval/reward")
-
-    @property
-    def reward_ci(self) -> tuple[float, float] | None:
-        """Return its 95 % confidence interval."""
-        low, high = self._last.get("eval/reward_low"), self._last.get("eval/reward_high")
-        return None if low is None or high is None else (low, high)
-
-    def __repr__(self) -> str:
-        said = f"{self.state}, {self.steps} steps, {held_out(self.reward, self.reward_ci)}"
-        return f"TrainResult({self.run}: {said})"
 
 
 def rewards_by_env(

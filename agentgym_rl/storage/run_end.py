@@ -156,11 +156,9 @@ def place_of(error: BaseException) -> str:
 
 def _is_users(file: str) -> bool:
     path = Path(file).absolute()
-    return (
-        not file.startswith("<")
-        and not any(name in path.parts for name in _OTHERS)
-        and not any(path.is_relative_to(root) for root in _roots())
-    )
+    is_installed = any(name in path.parts for name in _OTHERS)
+    is_known = any(path.is_relative_to(root) for root in _roots())
+    return not (file.startswith("<") or is_installed or is_known)
 
 
 @cache

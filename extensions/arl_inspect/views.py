@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym_rl.core import ConfigError, extension_names, load_extension
 
-GROUP = "views"
+GROUP = "episode_views"
 
 Message = Mapping[str, Any]
 Part = str | Sequence[Sequence[Any]] | bytes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agentgym_rl.core import ConfigError
 
@@ -43,9 +44,7 @@ def curve_figure(
     Raises:
         ConfigError: the run has no metric of that name.
     """
-    from matplotlib.figure import Figure  # takes 0.3 s
-
-    figure = Figure(figsize=(7, 1 + 2.4 * len(metrics)), layout="constrained")
+    figure = _figure(figsize=(7, 1 + 2.4 * len(metrics)), layout="constrained")
     for axes, name in zip(figure.subplots(len(metrics), squeeze=False)[:, 0], metrics, strict=True):
         values = [
             (step, value) for step, it in enumerate(history) if (value := it.get(name)) is not None
@@ -66,9 +65,7 @@ def curve_figure(
 
 def rewards_figure(rewards: Mapping[str, Sequence[float]], *, mean: float, title: str) -> Figure:
     """Return the curve of the mean rewards of tasks, from the worst to the best."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    figure = _figure(figsize=(7, 3.4), layout="constrained")
     axes = figure.subplots()
     means = sorted(sum(its) / len(its) for its in rewards.values())
     axes.plot(range(1, len(means) + 1), means, drawstyle="steps-mid", label="mean reward of a task")
@@ -77,3 +74,16 @@ def rewards_figure(rewards: Mapping[str, Sequence[float]], *, mean: float, title
     axes.legend()
     axes.grid(alpha=0.3)
     return figure
+
+
+def _figure(*, figsize: tuple[float, float], layout: Literal["constrained"]) -> Figure:
+    """Return an empty figure, which notebooks show without pyplot."""
+    from matplotlib.figure import Figure  # takes 0.3 s
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            image = io.BytesIO()
+            self.savefig(image, format="png")
+            return image.getvalue()
+
+    return ShownFigure(figsize=figsize, layout=layout)

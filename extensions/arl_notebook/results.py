@@ -1,4 +1,5 @@
-"""The attributes that results of `train` and `evaluate` have: `_repr_html_`, `plot` and `episodes`.
+"""The attributes that results of `train` and `evaluate` have beside their fields: the held-out
+reward in one form, `_repr_html_`, `plot`, `episodes`.
 
 Each function here is a member of the group `agentgym_rl.results`: it gets a result and returns the
 value of the attribute.
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.core import ConfigError, Trajectory
-from agentgym_rl.evaluate import EvalResult, held_out
+from agentgym_rl.evaluate import EvalResult
 from agentgym_rl.run import TrainResult
 from agentgym_rl.storage import EPISODES, EpisodeReader
 
@@ -25,6 +26,55 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AnyResult = TrainResult | EvalResult
+
+
+def line_of(result: AnyResult) -> str:
+    """Return the attribute `line`, the text of a result's repr."""
+    evaluated = _held_out(result)
+    if isinstance(result, TrainResult):
+        return f"{result.run}: {result.state}, {result.steps} steps, {evaluated}"
+    return f"{result.name or 'a model'}: {result.num_tasks} tasks, {evaluated}"
+
+
+def name_of(result: TrainResult) -> str:
+    """Return the attribute `name` of a run: that of its folder."""
+    return Path(result.run).name
+
+
+def reward_of(result: TrainResult) -> float | None:
+    """Return the attribute `reward` of a run: the held-out reward of the last evaluated version;
+    None: none was evaluated."""
+    return _last(result).get("eval/reward")
+
+
+def interval_of(result: TrainResult) -> tuple[float, float] | None:
+    """Return the attribute `reward_ci` of a run: the 95 % confidence interval of `reward`."""
+    low, high = (_last(result).get(f"eval/reward_{end}") for end in ("low", "high"))
+    return None if low is None or high is None else (low, high)
+
+
+def state_of(result: EvalResult) -> str:
+    """Return the attribute `state` of an evaluation, which has ended."""
+    return "finished"
+
+
+def steps_of(result: EvalResult) -> int:
+    """Return the attribute `steps` of an evaluation: the number of batches after which the model
+    was evaluated, as far as known."""
+    return max(result.versions, default=0)
+
+
+def _last(result: TrainResult) -> Mapping[str, Any]:
+    """Return the last evaluation that has ended."""
+    done = [it for it in result.evaluations if it.get("eval/reward") is not None]
+    return done[-1] if done else {}
+
+
+def _held_out(result: AnyResult) -> str:
+    """Return the held-out reward as text, with its interval."""
+    reward, ci = result.reward, result.reward_ci
+    interval = f" [{ci[0]:.3f}, {ci[1]:.3f}]" if ci else ""
+    return "not evaluated" if reward is None else f"held-out reward {reward:.3f}{interval}"
 
 
 def html_of(result: AnyResult) -> Callable[[], str]:
@@ -119,7 +169,7 @@ def _facts(result: AnyResult) -> Iterator[tuple[str, str]]:
     yield "name", result.name
     yield "state", result.state
     yield "steps", f"{result.steps:,}"
-    yield "held-out", held_out(result.reward, result.reward_ci)
+    yield "held-out", _held_out(result)
     if isinstance(result, TrainResult):
         before = "-" if result.eval_before is None else f"{result.eval_before:.3f}"
         yield "before training", before

@@ -162,6 +162,12 @@ def test_control_tokens_in_prompts_are_said(tmp_path, caplog, text, said):
             for line in lines] == [True] * bool(said)  # fmt: skip
 
 
+def test_math_reads_csv_files_and_columns_of_others(tmp_path):
+    (file := tmp_path / "a.csv").write_text("prompt,ground_truth\nOne and one?,2\n")
+    tasks = spec("math").task_source("train", seed=0, rows={"path": str(file), "eval_fraction": 0})
+    assert [task.data["answer"] for task in tasks] == ["2"]
+
+
 def test_lists_of_json_are_recognized(tmp_path):
     (file := tmp_path / "a.json").write_text(json.dumps([FORMS["messages"][0]] * 2))
     (task,) = tasks_of(str(file), rows={"eval_fraction": 0})

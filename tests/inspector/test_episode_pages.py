@@ -106,7 +106,7 @@ def squares(message, task):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    register_extension("views", "squares", squares)
+    register_extension("episode_views", "squares", squares)
     return aside(make_run, tmp_path_factory.mktemp("made") / "runs" / NAME, groups()).parent
 
 

@@ -24,7 +24,7 @@ def board(message, task):
 def broken(message, task):
     raise ValueError("no board")
 '''
-POINTS = {"views": {"grid": "theirs_views:board", "broken": "theirs_views:broken"}}
+POINTS = {"episode_views": {"grid": "theirs_views:board", "broken": "theirs_views:broken"}}
 SAID = [{"role": "user", "content": BOARD}, {"role": "assistant", "content": "3"}]
 
 

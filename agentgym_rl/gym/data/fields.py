@@ -3,7 +3,6 @@ cannot become a task."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -127,16 +126,24 @@ def shorten(value: Any) -> str:
     return type(value).__name__
 
 
+def _number(value: Any) -> Any:
+    """Return the number in a text, as each field of a CSV file is; None for a blank one, and other
+    values as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value) if value.strip() else None
+    except ValueError:
+        return value
+
+
 def weight_of(row: Row, name: str) -> float:
     """Return the number in the field `name`; 1 if there is none.
 
     Raises:
         RowRefused: the value is not a valid weight.
     """
-    value = row.get(name) if name else None
-    if isinstance(value, str):  # as every field of a CSV file is
-        with contextlib.suppress(ValueError):
-            value = float(value) if value.strip() else None
+    value = _number(row.get(name)) if name else None
     if value is None:
         return 1.0
     number = isinstance(value, int | float) and not isinstance(value, bool)

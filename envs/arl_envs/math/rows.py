@@ -7,7 +7,13 @@ The known row formats, with the question and the answer in each:
     math         problem, answer        MATH-500, DeepScaleR, Polaris, AIME
     hendrycks    problem, solution (the answer in its last box)
     plain        question, answer
+    prompt       prompt, answer
+    trl          prompt, ground_truth
+    trl_solution prompt, solution (the answer in its last box, or all of it)
+    verl         prompt, reward_model (the answer is its ground_truth)
+    instruction  instruction, output; and input, if there is one
 
+A prompt is text, or a list of messages of which one is the user's.
 Other fields are ignored. A row whose answer the judge cannot read is refused, because no
 reply could ever be compared with it; so is a row whose answer means that there is none ("proof").
 """
@@ -20,8 +26,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core import Split
-from agentgym_rl.gym.data import Row, RowRefused, Rows, RowTask, RowTasks, shorten, text_field
+from agentgym_rl.core import Split, is_list, is_mapping
+from agentgym_rl.gym.data import (
+    Row,
+    RowRefused,
+    Rows,
+    RowTask,
+    RowTasks,
+    optional_text,
+    shorten,
+    text_field,
+)
 from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 from arl_envs.math.symbolic.expression import Unreadable
 from arl_envs.math.symbolic.notation import MAX_CHARS
@@ -76,12 +91,54 @@ def plain(row: Row) -> Item:
     return _item(row, "question", _answer(row, "answer"))
 
 
+def prompt(row: Row) -> Item:
+    return _checked(_prompt_text(row), _answer(row, "answer"))
+
+
+def trl(row: Row) -> Item:
+    return _checked(_prompt_text(row), _answer(row, "ground_truth"))
+
+
+def trl_solution(row: Row) -> Item:
+    solution = text_field(row, "solution")
+    _, answer = last_box(solution)
+    return _checked(_prompt_text(row), solution if answer is None else answer)
+
+
+def verl(row: Row) -> Item:
+    reward = row.get("reward_model")
+    if not is_mapping(reward):
+        raise RowRefused(f"reward_model: got {shorten(reward)}, expected an object")
+    return _checked(_prompt_text(row), _answer(reward, "ground_truth"))
+
+
+def instruction(row: Row) -> Item:
+    text = "\n\n".join(filter(None, [text_field(row, "instruction"), optional_text(row, "input")]))
+    return _checked(text, _answer(row, "output"))
+
+
+def _prompt_text(row: Row) -> str:
+    """Return the text of the user's only message in the field `prompt`."""
+    value = row.get("prompt")
+    if not is_list(value):
+        return text_field(row, "prompt")
+    said = [it for it in value if is_mapping(it) and it.get("role") not in ("system", "developer")]
+    if len(said) != 1 or said[0].get("role") != "user":
+        raise RowRefused("prompt: several messages, expected one of the user's")
+    return text_field(said[0], "content")
+
+
 FORMATS: dict[str, Format] = {
     "gsm8k": Format(("question", "answer"), gsm8k),
     "deepmath": Format(("question", "final_answer"), deepmath),
     "math": Format(("problem", "answer"), math),
     "hendrycks": Format(("problem", "solution"), hendrycks),
     "plain": Format(("question", "answer"), plain),
+    "verl": Format(("prompt", "reward_model"), verl),
+    "trl": Format(("prompt", "ground_truth"), trl),
+    "prompt": Format(("prompt", "answer"), prompt),
+    "trl_solution": Format(("prompt", "solution"), trl_solution),
+    "instruction": Format(("instruction", "output"), instruction),
 }
 """The formats by name, in the order in which they are tried."""
 
@@ -129,7 +186,10 @@ def _answer(row: Row, name: str) -> str:
 
 
 def _item(row: Row, question: str, answer: str) -> Item:
-    text = text_field(row, question)
+    return _checked(text_field(row, question), answer)
+
+
+def _checked(text: str, answer: str) -> Item:
     try:
         check_gold(answer, text)
     except Unreadable as error:

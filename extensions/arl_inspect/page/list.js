@@ -41,7 +41,8 @@ export function Neighbours({ source, run, id, options, tick }) {
   useKeys({
     j: () => next && (location.hash = to(next)),
     k: () => previous && (location.hash = to(previous)),
-    "/": () => (location.hash = `${back}&search=1`),
+    // Without the episode's place: its row would take the focus from the search field.
+    "/": () => (location.hash = link("episodes", run, { ...list, search: 1 })),
     u: () => (location.hash = back),
   });
   const step = (other, label, key) => other

@@ -30,12 +30,26 @@ HENDRYCKS = {"problem": "Half?", "type": "Algebra", "solution": r"So \boxed{\fra
 DEEPSCALER = {"problem": "Tuple?", "answer": "(1, 2)", "solution": "..."}
 DEEPMATH = {"question": "Limit?", "final_answer": r"\infty", "difficulty": 5.0}
 PLAIN = {"question": "One and one?", "answer": 2}
+USER = {"role": "user", "content": "Why 3?"}
+VERL = {
+    "data_source": "x",
+    "prompt": [{"role": "system", "content": "Think."}, USER],
+    "reward_model": {"style": "rule", "ground_truth": "3"},
+}
 KNOWN = {
     "gsm8k": (GSM8K, Item("Six times seven?", "42")),
     "math": (MATH_500, Item("Solve $x^2=2$ for $x>0$.", r"\sqrt{2}")),
     "hendrycks": (HENDRYCKS, Item("Half?", r"\frac12")),
     "deepmath": (DEEPMATH, Item("Limit?", r"\infty")),
     "plain": (PLAIN, Item("One and one?", "2")),
+    "verl": (VERL, Item("Why 3?", "3")),
+    "trl": ({"prompt": [USER], "ground_truth": "3"}, Item("Why 3?", "3")),
+    "prompt": ({"prompt": "Why 3?", "answer": "3"}, Item("Why 3?", "3")),
+    "trl_solution": ({"prompt": "Why 3?", "solution": r"So \boxed{3}."}, Item("Why 3?", "3")),
+    "instruction": (
+        {"instruction": "Add.", "input": "1, 2", "output": "3"},
+        Item("Add.\n\n1, 2", "3"),
+    ),
 }
 
 
@@ -65,6 +79,8 @@ def test_deepscaler_is_of_the_math_format() -> None:
         ("math", MATH_500 | {"problem": None}, "problem: got nothing"),
         ("hendrycks", HENDRYCKS | {"solution": "one half"}, "boxed"),
         ("plain", PLAIN | {"answer": 0.5}, "whole number"),
+        ("verl", VERL | {"prompt": [USER, USER]}, "several messages"),
+        ("verl", VERL | {"reward_model": "3"}, "reward_model: got '3', expected an object"),
     ],
 )
 def test_rows_that_make_no_task_say_why(name: str, row: dict[str, Any], why: str) -> None:
