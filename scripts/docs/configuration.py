@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _HEAD = """# Configuration: every key
 
-Each key is a flag of `arl train`, `--section.key=value`, and a line of a file for `--config FILE`; the flag wins. `arl config` prints this page as such a file, `arl config algo.kl` one section of
-it, and `arl train --help algo.loss` explains one key.
+Each key is a flag of `arl train`, `--section.key=value`, and a line of a file for `--config FILE`;
+the flag wins. `arl config` prints this page as such a file, `arl config algo.kl` one section of it,
+and `arl train --help algo.loss` explains one key.
 
 <style>.md-sidebar--secondary .md-nav__item .md-nav { display: none }</style>
 """

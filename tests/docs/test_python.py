@@ -35,6 +35,7 @@ FILES = {
     )
     + "\n",
     "server.py": "",
+    "library.py": next(it.text for it in blocks("python", "docs/my-environment.md")),
 }
 # Its stand-in is not downloaded.
 MODELS = {"Qwen/Qwen3-0.6B": str(BUNDLED)}
@@ -97,7 +98,7 @@ def test_a_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(str(tmp_path))
     share_fork_server(monkeypatch)
     asyncio.run(run(block))
-    for name in ("my_module", "mine"):
+    for name in ("my_module", "mine", "library"):
         sys.modules.pop(name, None)
 
 
