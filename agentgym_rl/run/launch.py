@@ -4,7 +4,7 @@ ranks and rollout workers share."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ async def train(
     overrides: Mapping[str, Any] | None = None,
     resume: Path | str | None = None,
     progress: Progress | None = None,
-    callbacks: Sequence[object] = (),
+    callbacks: object = (),
 ) -> TrainResult:
     """Run a complete training job; return when it is finished and every process has ended.
 
@@ -55,8 +55,8 @@ async def train(
         resume: The folder of a run to resume, whose configuration is then the default.
         progress: The receiver of the run's events; None: plain lines on stderr, unless
             logging.progress is "rich" or "none".
-        callbacks: The functions and objects that are called at each step, episode and evaluation
-            (docs/python.md).
+        callbacks: The functions and objects, or a single one, that are called at each step, episode
+            and evaluation (docs/python.md).
 
     Raises:
         ConfigError: the run cannot work as configured; nothing has been started.
@@ -77,7 +77,8 @@ async def train(
         config = resumed_config(resume, config, overrides or {})
     if callbacks and "callbacks" not in extension_names("live_parts"):
         raise not_installed("live_parts", "callbacks", "calls them")
-    CALLBACKS.set(callbacks)
+    several = isinstance(callbacks, list | tuple)
+    CALLBACKS.set(tuple(callbacks) if several else (callbacks,))
     return await launch(job, config, resume=resume, progress=progress)
 
 

@@ -45,7 +45,7 @@ BY_KEY = Seen()
 @pytest.mark.slow
 def test_callbacks_see_each_event_and_one_that_stops_leaves_a_run_to_resume(warm, tmp_path):
     seen, run = Seen(last=0), tmp_path / "run"
-    stopped = asyncio.run(train(overrides=SMALL | {"run": str(run)}, callbacks=[seen]))
+    stopped = asyncio.run(train(overrides=SMALL | {"run": str(run)}, callbacks=seen))
     assert (stopped.steps, stopped.state) == (1, "stopped")
     assert [step for step, _ in seen.steps] == [0]
     assert len(seen.episodes) == sum(stopped.outcomes.values()) >= 4
