@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from arl_start.configuration import literal
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-_HEAD = """# Configuration: every key
+_HEAD = """---
+search: {boost: 4}
+---
+# Configuration: every key
 
 Each key is a flag of `arl train`, `--section.key=value`, and a line of a file for `--config FILE`;
 the flag wins. `arl config` prints this page as such a file, `arl config algo.kl` one section of it,
@@ -54,7 +57,7 @@ def _section(name: str, field: FieldInfo) -> Iterator[str]:
         yield from _section(f"{name}.{key}", found)
 
 
-def _owners(kinds: tuple[type[BaseModel], ...]) -> dict[str, list[type[BaseModel]]]:
+def _owners(kinds: Sequence[type[BaseModel]]) -> dict[str, list[type[BaseModel]]]:
     """Return the types of a section that have each key."""
     owners: dict[str, list[type[BaseModel]]] = {}
     for kind in kinds:
@@ -68,7 +71,7 @@ def _about(kind: type[BaseModel]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _sentences(text: str, kinds: tuple[type[BaseModel], ...]) -> str:
+def _sentences(text: str, kinds: Sequence[type[BaseModel]]) -> str:
     if len(kinds) == 1:
         return text
     types = ", ".join(f"`{type_of(kind)}`" for kind in kinds)
