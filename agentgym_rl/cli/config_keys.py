@@ -194,10 +194,7 @@ def dotted_keys(
             if following is None:
                 raise ConfigError(f"--{key} has no value; write --{key}=value")
             value = following
-        key = _spelled(key) if "-" in key else key
-        if found.get(key, value) != value:
-            raise ConfigError(f"--{key} is given twice, as {found[key]} and as {value}")
-        found[key] = value
+        found[_spelled(key) if "-" in key else key] = value
     return found
 
 

@@ -24,6 +24,10 @@ DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement
 learning.
 """
+_ONCE = frozenset({"data", "out", "preset", "resume", "run"})
+"""The flags of files and recipes, which can be given only once: with two, a user would expect both
+to apply, and one would be dropped silently. For any other flag the last value counts, as for
+`--section.key=value`, so that a script's flags can be overridden after them."""
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -174,8 +178,7 @@ class _Parser(ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """A flag that takes one value. With two, a user may expect both to apply, so a second one with
-    another value is refused: neither is dropped silently."""
+    """A flag that takes one value (see `_ONCE`)."""
 
     def __call__(
         self,
@@ -185,7 +188,7 @@ class _Once(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         given = namespace.__dict__.setdefault("_given", {})
-        if option_string and given.get(self.dest, values) != values:
+        if self.dest in _ONCE and option_string and given.get(self.dest, values) != values:
             parser.error(
                 f"{option_string} is given twice, as {given[self.dest]} and as {values}: leave "
                 "one of them out"

@@ -36,7 +36,7 @@ THEN: Mapping[str, Any] = {
     "engine.replies": ["The answer is 42."],
     "engine.routing_replay": "off",
     "gateway.date": "",
-    "logging.callbacks": (),
+    "logging.callbacks": [],
     "rollout.trial_s": 0.0,
     "trainer.optimizer_options": {},
 }

@@ -277,12 +277,11 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
             raise ConfigError(f"--compare {folder}: no episode is finished yet")
         seconds = sum(episode.metrics.get(DURATION, 0.0) for episode in episodes)
         result = summarize(episodes, config.eval, duration_s=seconds, resumed=len(episodes))
-        report = asdict(result) | {
+        report = result.report() | {
             "model": name if names.count(name) == 1 else f"{name} in {folder}",
             "out": str(folder),
             "finished": (folder / RESULT).exists(),
         }
-        del report["rewards"]
         evaluated.append(Evaluated(report, result))
     return compare(evaluated)
 

@@ -108,9 +108,10 @@ async def is_tried(
         return False
     if not player_kind(rollout, spec).single_agent:
         return False
-    env = await specimen(spec)
+    made = await specimen(spec)
     # our own reward environment starts a verifier of its own, if it has to
-    return not env.needs_sandboxes and not (env.uses_verifier and _is_foreign(spec.entry_point))
+    checked = made.uses_verifier and _is_foreign(spec.entry_point)
+    return not made.needs_sandboxes and not checked
 
 
 def _is_foreign(path: str) -> bool:

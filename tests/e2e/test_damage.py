@@ -88,7 +88,13 @@ def resumed_from(folder: Path) -> int | str:
         spec = env_spec(config.env, config.rollout)
         checkpoint = check_kept(folder, config, spec.task_source("train", seed=config.seed))
         with closing(EpisodeLog(folder / "episodes.db")) as log:
-            found = begin(folder, log, checkpoint, num_ranks=config.trainer.num_ranks)
+            found = begin(
+                folder,
+                log,
+                checkpoint,
+                num_ranks=config.trainer.num_ranks,
+                num_steps=config.steps,
+            )
     except ConfigError as error:
         return str(error)
     EvalRecords(folder).mend()

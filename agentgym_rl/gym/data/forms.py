@@ -3,7 +3,7 @@ column. A package adds a form to the group `agentgym_rl.row_forms`; ours are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,9 +74,8 @@ def form_of(row: Row, where: str, *, flag: str) -> Recognized:
         Recognized(name, form) for name, form in known.items() if form.fits(row, blank=True)
     ]
     if "prompt" in row:
-        found = [it for it in found if it.form.prompt == "prompt"] or [
-            Recognized("prompt", RowForm("prompt"))
-        ]
+        plain = Recognized("prompt", RowForm("prompt"))
+        found = [it for it in found if it.form.prompt == "prompt"] or [plain]
     prompts = list(dict.fromkeys(it.form.prompt for it in found))
     if len(prompts) > 1:
         raise ConfigError(
@@ -99,6 +98,6 @@ def _longest(row: Row) -> str:
 
 
 def _listed(row: Row) -> str:
-    names: Sequence[str] = [str(name) for name in row]
+    names = [str(name) for name in row]
     more = f" and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
     return f"{', '.join(names[:_MOST_COLUMNS])}{more}"

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from agentgym_rl import ConfigError
+from agentgym_rl import data as gym_data
 from agentgym_rl.core import Split, is_rendered, text_message
 from agentgym_rl.core.chat import RENDERED
-from agentgym_rl.gym import data as gym_data
 from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
 from agentgym_rl.runtime import import_object
 

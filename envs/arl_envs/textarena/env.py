@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Generator, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,7 @@ def _made(id: str, options: Mapping[str, Any]) -> Any:
         ConfigError: TextArena is not installed, or cannot make the game.
     """
     try:
-        import textarena  # pyright: ignore[reportMissingImports]
+        textarena = import_module("textarena")
     except ImportError as error:
         raise ConfigError(
             f"textarena cannot be imported ({error}): {install_command('textarena')}"
