@@ -14,7 +14,7 @@ class CallbackKeys(Section):
 
     callbacks: tuple[str, ...] = ()
     """The objects that are called at each step, episode and evaluation of a run, each as
-    module:object (docs/python.md)."""
+    module:object (arl docs python#callbacks)."""
 
     @field_validator("callbacks")
     @classmethod

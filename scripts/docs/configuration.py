@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from arl_start.configuration import literal
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-_HEAD = """# Configuration: every key
+_HEAD = """---
+search: {boost: 4}
+---
+# Configuration: every key
 
 Each key is a flag of `arl train`, `--section.key=value`, and a line of a file for `--config FILE`;
 the flag wins. `arl config` prints this page as such a file, `arl config algo.kl` one section of it,
@@ -41,7 +44,7 @@ def configuration() -> str:
 def _section(name: str, field: FieldInfo) -> Iterator[str]:
     """Yield the lines of a section, its keys, and the sections in it."""
     kinds = section_types(field)
-    yield from ("", f"## {name} {{ #{name} }}", "", _sentences(_about(kinds[0]), kinds))
+    yield from ("", f"## {name} {{ #{name} }}", "", _describe(kinds))
     inner: dict[str, FieldInfo] = {}
     for key, owners in _owners(kinds).items():
         found = fields_of(owners[0])[key]
@@ -54,7 +57,7 @@ def _section(name: str, field: FieldInfo) -> Iterator[str]:
         yield from _section(f"{name}.{key}", found)
 
 
-def _owners(kinds: tuple[type[BaseModel], ...]) -> dict[str, list[type[BaseModel]]]:
+def _owners(kinds: Sequence[type[BaseModel]]) -> dict[str, list[type[BaseModel]]]:
     """Return the types of a section that have each key."""
     owners: dict[str, list[type[BaseModel]]] = {}
     for kind in kinds:
@@ -65,14 +68,15 @@ def _owners(kinds: tuple[type[BaseModel], ...]) -> dict[str, list[type[BaseModel
 
 def _about(kind: type[BaseModel]) -> str:
     text = re.sub(r"^The section `[\w.]+`: ", "", " ".join((kind.__doc__ or "").split()))
-    return text[:1].upper() + text[1:]
+    return _safe(text[:1].upper() + text[1:])
 
 
-def _sentences(text: str, kinds: tuple[type[BaseModel], ...]) -> str:
+def _describe(kinds: Sequence[type[BaseModel]]) -> str:
+    """Return the text about a section; of one with several types, a line for each."""
     if len(kinds) == 1:
-        return text
-    types = ", ".join(f"`{type_of(kind)}`" for kind in kinds)
-    return f"{text} Each `type` has keys of its own; the types are {types}."
+        return _about(kinds[0])
+    lines = [f"- `{type_of(kind)}`: {_about(kind)}" for kind in kinds]
+    return "\n".join(["Each `type` has keys of its own:", "", *lines])
 
 
 def _key(name: str, field: FieldInfo, owner: BaseModel, types: tuple[str, ...]) -> Iterator[str]:
@@ -81,11 +85,12 @@ def _key(name: str, field: FieldInfo, owner: BaseModel, types: tuple[str, ...]) 
     value = getattr(owner, key, None)
     default = "unset" if value is None else f"`{literal(value)}`"
     about = re.sub(r"\bNone\b", "unset", " ".join((field.description or "").split()))
+    about = about or "The type of the section, which decides what other keys it has."
     yield from ("", f"### `{name}` {{ #{name} }}", "", _safe(about), "", f"Default: {default}.")
     if key != "type" and (allowed := allowed_values(field)):
         yield f"Allowed: {_safe(allowed)}."
     if types:
-        yield f"Only with the type {' or '.join(f'`{each}`' for each in types)}."
+        yield f"Types: {', '.join(f'`{each}`' for each in types)}."
 
 
 def _safe(text: str) -> str:

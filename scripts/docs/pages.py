@@ -27,6 +27,7 @@ FIRST_DAYS = (
     "my-model",
     "recipes",
     "troubleshooting",
+    "terminal",
 )
 """The pages whose sections a search shows first."""
 RECORDS = ("decisions", "measurements", "changelog", "claims")

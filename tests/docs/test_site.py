@@ -1,10 +1,15 @@
 """How the site is made of the pages; `make docs` builds it whole."""
 
+import re
+
 import pytest
 
+from agentgym_rl.config import RolloutConfig
 from tests.docs.blocks import ROOT, load_script
+from tests.docs.test_blocks import keys
 
 pages, built = load_script("docs/pages"), load_script("docs/built")
+configuration = load_script("docs/configuration")
 
 
 README = "[one](docs/one.md#b)\n```text\n[no](link.md)\n```\n[d](docs)\n"
@@ -48,6 +53,24 @@ def test_our_own_pages_have_no_dead_link_and_are_all_in_the_contents(tmp_path):
     contents = (ROOT / "mkdocs.yml").read_text()
     for file in sorted((ROOT / "docs").rglob("*.md")):
         assert f"- {file.relative_to(ROOT / 'docs')}\n" in contents
+
+
+def test_a_search_ranks_the_pages_of_the_first_days_first_and_leaves_records_out(tmp_path):
+    pages.write_pages(ROOT, tmp_path)
+    for name in pages.FIRST_DAYS:
+        assert (tmp_path / f"{name}.md").read_text().startswith("---\nsearch: {boost: 4}\n---\n")
+    for name in pages.RECORDS:
+        assert (tmp_path / f"{name}.md").read_text().startswith("---\nsearch: {exclude: true}")
+
+
+def test_every_key_has_an_anchor_and_its_whole_description():
+    page = configuration.configuration()
+    anchors = re.findall(r"^###? .*\{ #([\w.]+) \}$", page, re.MULTILINE)
+    assert len(anchors) == len(set(anchors))
+    assert set(anchors) - {"keys"} == keys()
+    lines = page.partition("### `rollout.trial_s` { #rollout.trial_s }")[2].splitlines()[1:]
+    about = " ".join((RolloutConfig.model_fields["trial_s"].description or "").split())
+    assert lines[1] == about.replace("*", "\\*")
 
 
 @pytest.mark.parametrize(
