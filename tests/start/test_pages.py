@@ -82,7 +82,8 @@ def test_pages_are_listed_and_printed(arl):
 
 def test_a_search_shows_headings_first_and_records_last(arl):
     _, out, _ = arl("docs", "--search", "LoRA")
-    assert out.startswith("arl docs my-model#lora\n    ## LoRA\narl docs trainer#lora\n    ## LoRA\n")
+    first = "arl docs my-model#lora\n    ## LoRA\narl docs trainer#lora\n    ## LoRA\n"
+    assert out.startswith(first)
     places = [section.page for section, _ in search("Staleness")]
     assert places.index("decisions") > places.index("glossary")
     code, out, _ = arl("docs", "--search", "zyzzyva")
