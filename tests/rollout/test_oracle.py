@@ -111,7 +111,7 @@ def test_the_seed_and_the_split_choose_the_tasks(capsys, tmp_path):
     )
     source = make("math").task_source("eval", seed=9)
     assert [line["task_id"] for line in lines] == [source[i].id for i in range(3)]
-    report = json.loads(printed.strip().splitlines()[-1])
+    report = json.loads(next(it for it in printed.splitlines() if it.startswith("{")))
     assert (code, report["splits"], report["failed"]) == (0, {"eval": 3}, [])
 
 
