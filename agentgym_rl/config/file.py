@@ -207,6 +207,10 @@ def read_file(path: Path) -> dict[str, Any]:
         near = difflib.get_close_matches(path.name, [it.name for it in files], n=1)
         said = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
         raise ConfigError(f"cannot read configuration {path}: no such file; {said}") from error
+    except IsADirectoryError as error:
+        names = f'evaluate(run="{path}"), train(resume="{path}"), or --run {path}'
+        said = f"; of a run: {names}" if (path / "config.toml").exists() else ""
+        raise ConfigError(f"cannot read configuration {path}: it is a folder{said}") from error
     except (OSError, ValueError) as error:
         known = f"a configuration is TOML{''.join(f', or .{name}' for name in others)}"
         said = f"; {known}" if ending not in others and ending != "toml" else ""
