@@ -25,6 +25,7 @@ unknown."""
 
 THEIR_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("lr", "learning_rate"), "trainer.learning_rate"),
+    "kl": "algo.kl.coef",
     "num_generations": "rollout.group_size",
     **dict.fromkeys(("max_new_tokens", "max_completion_length"), "rollout.max_tokens"),
 }
@@ -96,6 +97,10 @@ def key_lines(
             lines.append(said)
         elif kind in (SECRET, KEY):
             lines.append(f"{where}: {said}" if where else said)
+        elif where and said.startswith(_SECTION):
+            near_name = THEIR_NAMES.get(where.rpartition(".")[2])
+            keys = f"did you mean {near_name}?" if near_name else near(f"{where}.")
+            lines.append(f"{where}: {said} (got {got!r:.200}); {keys}")
         else:
             # Without a place the error is about several sections: the input would be the whole
             # file.
