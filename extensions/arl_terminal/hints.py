@@ -123,11 +123,13 @@ def _of_flag(name: str, given: Mapping[str, Any]) -> str:
 
 def _keys(section: str) -> str:
     """Return the flags of the keys of a section of the configuration; "" if there is none of that
-    name."""
+    name, or one value can stand for it."""
     from agentgym_rl.config import Config, fields_of, section_types
 
     field = fields_of(Config).get(section)
     kinds = section_types(field) if field else ()
+    if len(kinds) != 1 or getattr(kinds[0], "short", ""):
+        return ""
     keys = dict.fromkeys(key for kind in kinds for key in fields_of(kind))
     shown = [f"--{section}.{key}" for key in [*keys][:_MOST_KEYS]]
     return ", ".join([*shown, f"… (`--help {section}`)"] if len(keys) > _MOST_KEYS else shown)
