@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import tomli_w
 from pydantic import BaseModel, Field, SerializeAsAny, model_validator
@@ -24,6 +24,8 @@ from agentgym_rl.core import (
     Section,
     Sections,
     ServiceKeys,
+    is_mapping,
+    near_key,
     section_types,
     type_of,
     with_added_keys,
@@ -111,6 +113,7 @@ __all__ = [
     "load_config",
     "may_use_gpu",
     "preset_names",
+    "refuse_keys",
     "section_types",
     "type_of",
     "unset_keys",
@@ -209,11 +212,32 @@ def load_config(
     Raises:
         ConfigError: an unreadable file, an unknown key, or a bad value.
     """
+    if overrides is not None and not is_mapping(overrides):
+        said = 'expected dotted keys with their values, as in {"steps": 2}'
+        raise ConfigError(f"overrides: got {overrides!r:.200}; {said}")
+    given = cast("object", source)
+    if not (given is None or is_mapping(given) or isinstance(given, Config | Path | str)):
+        said = "expected a Config, a file, or its content as mappings"
+        raise ConfigError(f"the configuration: got {given!r:.200}; {said}")
     if isinstance(source, Config):
         if not overrides:
             return source
         source = without(source.model_dump(exclude_none=True), unset_keys(source))
     return load(Config, Path(source) if isinstance(source, str) else source, overrides or {})
+
+
+def refuse_keys(function: str, given: Mapping[str, Any]) -> None:
+    """Refuse keyword arguments that a function of a configuration does not have: most are keys.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for name, value in given.items():
+        shown = f"{value!r:.60}" if isinstance(value, str | int | float) else "..."
+        hint = near_key(Config, name, (Config,))
+        if name in Config.model_fields:
+            hint = f"write {function}(Config({name}={shown})), or overrides={{{name!r}: {shown}}}"
+        raise ConfigError(f"{function}() takes no argument {name!r}; {hint}")
 
 
 def dump_toml(config: BaseModel) -> str:

@@ -85,7 +85,8 @@ def load(
                     f"it: {error}\nUse the version that began the run"
                 ) from error
             raise  # the overrides are to blame
-    return _load(model, values, overrides, preset=str(values.get("preset", "")))
+    file = source if isinstance(source, Path) else None
+    return _load(model, values, overrides, preset=str(values.get("preset", "")), file=file)
 
 
 def _short(field: FieldInfo) -> str:
@@ -97,8 +98,14 @@ def _short(field: FieldInfo) -> str:
 
 
 def _load(
-    model: type[M], values: dict[str, Any], overrides: Mapping[str, Any], *, preset: str
+    model: type[M],
+    values: dict[str, Any],
+    overrides: Mapping[str, Any],
+    *,
+    preset: str,
+    file: Path | None = None,
 ) -> M:
+    named = {key: f" in {file}" for key in flat(values) if file and key not in overrides}
     chosen = {*flat(values), *flat(overrides)}
     literals: Mapping[str, Any] = {
         key: _literal(model, key.split("."), value) if isinstance(value, str) else value
@@ -119,7 +126,7 @@ def _load(
     for key, value in literals.items():
         _set(values, key.split("."), value)
     _drop_moot(model, values, below, chosen=chosen)
-    _reject_unknown(model, values, root=model)
+    _reject_unknown(model, values, root=model, named=named)
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -207,6 +214,10 @@ def read_file(path: Path) -> dict[str, Any]:
         near = difflib.get_close_matches(path.name, [it.name for it in files], n=1)
         said = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
         raise ConfigError(f"cannot read configuration {path}: no such file; {said}") from error
+    except IsADirectoryError as error:
+        names = f'evaluate(run="{path}"), train(resume="{path}"), or --run {path}'
+        said = f"; of a run: {names}" if (path / "config.toml").exists() else ""
+        raise ConfigError(f"cannot read configuration {path}: it is a folder{said}") from error
     except (OSError, ValueError) as error:
         known = f"a configuration is TOML{''.join(f', or .{name}' for name in others)}"
         said = f"; {known}" if ending not in others and ending != "toml" else ""
@@ -371,9 +382,10 @@ def _reject_unknown(
     kinds: Sequence[type[BaseModel]] = (),
     *,
     root: type[BaseModel],
+    named: Mapping[str, str],
 ) -> None:
     """Raise ConfigError at the first key that `model`, a section of `root`, lacks; `kinds` are the
-    section's types."""
+    section's types, and `named` has the file of a dotted key."""
     for key, value in values.items():
         field = field_of(model, key)
         if field is None:
@@ -384,10 +396,12 @@ def _reject_unknown(
             said = elsewhere or near_key(root, f"{prefix}{key}", (model,))
             if is_mapping(value) and issubclass(model, Section) and model.added_by:
                 said += f" (sections of other packages need {model.added_by}, installed here)"
-            raise ConfigError(f"unknown key {prefix}{key}; {said}")
+            places = (it for name, it in named.items() if f"{name}.".startswith(f"{prefix}{key}."))
+            raise ConfigError(f"unknown key {prefix}{key}{next(places, '')}; {said}")
         inner = _section_of(field, value)
         if inner is not None:
-            _reject_unknown(inner, value, f"{prefix}{key}.", section_types(field), root=root)
+            types = section_types(field)
+            _reject_unknown(inner, value, f"{prefix}{key}.", types, root=root, named=named)
 
 
 def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:

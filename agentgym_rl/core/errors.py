@@ -30,7 +30,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 
 def near_match(name: str, known: Iterable[str]) -> str:
@@ -168,3 +168,11 @@ def cause_of(error: BaseException) -> BaseException:
     found = leaves(error)
     causes = (leaf for kind in _CAUSES for leaf in found if isinstance(leaf, kind))
     return next(causes, found[0])
+
+
+def raise_cause(error: BaseException) -> NoReturn:
+    """Raise the error inside nested groups that explains the others, with its own cause. The groups
+    are left out of its traceback, which would have the stack of every task."""
+    cause = cause_of(error)
+    before = None if cause.__suppress_context__ else cause.__context__
+    raise cause from cause.__cause__ or before

@@ -129,8 +129,8 @@ def not_installed(group: str, key: str, does: str) -> ConfigError:
 
 def hint(kind: str, name: str, given: Mapping[str, Any] | None = None) -> str:
     """Return the sentence of an installed package (the group `agentgym_rl.hints`) on an unknown
-    name of a kind, "flag" or "word" (`given`: the other flags), "preset", "model" or "download"
-    (`given`: its error and revision); "" if none has one."""
+    name of a kind, "flag" or "word" (`given`: the other flags), "env", "agent", "sandbox",
+    "preset", "model" or "download" (`given`: its error and revision); "" if none has one."""
     hints: Iterator[Any] = iter(load_extensions("hints", of=object).values())
     found: Iterator[str] = (hint_of(kind, name, given or {}) for hint_of in hints)
     return next((sentence for sentence in found if sentence), "")

@@ -6,13 +6,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
-from .chat import is_mapping
+from .chat import is_list, is_mapping
 
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
@@ -23,7 +24,8 @@ KEY = "key"
 unknown."""
 
 THEIR_NAMES: Mapping[str, str] = {
-    "lr": "trainer.learning_rate",
+    **dict.fromkeys(("lr", "learning_rate"), "trainer.learning_rate"),
+    "kl": "algo.kl.coef",
     "num_generations": "rollout.group_size",
     **dict.fromkeys(("max_new_tokens", "max_completion_length"), "rollout.max_tokens"),
 }
@@ -54,6 +56,23 @@ _WORDS: Mapping[str, str] = {
 """The texts of errors by pydantic's type, with the numbers of its context."""
 
 
+SAVE_FIRST = (
+    "the processes of a run and --resume read rows from a file: save them, {}, and pass its name, "
+    '"rows.jsonl"'
+)
+
+
+def saved_as(value: object) -> str:
+    """Return the line of code that saves a table of rows in a file; "" if the value is none."""
+    if is_list(value) and value and is_mapping(value[0]):
+        return 'Path("rows.jsonl").write_text("\\n".join(map(json.dumps, rows)))'
+    if hasattr(value, "write_ndjson"):
+        return 'rows.write_ndjson("rows.jsonl")'
+    of_frame = ', orient="records", lines=True' if hasattr(value, "iloc") else ""
+    is_table = hasattr(value, "to_json") and hasattr(value, "__len__")
+    return f'rows.to_json("rows.jsonl"{of_frame})' * is_table
+
+
 def key_error(key: str, said: object = "") -> PydanticCustomError:
     """Return the error of a key that the validator of its section raises; without a text the key
     is unknown."""
@@ -78,6 +97,10 @@ def key_lines(
             lines.append(said)
         elif kind in (SECRET, KEY):
             lines.append(f"{where}: {said}" if where else said)
+        elif where and said.startswith(_SECTION):
+            near_name = THEIR_NAMES.get(where.rpartition(".")[2])
+            keys = f"did you mean {near_name}?" if near_name else near(f"{where}.")
+            lines.append(f"{where}: {said} (got {got!r:.200}); {keys}")
         else:
             # Without a place the error is about several sections: the input would be the whole
             # file.
@@ -87,6 +110,10 @@ def key_lines(
 
 def _said(kind: str, context: Mapping[str, Any], got: Any) -> str:
     """Return the text of an error; "" if pydantic's own text is that of a check of ours."""
+    own = cast("type[Any]", type(got))
+    names = sys.stdlib_module_names
+    if kind == "string_type" and not isinstance(got, type) and own.__module__ not in names:
+        return f"expected text, or a class or function: {own.__name__}, not {own.__name__}(...)"
     if kind == "tuple_type":
         return f"expected a list, such as [{json.dumps(got, default=str)}]"
     said = _WORDS.get(kind, "").format_map(context)

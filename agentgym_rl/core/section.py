@@ -37,7 +37,16 @@ from pydantic.fields import FieldInfo
 from .chat import is_dict, is_list, is_mapping, is_tuple
 from .errors import ConfigError
 from .extensions import is_function_path, missing_member, path_of
-from .key_errors import THEIR_NAMES, key_error, key_lines, names_of, near_of, table_of
+from .key_errors import (
+    SAVE_FIRST,
+    THEIR_NAMES,
+    key_error,
+    key_lines,
+    names_of,
+    near_of,
+    saved_as,
+    table_of,
+)
 from .registered import Kinds, type_of
 
 KEYS = "keys"
@@ -256,6 +265,8 @@ def _with_paths(value: Any, key: Any) -> Any:
         return {name: _with_paths(it, key) for name, it in value.items()}
     if is_list(value) or is_tuple(value):
         return type(value)(_with_paths(it, key) for it in value)
+    if save := saved_as(value):
+        raise key_error(key, f"got a {type(value).__name__}; {SAVE_FIRST.format(save)}")
     try:
         return path_of(value) if isinstance(value, (type, FunctionType)) else value
     except ConfigError as error:

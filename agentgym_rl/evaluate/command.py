@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from agentgym_rl.cluster import Forks, LocalProcesses
 from agentgym_rl.config import (
@@ -17,8 +17,9 @@ from agentgym_rl.config import (
     EndpointConfig,
     ModelConfig,
     dump_record,
+    refuse_keys,
 )
-from agentgym_rl.core import ConfigError, adapter_of, cause_of
+from agentgym_rl.core import ConfigError, adapter_of, raise_cause
 from agentgym_rl.engines import EngineSetup
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.models import model_folder, with_model_defaults
@@ -58,6 +59,7 @@ async def evaluate(
     out: Path | str | None = None,
     progress: Progress | None = None,
     rollout: Rollout | None = None,
+    **keys: Never,
 ) -> EvalResult:
     """Evaluate a model on held-out tasks; return when every process has ended.
 
@@ -86,6 +88,7 @@ async def evaluate(
         ConfigError: the evaluation cannot work as configured; no request has been sent.
         ArlError: the evaluation failed. If several parts did, this is the cause of the others.
     """
+    refuse_keys("evaluate", keys)
     if rollout is not None:
         if any(it is not None for it in (config, overrides, run, checkpoint, out, progress)):
             raise ConfigError(
@@ -102,7 +105,7 @@ async def evaluate(
         with reporting_to(progress, target.config.logging, total_steps=0) as progress:
             (evaluated,) = await evaluate_all([target], progress, out=folder)
     except BaseExceptionGroup as error:
-        raise cause_of(error) from error
+        raise_cause(error)
     return replace(evaluated.result, name=str(evaluated.report["model"]))
 
 

@@ -40,7 +40,10 @@ class Result:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in extension_names(RESULTS):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            said = f"{type(self).__name__!r} has no attribute {name!r}"
+            if not name.startswith("_"):  # dir() itself looks for some that do
+                said += f"; it has {', '.join(it for it in dir(self) if not it.startswith('_'))}"
+            raise AttributeError(said)
         return load_extension(RESULTS, name)(self)
 
     def __repr__(self) -> str:

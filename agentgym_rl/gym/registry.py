@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
 import re
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +19,7 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
-from agentgym_rl.core import ConfigError, entry_points_of, is_mapping, key_faults, path_of
+from agentgym_rl.core import ConfigError, entry_points_of, hint, is_mapping, key_faults, path_of
 from agentgym_rl.core.extensions import forget_entry_points
 from agentgym_rl.runtime import import_object
 
@@ -115,8 +114,8 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
             if _row(name, kind) is None:
                 raise
             option = value if "=" in value else "NAME=VALUE"
-            hint = f"{kind} {name!r} takes options as --{kind} {name} --{kind}.options.{option}"
-            raise ConfigError(f"{error}\n{hint}") from error
+            said = f"{kind} {name!r} takes options as --{kind} {name} --{kind}.options.{option}"
+            raise ConfigError(f"{error}\n{said}") from error
     row = _row(id, kind)
     if row is None:
         forget_entry_points()  # a plugin may have been installed since
@@ -124,10 +123,9 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
     if row is None:
         known = names(kind)
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
-        if os.path.exists(f"{id}.py"):
-            hint = f"{id}.py is a module: name the class in it, as in {id}:NAME"
-        raise ConfigError(f"no {kind} is called {id!r}; {hint} (`arl list` shows all)")
+        said = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+        said = hint(kind, id) or said
+        raise ConfigError(f"no {kind} is called {id!r}; {said} (`arl list` shows all)")
     if row.spec is None:
         raise ConfigError(f"the plugin of {kind} {row.id!r} is broken:\n{row.error}")
     return row.spec

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from agentgym_rl.cluster import ForkServer
 from agentgym_rl.cluster.processes import submitted
-from agentgym_rl.config import Config, OwnEngineConfig, TrainerConfig, load_config
-from agentgym_rl.core import cause_of, extension_names, not_installed
+from agentgym_rl.config import Config, OwnEngineConfig, TrainerConfig, load_config, refuse_keys
+from agentgym_rl.core import extension_names, not_installed, raise_cause
 from agentgym_rl.engines import kind_of
 from agentgym_rl.trainer import rank_environment, rank_imports
 
@@ -33,6 +33,7 @@ async def train(
     resume: Path | str | None = None,
     progress: Progress | None = None,
     callbacks: object = (),
+    **keys: Never,
 ) -> TrainResult:
     """Run a complete training job; return when it is finished and every process has ended.
 
@@ -68,6 +69,7 @@ async def train(
 
         return play_and_train
 
+    refuse_keys("train", keys)
     if resume is None:
         config = load_config(config, overrides)
     else:
@@ -98,7 +100,7 @@ async def launch(
             with reporting_to(progress, config.logging, total_steps=config.steps) as progress:
                 return await run(config, progress, resume=resume, server=server)
     except BaseExceptionGroup as error:
-        raise cause_of(error) from error
+        raise_cause(error)
 
 
 def fork_server(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .grammars import GrammarCompiler as GrammarCompiler
     from .guard import holder_of as holder_of
     from .guard import place as place
+    from .guard import queued_s as queued_s
     from .http_client import MAX_ANSWER_BYTES as MAX_ANSWER_BYTES
     from .http_client import AnswerTooLarge as AnswerTooLarge
     from .http_client import HttpClient as HttpClient

@@ -23,6 +23,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 BEAT_S = 0.1
@@ -36,6 +37,8 @@ like reading a large model, takes a while."""
 END_S = 8.0
 """The time, in seconds, that an interrupted process with a blocked loop has to end by itself."""
 LEAST_HANG_S = 60.0
+_MOST_LOOK_S = 1.0
+"""The longest time, in seconds, that counts between two checks, of a paused machine."""
 _TRACE_S = 2.0
 _RUNS, _ENDED = 1, 2
 _STATE = struct.Struct("QB")
@@ -48,6 +51,8 @@ class _Order(NamedTuple):
     pid: int
     thread: int
     """The identity of the main thread."""
+    task: int
+    """The number that the kernel has for it."""
     state: int
     """The file descriptor of `_STATE`."""
     trace: int
@@ -91,6 +96,7 @@ class Guard:
         order = _Order(
             os.getpid(),
             threading.get_ident(),
+            threading.get_native_id(),
             self._file.fileno(),
             self._trace.fileno(),
             self._signals.fileno(),
@@ -193,15 +199,53 @@ def place(frames: list[Frame]) -> str:
     return f"{file}, line {line}, in {name}"
 
 
+def queued_s(pid: int, task: int) -> float:
+    """Return the time, in seconds, for which a thread could run, but had no CPU, since others used
+    them all; 0 if the kernel does not count it."""
+    try:
+        with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+class Stillness:
+    """The time for which a thread has blocked its loop, without the time that it had no CPU.
+
+    Args:
+        queued_s: A function that returns the time, in seconds, that the thread had no CPU.
+    """
+
+    def __init__(self, queued_s: Callable[[], float]) -> None:
+        self._queued_s = queued_s
+        self._now_s = self._queued = self._time_s = 0.0
+        self._due_s = NAMED_S
+
+    def look(self, now_s: float, *, still: bool) -> float:
+        """Count the time since the last check if the loop has been still since; return the sum."""
+        queued = self._queued_s()
+        if still:
+            self._time_s += min(now_s - self._now_s, _MOST_LOOK_S) - (queued - self._queued)
+        else:
+            self._time_s, self._due_s = 0.0, NAMED_S
+        self._now_s, self._queued = now_s, queued
+        return self._time_s
+
+    def is_due(self) -> bool:
+        """Return whether the time has passed another multiple of `NAMED_S`."""
+        passed = self._time_s >= self._due_s
+        self._due_s += NAMED_S * passed
+        return passed
+
+
 class _Watch:
     """The loop of the guard process."""
 
     def __init__(self, order: _Order) -> None:
         self._order = order
+        self._time = Stillness(lambda: queued_s(order.pid, order.task))
         self._state = mmap.mmap(order.state, _STATE.size, prot=mmap.PROT_READ)
         self._beats = -1
-        self._still = 0
-        """The number of consecutive checks with an unchanged counter."""
         self._looks = self._still_looks = 0
         """The number of checks since the process was interrupted, and of those with an unchanged
         counter."""
@@ -216,15 +260,15 @@ class _Watch:
             time.sleep(LOOK_S)
             self._read_signals()
             beats, phase = _STATE.unpack(self._state[:])
-            if phase != _RUNS or self._stopped():
-                self._still, self._beats = 0, beats
+            counts = phase == _RUNS and not self._stopped()
+            still, self._beats = counts and beats == self._beats, beats
+            still_s = self._time.look(time.monotonic(), still=still)
+            if not counts:
                 continue
-            self._still = self._still + 1 if beats == self._beats else 0
-            self._beats = beats
             if self._interrupted:
                 self._looks += 1
-                self._still_looks += bool(self._still)
-            self._act(self._still * LOOK_S)
+                self._still_looks += still
+            self._act(still_s)
         self._part()
 
     def _read_signals(self) -> None:
@@ -249,7 +293,7 @@ class _Watch:
         """Report the code that blocks the loop, and end the process if that is due."""
         late = self._looks * LOOK_S >= END_S and 2 * self._still_looks >= self._looks
         given_up = still_s >= self._order.hang_s
-        if not late and not given_up and (not still_s or still_s % NAMED_S):
+        if not late and not given_up and not self._time.is_due():
             return
         who, hint, is_known = self._holder()
         if late:

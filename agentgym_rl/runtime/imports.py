@@ -36,7 +36,9 @@ def import_object(path: str) -> Any:
         for name in attribute.split("."):
             target = getattr(target, name)
     except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything
-        near = near_match(attribute, vars(sys.modules.get(module, error)))
+        known = vars(sys.modules.get(module, error))
+        own = [name for name, it in known.items() if getattr(it, "__module__", "") == module]
+        near = near_match(attribute, known) or f"; it has {', '.join(own)}" * bool(own)
         raise ConfigError(
             only_here(path, "this process")
             or f"cannot import {path!r} (module:attr): {explain(error)}{whose(module) or near}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentgym_rl.core import ConfigError, Split, load_extensions
+from agentgym_rl.core import ConfigError, Split, load_extensions, relative
 from agentgym_rl.gym import data
 from agentgym_rl.gym.data import Rows
 
@@ -33,6 +34,10 @@ def files_of(path: str) -> list[Path]:
     files = [Path(name) for name in names if Path(name).is_file() or _format_of(Path(name))]
     if not files:
         hint = f"; of a folder, name the files: {_inside(path)}" if Path(path).is_dir() else ""
+        id = relative(path)
+        endings = tuple(ending for known in _formats().values() for ending in known.endings)
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", id) and not id.endswith(endings):
+            hint = f"; a data set of the Hugging Face hub is --env.options.rows.dataset={id}"
         raise ConfigError(f"path: {path!r} is no file, and no pattern that fits any{hint}")
     return files
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import mean, stdev
 from string import ascii_uppercase
 from typing import Any
 
@@ -68,12 +69,15 @@ def comparison_lines(
     for name, run in zip(names, runs, strict=True):
         yield f"{name}  {run.run}  ({run.env}, {run.agent or run.kind}, {run.engine})"
     yield ""
-    rows: list[tuple[str, ...]] = [("", *names)]
-    rows.append(("state", *(run.state for run in runs)))
-    rows.append(("batches", *map(_batches, runs)))
-    rows.append(("reward, last batches", *(_share(run.reward) for run in runs)))
-    rows.append(("held-out, before", *(_share(run.eval_before) for run in runs)))
-    rows.append(("held-out, after", *(_share(run.eval_after) for run in runs)))
+    over = ["mean ± deviation"] if _only_seeds_differ(different) else []
+    rows: list[tuple[str, ...]] = [("", *names, *over)]
+    rows.append(("state", *(run.state for run in runs), *("" for _ in over)))
+    rows.append(("batches", *map(_batches, runs), *("" for _ in over)))
+    figures: list[tuple[str, list[float | None], str]] = [
+        ("reward, last batches", [run.reward for run in runs], ".3f"),
+        ("held-out, before", [run.eval_before for run in runs], ".3f"),
+        ("held-out, after", [run.eval_after for run in runs], ".3f"),
+    ]
     for label, name, form in (
         ("staleness, versions", "staleness", ".2f"),
         ("overlap", "overlap", ".0%"),
@@ -81,13 +85,30 @@ def comparison_lines(
         ("engine/trainer mismatch", "mismatch", ".4f"),
         ("s per batch", "step_s", ".2f"),
     ):
-        rows.append((label, *(_number(run.means[name], form) for run in runs)))
+        figures.append((label, [run.means[name] for run in runs], form))
+    for label, values, form in figures:
+        spread = [_spread(values, form) for _ in over]
+        rows.append((label, *(_number(value, form) for value in values), *spread))
     yield from _aligned(rows)
     for name, run in zip(names[1:], runs[1:], strict=True):
         yield ""
         keys = different[run.run]
         yield f"{name} beside A: {'the same configuration' if not keys else ''}".rstrip()
         yield from (f"  {key}" for key in keys)
+
+
+def _only_seeds_differ(different: Mapping[str, list[str]]) -> bool:
+    """Return whether the runs are those of several seeds, with the same configuration otherwise."""
+    keys = [{key.partition(" ")[0] for key in each} for each in different.values()]
+    return all("seed" in each and each <= {"seed", "folder"} for each in keys)
+
+
+def _spread(values: Sequence[float | None], form: str) -> str:
+    """Return the mean and the standard deviation of the values; "-" if one is not known."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return _UNKNOWN
+    return f"{format(mean(known), form)} ± {format(stdev(known), form)}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

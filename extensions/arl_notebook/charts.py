@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, near_match
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,8 @@ def curve_figure(
         ]
         if not values:
             known = sorted({key for it in history for key in it})
-            raise ConfigError(f"the run has no metric {name!r}; it has {', '.join(known)}")
+            near = near_match(name, known) or f"; it has {', '.join(known)}"
+            raise ConfigError(f"the run has no metric {name!r}{near}")
         axes.plot(*zip(*values, strict=True), label=name)
         if name == REWARD and held_out:
             axes.plot(list(held_out), list(held_out.values()), "o", label="held-out reward")

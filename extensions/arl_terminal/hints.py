@@ -3,7 +3,9 @@ environment, recipes, and models."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import difflib
 import inspect
 import re
 from collections.abc import Collection, Mapping
@@ -28,7 +30,7 @@ _OF_OTHERS: Mapping[str, str] = {
         ("max_completion_length", "max_new_tokens", "max_tokens"), "--rollout.max_tokens"
     ),
     **dict.fromkeys(("max_seq_len", "max_length", "max_model_len"), "--engine.max_model_len"),
-    **dict.fromkeys(("beta", "kl_coef", "init_kl_coef", "kl_beta"), "--algo.kl.coef"),
+    **dict.fromkeys(("kl", "beta", "kl_coef", "init_kl_coef", "kl_beta"), "--algo.kl.coef"),
     **dict.fromkeys(("report_to", "logger", "trackers"), "--logging.trackers"),
     **dict.fromkeys(("wandb_project", "project_name"), "--logging.project"),
     **dict.fromkeys(("max_grad_norm", "grad_clip"), "--trainer.max_grad_norm"),
@@ -83,6 +85,10 @@ _PRESETS: Mapping[str, str] = {
 """The recipe that is meant by the name of another algorithm."""
 
 
+_MOST_KEYS = 6
+"""The most keys of a section that a hint shows."""
+
+
 def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
     """Return what may have been meant by an unknown name, or the remedy for a failed download; ""
     if that is not known here."""
@@ -90,6 +96,8 @@ def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
         return _of_flag(name.replace("-", "_").lower(), given)
     if kind == "word":
         return _of_word(name, given)
+    if kind in ("env", "agent", "sandbox"):
+        return _of_file(name) or (_of_gymnasium(name) if kind == "env" else "")
     if kind == "preset":
         return _of_preset(name.lower())
     if kind == "download":
@@ -102,6 +110,8 @@ def _of_flag(name: str, given: Mapping[str, Any]) -> str:
         return ""
     if given["command"] == "eval" and name in _OF_EVAL:
         return f"did you mean {_OF_EVAL[name]}?"
+    if keys := _keys(name):
+        return f"{name} is a section: give one of its keys, {keys}"
     if option := _option(name, given.get("env")):
         return option
     if name in _WITH_REASON:
@@ -109,6 +119,56 @@ def _of_flag(name: str, given: Mapping[str, Any]) -> str:
     flag = _OF_OTHERS.get(name, "")
     has = "." in flag or flag.strip("-") in given or len(flag) == 2
     return f"did you mean {flag}?" if flag and has else ""
+
+
+def _keys(section: str) -> str:
+    """Return the flags of the keys of a section of the configuration; "" if there is none of that
+    name, or one value can stand for it."""
+    from agentgym_rl.config import Config, fields_of, section_types
+
+    field = fields_of(Config).get(section)
+    kinds = section_types(field) if field else ()
+    if len(kinds) != 1 or getattr(kinds[0], "short", ""):
+        return ""
+    keys = dict.fromkeys(key for kind in kinds for key in fields_of(kind))
+    shown = [f"--{section}.{key}" for key in [*keys][:_MOST_KEYS]]
+    return ", ".join([*shown, f"… (`--help {section}`)"] if len(keys) > _MOST_KEYS else shown)
+
+
+def _of_file(name: str) -> str:
+    """Return a hint if an id is the name of a file here, or of a class with a dot before it."""
+    path = name.removesuffix(".py").removeprefix("./")
+    file = Path(f"{path}.py")
+    if file.is_file():
+        module = path.replace("/", ".")
+        known = [f"{module}:{each}" for each in _classes(file)]
+        return f"{file} is a module: name the class in it, as in {', '.join(known) or module}" + (
+            "" if known else ":NAME"
+        )
+    module, dot, last = name.rpartition(".")
+    is_here = dot and Path(f"{module.replace('.', '/')}.py").is_file()
+    return f"did you mean {module}:{last}?" if is_here else ""
+
+
+def _classes(file: Path) -> list[str]:
+    """Return the names of the classes at the top of a Python file, without importing it."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def _of_gymnasium(name: str) -> str:
+    """Return a hint for an id that has the form of Gymnasium's, as in FrozenLake-v1."""
+    if not re.fullmatch(r"(?:\w+/)?[A-Z]\w*-v\d+", name):
+        return ""
+    try:
+        from gymnasium import registry
+    except ImportError:
+        return f"did you mean gymnasium:{name}? It needs the package gymnasium"
+    near = [name] if name in registry else difflib.get_close_matches(name, registry, n=1)
+    return f"did you mean gymnasium:{near[0]}?" if near else ""
 
 
 def _of_word(name: str, given: Mapping[str, Any]) -> str:

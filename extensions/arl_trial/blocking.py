@@ -13,18 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from agentgym_rl.core import relative
 from agentgym_rl.gym.wrappers import Held, Timeout
-from agentgym_rl.runtime import holder_of, place
+from agentgym_rl.runtime import holder_of, place, queued_s
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,16 @@ _LIMITED = {Timeout.reset.__code__, Timeout.step.__code__, Timeout.rest.__code__
 
 class BlockWatch:
     """The watch over the running event loop while the context is open. Only the main thread can be
-    interrupted; in another one the time that is lost is reported."""
+    interrupted; in another one the time that is lost is reported. The time for which the thread has
+    no CPU, on a busy machine, does not count.
 
-    def __init__(self) -> None:
+    Args:
+        queued_s: A function that returns the time, in seconds, for which a thread of a process had
+            no CPU.
+    """
+
+    def __init__(self, queued_s: Callable[[int, int], float] = queued_s) -> None:
+        self._queued_s = queued_s
         self._beats = 0
         self._ended = threading.Event()
         self._due: Timeout | None = None
@@ -64,6 +72,7 @@ class BlockWatch:
 
     def __enter__(self) -> BlockWatch:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._task = threading.get_native_id()
         self._interrupts = (
             _SIGNAL is not None and threading.current_thread() is threading.main_thread()
         )
@@ -100,7 +109,7 @@ class BlockWatch:
     def _watch(self) -> None:
         beats, quiet_s, last_s = 0, 0.0, 0.0
         while not self._ended.wait(LOOK_S):
-            now_s = time.monotonic()
+            now_s = time.monotonic() - self._queued_s(os.getpid(), self._task)
             if self._beats != beats:
                 beats, quiet_s, last_s, self._seen = self._beats, now_s, now_s, None
             elif now_s - quiet_s >= SEEN_S:

@@ -608,3 +608,35 @@ def test_a_password_in_a_url_is_refused_and_not_shown(key, form, url):
 def test_urls_without_secrets_are_kept():
     for url in ("http://host:80/v1#m", "https://host/a@b", "https://host/?monkey=1&page=2"):
         assert load_config(None, {"env.options.url": url}).env.options["url"] == url
+
+
+@cases(
+    "text, said",
+    [
+        ("steps = 4\n[env]\nid = math\n", r': id = math; texts need quotes: id = "math"$'),
+        ("model = /data/m\n", r'texts need quotes: model = "/data/m"$'),
+        ("steps = 4\nsteps = [3,\n", r"Cannot overwrite|Invalid|Unclosed"),
+        ("[env\nid = 'math'\n", r"\(at line 1, column 5\): \[env$"),
+    ],
+    ids=["text", "path", "list", "table"],
+)
+def test_an_error_of_toml_shows_its_line(tmp_path, text, said):
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_config(file)
+
+
+def test_an_unknown_key_names_its_file(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text("steps = 1\n[rollout]\ngroup_sise = 3\n")
+    with pytest.raises(ConfigError, match=r"unknown key rollout\.group_sise in .*c\.toml; did you"):
+        load_config(file)
+    file.write_text("stepz = 1\n")
+    with pytest.raises(ConfigError, match=r"unknown key stepz in .*c\.toml; did you mean steps"):
+        load_config(file)
+    file.write_text("steps = 1\n")
+    with pytest.raises(ConfigError, match=r"unknown key rollout\.group_sise; did you"):
+        load_config(file, {"rollout.group_sise": 3})
+    with pytest.raises(ConfigError, match=r"unknown key stepz; did you"):
+        load_config({"stepz": 3})

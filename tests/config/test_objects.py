@@ -135,3 +135,58 @@ def test_a_class_is_registered_and_made(monkeypatch):
     assert isinstance(make_agent(Patient), Patient)
     with pytest.raises(ConfigError, match="at the top of a module"):
         register("inside-v0", local())
+
+
+class Frame:
+    """A table like that of pandas: its truth value cannot be asked for."""
+
+    iloc = None
+
+    def __bool__(self):
+        raise ValueError("The truth value of a DataFrame is ambiguous")
+
+    def __len__(self):
+        return 1
+
+    def __repr__(self):
+        return "0  What is 1 + 1?  2"
+
+    def to_json(self, path, **options):
+        raise AssertionError
+
+
+class Set(Frame):
+    iloc = property()
+
+    def __getattribute__(self, name):
+        if name == "iloc":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@cases(
+    "data, said",
+    [
+        (Frame(), 'got a Frame; .*orient="records", lines=True\\)'),
+        (Set(), r'got a Set; .*rows\.to_json\("rows\.jsonl"\)'),
+    ],
+    ids=["frame", "set"],
+)
+def test_rows_in_memory_are_refused_with_the_line_that_saves_them(data, said):
+    for options in ({"data": data}, {"rows": {"path": data}}):
+        with pytest.raises(ConfigError, match=said) as refused:
+            Config(env={"id": score, "options": options})
+        assert "What is 1 + 1?" not in str(refused.value)
+
+
+@cases("data", [Frame(), [{"question": "What is 1 + 1?"}]], ids=["frame", "list"])
+def test_an_environment_refuses_rows_in_memory_in_the_same_way(data):
+    with pytest.raises(ConfigError, match=r"path: got .*, the path of a file; .*save") as refused:
+        asyncio.run(make(f"reward:{HERE}:score", data=data).reset(seed=1))
+    assert "What is 1 + 1?" not in str(refused.value)
+
+
+@cases("section", ["env", "agent"])
+def test_an_instance_is_refused_with_the_class_to_pass(section):
+    with pytest.raises(ConfigError, match="a class or function: Guess, not Guess"):
+        Config(**{section: Guess()})

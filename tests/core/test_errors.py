@@ -2,8 +2,11 @@
 
 import logging
 import pickle
+import traceback
 
-from agentgym_rl.core import ArlError, errors, too_slow
+import pytest
+
+from agentgym_rl.core import ArlError, ConfigError, errors, raise_cause, too_slow
 from agentgym_rl.runtime import Repeated
 from tests.kit.cases import cases
 
@@ -58,3 +61,24 @@ def test_warnings_of_many_episodes_are_few(caplog):
             warnings.warn("it is broken in way %s", "x" * number, why="broken" + "x" * number)
     shown = [line for line in caplog.messages if "KeyError" in line]
     assert (len(shown), len(caplog.messages)) == (1, 20)
+
+
+def test_a_cause_is_raised_with_its_own_cause_and_without_its_groups():
+    try:
+        raise KeyError("theirs")
+    except KeyError as theirs:
+        before = theirs
+    cause = ConfigError("ours")
+    cause.__cause__ = before
+
+    def run():
+        try:
+            raise BaseExceptionGroup("tasks", [BaseExceptionGroup("parts", [cause])])
+        except BaseExceptionGroup as group:
+            raise_cause(group)
+
+    with pytest.raises(ConfigError, match="ours") as raised:
+        run()
+    text = "".join(traceback.format_exception(raised.value))
+    assert "Exception Group" not in text
+    assert "KeyError: 'theirs'" in text

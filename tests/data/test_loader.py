@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from arl_data.formats import files_of
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.gym.data import Epochs, Rows, TaskLoader, row_tasks
@@ -113,3 +114,12 @@ def test_the_state_is_one_integer_and_a_digest(tmp_path):
     assert loader.state_dict() == {"index": 2, "content": content}
     other_order = asked(tmp_path, 5, weight_field="")
     assert other_order.describe()["content"] == content
+
+
+def test_the_id_of_a_data_set_in_place_of_a_file_gets_its_option(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ("openai/gsm8k", str(tmp_path / "openai/gsm8k")):
+        with pytest.raises(ConfigError, match=r"--env\.options\.rows\.dataset=openai/gsm8k$"):
+            files_of(path)
+    with pytest.raises(ConfigError, match=r"fits any$"):
+        files_of("data/rows.csv")

@@ -88,7 +88,7 @@ def test_a_folder_of_files_names_them(tmp_path):
 
 
 def test_an_object_is_saved_first():
-    with pytest.raises(ConfigError, match=r'path: got a Dataset.*by \.to_json\("rows\.jsonl"\)'):
+    with pytest.raises(ConfigError, match=r'path: got a Dataset.*rows\.to_json\("rows\.jsonl"\)'):
         Rows(path=table("A"))  # pyright: ignore[reportArgumentType]
     pandas = pytest.importorskip("pandas")
     with pytest.raises(ConfigError, match=r"got a DataFrame.*orient=\"records\", lines=True"):

@@ -6,15 +6,16 @@ import fcntl
 import io
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from arl_inspect.folders import InspectedRun
-from arl_inspect.run_list import delete, differing, size_text
+from arl_inspect.run_list import comparison_lines, delete, differing, size_text
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.core import ConfigError
-from agentgym_rl.storage import find_runs
+from agentgym_rl.storage import RunSummary, find_runs
 from agentgym_rl.storage.run_folder import release_if_unused
 from agentgym_rl.storage.run_list import summary
 
@@ -200,6 +201,30 @@ def test_runs_beside_each_other(make, arl):
     code, out = arl("--compare", "--json")
     assert len(json.loads(out)["runs"]) == 2
     assert arl("--compare", "--delete", "runs/a")[0] == 2
+
+
+def test_runs_that_differ_in_their_seed_alone_get_a_mean_and_a_deviation():
+    means = dict.fromkeys(
+        ("staleness", "overlap", "trained_tokens_per_s", "mismatch", "step_s"), 1.0
+    )
+    runs = [
+        RunSummary(
+            **{"run": f"r{seed}", "state": "finished", "env": "math", "agent": "react"},
+            **{"engine": "embedded", "batches": 1, "batches_planned": 1, "reward": reward},
+            **{"eval_before": None if seed else 0.5, "eval_after": 0.5, "means": means},
+            **{"updated_s": 0.0, "size_bytes": 1, "config": {"seed": seed, "steps": 1}},
+        )
+        for seed, reward in enumerate((0.2, 0.3, 0.4))
+    ]
+    text = "\n".join(comparison_lines(runs, differing(runs)))
+    assert "mean ± deviation" in text
+    assert "0.300 ± 0.100" in text
+    assert "100% ± 0%" in text
+    (before,) = (line for line in text.splitlines() if line.startswith("held-out, before"))
+    assert before.split()[2:] == ["0.500", "-", "-", "-"], "a mean of all, or none"
+    longer = [*runs[:2], replace(runs[2], config={"seed": 2, "steps": 2})]
+    assert "±" not in "\n".join(comparison_lines(longer, differing(longer)))
+    assert "±" not in "\n".join(comparison_lines(runs[:1] * 2, {"r0": []}))
 
 
 def test_no_runs_yet(arl):

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 from arl_notebook import frames, view
-from arl_notebook.charts import curve_svg
+from arl_notebook.charts import curve_figure, curve_svg
 
 from agentgym_rl import ConfigError
 from agentgym_rl.core import Outcome, Trajectory
@@ -109,7 +109,7 @@ def test_plots_are_figures(tmp_path, monkeypatch):
     (axes,) = result.plot().axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[0.5, 0.7], [0.2, 0.6]]
     assert len(result.plot("reward/mean", "lr").axes) == 2
-    with pytest.raises(ConfigError, match=r"no metric 'lrr'; it has lr, reward/mean"):
+    with pytest.raises(ConfigError, match=r"no metric 'lrr'; did you mean lr"):
         result.plot("lrr")
     with pytest.raises(ConfigError, match="moved or removed"):
         trained(run=str(tmp_path / "gone")).plot()
@@ -125,3 +125,15 @@ def test_a_curve_stays_in_its_frame():
 
 def test_a_script_is_no_notebook():
     assert view.open_view(None, 3) is None
+
+
+def test_an_unknown_attribute_or_metric_is_answered_with_the_known_ones():
+    with pytest.raises(AttributeError, match=r"has no attribute 'history'; it has .*evaluations,"):
+        trained().history  # noqa: B018
+    history = [{"reward/mean": 0.5, "loss": 1.0}]
+    for name, said in (
+        ("reward/meen", "; did you mean reward/mean"),
+        ("x", "; it has loss, r"),
+    ):
+        with pytest.raises(ConfigError, match=f"no metric '{name}'{said}"):
+            curve_figure(history, {}, metrics=[name], title="t")

@@ -115,3 +115,40 @@ assert not [name for name in gymnasium.registry if name.startswith("arl/")]
 
 def test_importing_the_package_changes_nothing_global():
     subprocess.run([sys.executable, "-c", GLOBAL], check=True)
+
+
+@cases(
+    "call, said",
+    [
+        (
+            lambda: train(env="math"),  # pyright: ignore[reportArgumentType]
+            r"train\(\) takes no argument 'env'; write train\(Config\(env='math'\)\), or",
+        ),
+        (
+            lambda: evaluate(Config(), steps=3),  # pyright: ignore[reportArgumentType]
+            r"evaluate\(\) .*Config\(steps=3\)\), or overrides={'steps': 3}",
+        ),
+        (
+            lambda: train(group_size=4),  # pyright: ignore[reportArgumentType]
+            r"'group_size'; did you mean rollout\.group_size",
+        ),
+        (
+            lambda: train(overrides=["steps=2"]),  # pyright: ignore[reportArgumentType]
+            r"overrides: got \['steps=2'\]; expected dotted keys .*{\"steps\": 2}",
+        ),
+        (
+            lambda: train(Config),  # pyright: ignore[reportArgumentType]
+            "the configuration: got .*; expected a Config, a file, or",
+        ),
+    ],
+    ids=["section", "key", "inner", "list", "class"],
+)
+def test_arguments_that_a_run_does_not_have_are_refused_with_what_to_write(call, said):
+    with pytest.raises(ConfigError, match=said):
+        asyncio.run(call())
+
+
+def test_the_folder_of_a_run_as_a_configuration_names_its_argument(tmp_path):
+    (tmp_path / "config.toml").write_text("steps = 1\n")
+    with pytest.raises(ConfigError, match=r'it is a folder; of a run: evaluate\(run="'):
+        asyncio.run(evaluate(tmp_path))

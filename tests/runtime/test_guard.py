@@ -14,7 +14,7 @@ import pytest
 
 from agentgym_rl.gateway.template import template
 from agentgym_rl.rollout import episode
-from agentgym_rl.runtime.guard import HOLDERS, holder_of, threads_of
+from agentgym_rl.runtime.guard import HOLDERS, Stillness, holder_of, queued_s, threads_of
 
 from . import held
 
@@ -44,6 +44,31 @@ def test_frames_say_who_holds_the_loop():
         12: "the chat template, <template>, line 1, in root,",
     }
     assert holder_of([("/x/agentgym_rl/models/resolve.py", 4, "load")]) is None
+
+
+def test_time_in_which_the_thread_has_no_cpu_does_not_count_as_blocked():
+    queued = iter([0.0, 0.0, 0.2, 0.3, 0.3])
+    time_ = Stillness(lambda: next(queued))
+    seen = [time_.look(10.0, still=False)]
+    seen += [time_.look(now_s, still=True) for now_s in (10.25, 10.5, 10.75)]
+    seen += [time_.look(90.0, still=True)]  # the machine was paused
+    assert seen == pytest.approx([0.0, 0.25, 0.3, 0.45, 1.45])
+
+
+def test_a_block_is_due_once_at_each_multiple():
+    time_ = Stillness(lambda: 0.0)
+    time_.look(0.0, still=False)
+    due = []
+    for second in range(1, 13):
+        time_.look(float(second), still=True)
+        due += [second] if time_.is_due() else []
+    assert due == [5, 10]
+    assert time_.look(13.0, still=False) == 0.0
+
+
+def test_the_time_without_a_cpu_of_a_thread_that_does_not_exist_is_zero():
+    assert queued_s(os.getpid(), 0) == 0.0
+    assert queued_s(os.getpid(), threading.get_native_id()) >= 0.0
 
 
 def test_the_files_that_call_foreign_code_are_there():

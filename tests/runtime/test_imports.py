@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from agentgym_rl.runtime import parse_python
+from agentgym_rl.core import ConfigError
+from agentgym_rl.runtime import import_object, parse_python
 
 SOURCE = "\n".join(f"def f{i}(a, b):\n    return a + b * {i}\n" for i in range(50))
 
@@ -51,3 +52,10 @@ def test_threads_parse_at_once(busy_collector):
 def test_a_source_that_is_no_python_is_refused_as_by_ast():
     with pytest.raises(SyntaxError):
         parse_python("def")
+
+
+def test_a_missing_function_is_answered_with_those_of_the_module(tmp_path, monkeypatch):
+    (tmp_path / "own_scores.py").write_text("from math import sin\n\ndef score(a, b):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no attribute 'typo'.*; it has score$"):
+        import_object("own_scores:typo")

@@ -32,6 +32,9 @@ from tests.kit.cases import cases
         ("list math", "unknown argument 'math'; `arl list --help`"),
         ("train --verbose", "did you mean -v?"),
         ("train --no_such_thing", "unknown argument '--no_such_thing'; `arl train --help`"),
+        ("train --lora=true", "lora is a section: give one of its keys, --lora.rank, "),
+        ("train --gateway=1", "give one of its keys, --gateway.host, "),
+        ("train --kl=0.1", "did you mean --algo.kl.coef?"),
         ("list --lr 1", "unknown argument '--lr'; `arl list --help`"),
     ],
 )
@@ -53,3 +56,35 @@ def test_every_flag_and_key_that_a_hint_names_is_there():
 def test_a_recipe_is_named_by_its_meaning(name, said):
     with pytest.raises(ConfigError, match=f"no preset '{name}'; {said}.*There are areal, "):
         load_config(None, {"preset": name})
+
+
+@cases(
+    "kind, id, said",
+    [
+        ("env", "FrozenLake-v1", "did you mean gymnasium:FrozenLake-v1"),
+        ("env", "shop_db.ShopDB", "did you mean shop_db:ShopDB?"),
+        ("env", "shop_db.py", "shop_db.py is a module: name the class in it, as in shop_db:ShopDB"),
+        ("env", "./shop_db.py", "as in shop_db:ShopDB, shop_db:Other"),
+        ("env", "shop_db", "as in shop_db:ShopDB"),
+        ("agent", "own/ag.py", "as in own.ag:NAME"),
+        ("agent", "FrozenLake-v1", ""),
+        ("env", "no_such.Class", ""),
+        ("env", "mathh", ""),
+    ],
+)
+def test_an_unknown_id_that_is_a_file_or_of_gymnasium_is_explained(
+    kind, id, said, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop_db.py").write_text("class ShopDB:\n    pass\n\nclass Other:\n    pass\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/ag.py").write_text("this is no Python")
+    found = hints.hint(kind, id, {})
+    assert said in found if said else found == ""
+
+
+def test_a_section_that_gets_a_number_is_answered_with_its_keys():
+    with pytest.raises(ConfigError, match=r"got 0\.1\); did you mean algo\.kl\.coef\?"):
+        load_config({}, {"algo.kl": 0.1})
+    with pytest.raises(ConfigError, match=r"got 1\); allowed: of, unbiased, eps"):
+        load_config({}, {"algo.std": 1})

@@ -145,3 +145,17 @@ def test_short_blocks_are_reported_once_with_the_time_lost(caplog):
     assert "tests/trial/test_blocking.py, line" in told
     assert "in wait has held the event loop for" in told
     assert told.endswith(f"{Slow.way_out}.")
+
+
+def test_time_in_which_the_thread_had_no_cpu_is_not_lost_to_its_code(caplog):
+    begun_s = time.monotonic()
+
+    async def main():
+        env = make(Slow, how="wait", step_timeout_s=60.0)
+        with BlockWatch(queued_s=lambda pid, task: time.monotonic() - begun_s):
+            await env.reset(seed=1)
+            await env.step({"role": "assistant", "content": "4"})
+
+    with caplog.at_level(logging.WARNING):
+        run_interruptible(main)
+    assert [text for text in caplog.messages if "held the event loop" in text] == []

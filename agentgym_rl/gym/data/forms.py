@@ -88,6 +88,13 @@ def form_of(row: Row, where: str, *, flag: str) -> Recognized:
             f"{where}: no column has a known name of a prompt ({', '.join(prompts)}): name one, "
             f"such as {flag}{_longest(row)}. The columns are {_listed(row)}"
         )
+    if all(not it.form.others for it in found):  # the other columns may be blank in this row
+        blank = (Recognized(name, it) for name, it in known.items() if it.fits(row, blank=True))
+        found += [
+            it
+            for it in blank
+            if it.form.prompt == prompts[0] and None not in map(row.get, it.form.others)
+        ]
     return max(found, key=lambda it: len(it.form.others))
 
 

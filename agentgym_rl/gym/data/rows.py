@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import SAVE_FIRST, ConfigError, saved_as
 
 CONTENT = "content"
 """The key of the digest in the result of `TaskSource.describe`."""
@@ -63,13 +63,10 @@ class Rows:
         for name in ("path", "dataset", "eval_path", "weight_field"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                kind = type(value).__name__
-                save = {"DataFrame": 'to_json("rows.jsonl", orient="records", lines=True)'}
-                hint = save.get(kind, 'to_json("rows.jsonl")' if hasattr(value, "to_json") else "")
-                raise ConfigError(
-                    f"{name}: got {f'a {kind}' if hint else repr(value)}, expected text"
-                    + (f", the path of a file: save it first by .{hint}" if hint else "")
-                )
+                save = saved_as(value)
+                got = f"a {type(value).__name__}" if save else f"{value!r:.200}"
+                hint = f", the path of a file; {SAVE_FIRST.format(save)}" if save else ""
+                raise ConfigError(f"{name}: got {got}, expected text{hint}")
         given = [n for n in ("path", "dataset") if getattr(self, n) is not None]
         if len(given) == 2 or not (given or self.eval_path):
             raise ConfigError(

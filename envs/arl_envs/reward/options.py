@@ -130,7 +130,8 @@ class Options:
             raise ConfigError(f"timeout_s: got {limit!r}, expected seconds above 0")
         if not isinstance(self.rows, Mapping):
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
-        if not (self.data or self.eval_data or self.rows):
+        given: tuple[Any, ...] = (self.data, self.eval_data, self.rows)
+        if not any(it if isinstance(it, str | Mapping) else it is not None for it in given):
             raise ConfigError(
                 "no data: give --data FILE (.jsonl, .csv, .parquet; env.options.data), or a "
                 "Hugging Face data set as --env.options.rows.dataset=ID"

@@ -38,6 +38,8 @@ class MakeTasks:
     parameters: Parameters = Parameters()  # noqa: RUF009 (frozen)
     form: gym_data.RowForm | None = None
     """The form of the rows, which finds the prompt in place of `prompt_field`."""
+    answer: str = ""
+    """The column of the reference answer, which must not be blank; "": none is known."""
 
     def __str__(self) -> str:
         return self.processor or type(self).__name__
@@ -65,6 +67,9 @@ class MakeTasks:
                 f"the row is no JSON ({error}); a `processor` can make it so"
             ) from error
         self.parameters.check_columns(row, self.function)
+        answer = row.get(self.answer)
+        if self.answer and (answer is None or (isinstance(answer, str) and not answer.strip())):
+            raise RowRefused(f"{self.answer}: got {shorten(answer)}, expected the answer")
         messages = self._messages(row)
         question = json.dumps(messages, ensure_ascii=False)
         weight = weight_of(row, self.weight_field)
@@ -126,9 +131,11 @@ class Choose:
             return self.make
         found = gym_data.form_of(row, where, flag="--env.options.prompt_field=")
         field, form = found.form.prompt, found.form
+        answer = form.answer if self.make.function and form.answer in row else ""
         if found.name != "prompt":
             _log_form(where.rpartition(", ")[0] or where, str(found))
-        return replace(self.make, prompt_field=field, form=None if form.read is None else form)
+        read = None if form.read is None else form
+        return replace(self.make, prompt_field=field, form=read, answer=answer)
 
 
 @lru_cache(maxsize=64)

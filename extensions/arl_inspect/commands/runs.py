@@ -24,7 +24,8 @@ STATE is running, finished (all batches are trained), stopped (`arl train
 --resume continues it as well. BATCHES names the folders of `arl eval --out` and
 of `arl serve`. REWARD is the mean of training episodes in the last 5 batches,
 HELD-OUT the rewards of the evaluations before and after. Tags (see `arl
-inspect`) are listed below the table. --compare keeps the given order. Running
+inspect`) are listed below the table. --compare keeps the given order; for runs
+that differ only in their seed, it adds the mean and standard deviation. Running
 runs are not deleted. --json prints one object, with the complete configuration,
 notes and tags of each run.
 """

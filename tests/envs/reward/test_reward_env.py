@@ -463,3 +463,19 @@ def test_a_reset_without_a_task_says_where_every_row_is_held_out(env, tmp_path):
 
     with pytest.raises(EnvError, match=r"there are 0 tasks: reset needs options.*eval_data"):
         asyncio.run(play())
+
+
+def test_a_row_with_a_blank_answer_is_refused_and_named(tmp_path, caplog):
+    path = tmp_path / "rows.csv"
+    path.write_text("question,answer\n2+2?,\n1+1?,2\n3+3?,6\n4+4?, \n")
+    with caplog.at_level("INFO"):
+        tasks = source(data=str(path), rows={"eval_fraction": 0})
+    assert len(tasks) == 2
+    assert "rows read as question/answer: prompt = question, answer = answer" in caplog.text
+    assert "answer: got" in caplog.text
+    assert "expected the answer" in caplog.text
+
+
+def test_a_blank_column_that_is_no_answer_is_read(tmp_path):
+    path = write(tmp_path / "rows.jsonl", {"question": "Why?", "topic": ""})
+    assert len(source(data=path, rows={"eval_fraction": 0})) == 1
