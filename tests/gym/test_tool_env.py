@@ -405,6 +405,70 @@ def test_a_tool_that_cannot_be_called_is_refused_at_once():
             Tool.of(function)
 
 
+def test_a_method_that_cannot_be_a_tool_is_refused_with_its_name_and_parameter():
+    def unknown(self, day: int, when): ...
+
+    def unknown_result(self, day: int): ...
+
+    def broken(self, ids): ...
+
+    unknown.__annotations__["when"] = "datetime"  # as of a name that is not imported
+    unknown_result.__annotations__["return"] = "datetime"
+    broken.__annotations__["ids"] = "list of int"
+
+    def handed(self, lock: asyncio.Lock): ...
+
+    def selfless(day: int): ...
+
+    for function, words in (
+        (unknown, "tool unknown: parameter when has the type hint 'datetime': .* import or define"),
+        (unknown_result, "tool unknown_result: the result has the type hint 'datetime'"),
+        (broken, "tool broken: parameter ids has the type hint 'list of int': .* such as list"),
+        (handed, "tool handed: no JSON for {'lock': <class 'asyncio.locks.Lock'>}"),
+        (selfless, "tool selfless: write `self` as its first parameter"),
+        (lambda: 0, "write `self` as its first parameter"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            Tool.of(function, method=True)
+    with pytest.raises(TypeError, match=r"@tool: got a property, expected a method"):
+        tool(property(unknown))  # type: ignore[type-var]
+
+
+class Plain(ToolEnv):
+    """Tools that do not need the instance, with the two decorators in either order."""
+
+    def begin(self, task: Task) -> str:
+        return "Go."
+
+    @tool
+    @staticmethod
+    def above(x: int) -> int:
+        return x
+
+    @staticmethod
+    @tool
+    async def below(x: int) -> int:
+        return x
+
+    @tool(name="of_class")
+    @classmethod
+    def above_class(cls, x: int) -> str:
+        return f"{cls.__name__} {x}"
+
+    @classmethod
+    @tool
+    def below_class(cls, x: int) -> str:
+        return f"{cls.__name__} {x}"
+
+
+def test_static_and_class_methods_are_tools():
+    names = [each["function"]["name"] for each in Plain.tools]
+    assert names == ["above", "below", "of_class", "below_class"]
+    calls = [call(name, '{"x": 3}') for name in names]
+    assert told(Plain(), *calls) == ["3", "3", "Plain 3", "Plain 3"]
+    assert Plain.above(3) == 3
+
+
 def test_two_tools_of_one_name_are_refused_at_once():
     with pytest.raises(TypeError, match="methods look and again are both the tool 'look'"):
 

@@ -235,7 +235,7 @@ def _tools_of(cls: type) -> dict[str, Tool]:
         if not is_tool(value):
             continue
         found = Tool.of(value, method=True)
-        if (other := tools.get(found.name)) and other.function is not value:
+        if (other := tools.get(found.name)) and other.function is not found.function:
             raise TypeError(
                 f"{cls.__name__}: the methods {other.function.__name__} and {method} are both the "
                 f"tool {found.name!r}; give one of them another name"
