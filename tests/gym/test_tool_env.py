@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from agentgym_rl import Message, Step, Task, ToolEnv, tool
 from agentgym_rl.core import ConfigError, EnvError, InfraError, SeededTasks
 from agentgym_rl.gym import ToolError
-from agentgym_rl.gym.tool_env import Tool
+from agentgym_rl.gym.tool_env import Tool, calls
 from tests.kit.cases import cases
 
 
@@ -312,6 +312,45 @@ def test_a_tool_that_raises_is_warned_of_once(caplog):
         told(Odd(), call("stumble"), call("stumble"), call("no_such"), call("give"))
     (record,) = caplog.records
     assert "tool 'stumble' raised ValueError" in record.getMessage()
+
+
+class Unsendable(ToolEnv):
+    def begin(self, task: Task) -> str:
+        return "Go."
+
+    @tool
+    def give(self, kind: str) -> Any:
+        found: dict[str, Any] = {"object": object(), "bytes": b"\xff", "rows": [{1, object()}]}
+        found["circle"] = [found]
+        return found[kind]
+
+
+@cases("kind, of", [("object", "object"), ("bytes", "bytes"), ("rows", "list"), ("circle", "list")])
+def test_a_result_that_is_no_json_names_the_tool_and_its_type(kind, of, caplog, monkeypatch):
+    monkeypatch.setattr(calls, "_warned", set())
+    with caplog.at_level(logging.WARNING):
+        (text,) = told(Unsendable(), call("give", json.dumps({"kind": kind})))
+    wanted = f"tool 'give' returned an object of type {of}, which is no JSON ("
+    assert text.startswith(f"error: {wanted}")
+    assert "return text, such as str(result)" in text
+    (message,) = caplog.messages
+    assert message.startswith(wanted)
+    assert "Traceback" not in message
+
+
+class Ends(Unsendable):
+    result: Any = None
+
+    def finish(self, text: str) -> Any:
+        return self.result
+
+
+@cases("result", [None, (1.0, True), ([], 1.0, True, False, {}), "1.0", [1.0], {"reward": 1.0}])
+def test_a_finish_that_returns_no_number_is_refused(result):
+    env = Ends()
+    env.result = result
+    with pytest.raises(EnvError, match=r"Ends.finish returned .*, expected a number, .*in Ends\.f"):
+        played(env, {"role": "assistant", "content": "4"})
 
 
 def submit(reward: float, turns: int = 0) -> dict[str, Any]:

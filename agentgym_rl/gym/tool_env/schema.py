@@ -48,7 +48,7 @@ def tool(
     return mark if function is None else mark(function)
 
 
-def is_tool(value: object) -> bool:
+def is_tool(value: Any) -> bool:
     """Return whether `value` is decorated with `@tool`."""
     inside = isinstance(value, _UNBOUND) and hasattr(value.__func__, _MARK)
     return inside or hasattr(value, _MARK)
