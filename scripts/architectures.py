@@ -42,7 +42,7 @@ def found(name: str) -> tuple[str, Found]:
 def row(title: str, it: Found) -> str:
     """Return the row of the table."""
     if it.refused:
-        why = it.refused.removesuffix(" (docs/models.md lists what trains)").replace("|", "\\|")
+        why = it.refused.removesuffix(" (arl docs models lists what trains)").replace("|", "\\|")
         return f"| {title} | | | no | | | {why} |"
     engine = _PATHS[it.engine]
     return f"| {title} | {engine} | {it.rows} | yes | {it.lora} | {it.names} | |"

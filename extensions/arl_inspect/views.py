@@ -1,5 +1,6 @@
 """The views that environments add: a function that shows a message in another form, as a text, a
-table or a picture. It is found by the environment's name in the group of entry points `views`."""
+table or a picture. It is found by the environment's name in the group of entry points
+`episode_views`."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def test_pictures_are_shown_if_the_message_holds_them(page):
 def test_an_environment_shows_its_messages_in_a_form_of_its_own(page):
     see(page, "episode", "/g6-0")
     asked, replied = page.locator(".message.user"), page.locator(".message.assistant")
-    assert asked.locator("td").all_inner_texts() == ["X", "O", "3", HOSTILE]
+    expect(asked.locator("td")).to_have_text(["X", "O", "3", HOSTILE])
     assert asked.locator("img").evaluate("it => it.decode().then(() => it.naturalWidth)")
     recorded = asked.locator("pre", has_text="XO3")
     expect(recorded).not_to_be_visible()

@@ -287,7 +287,7 @@ def test_runs_are_compared(page):
     page.get_by_label("choose second").check()
     page.get_by_role("link", name="Compare 2 runs").click()
     page.get_by_role("heading", name="Curves of 2 runs").wait_for()
-    assert page.locator(".legend-runs th a").all_inner_texts() == ["first", "second"]
+    expect(page.locator(".legend-runs th a")).to_have_text(["first", "second"])
     page.locator(".chart canvas").first.wait_for()
 
 

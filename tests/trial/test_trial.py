@@ -98,7 +98,7 @@ REWARDS = {
     "list": ("    return [1.0]\n", "one completion at a time, not with a batch"),
     "text": ("    return 'good'\n", "returned 'good', expected a number"),
     "no reward": ("    return {'format': 1}\n", "a dictionary needs the key 'reward'"),
-    "part": ("    return {'reward': 1, 'format': 'no'}\n", "a dictionary with 'format': 'no'"),
+    "part": ("    return {'reward': 1, 'format': 'x'}\n", "a dictionary with 'format': 'x'"),
     "column": (
         "    return row['anwser'] in completion\n",
         "KeyError: 'anwser'; the row has prompt, answer; did you mean answer? (theirs.py, line 10",
