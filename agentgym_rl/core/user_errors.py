@@ -28,6 +28,9 @@ _HINTS = {
     r"'dict' object has no attribute '(content|role|tool_calls)'": (
         'Messages are dictionaries: read a field as in action["content"]'
     ),
+    r"'Task' object (is not subscriptable|has no attribute)": (
+        'A task has id, seed, split and data: read a field of its row as in task.data["name"]'
+    ),
     r"\breset\(\) (got|takes|missing)": "Write `reset(self, *, seed=None, options=None)`",
     r"\bstep\(\) (got|takes|missing)": "Write `step(self, action)`",
     r"\brun\(\) (got|takes|missing)": "Write `async def run(self, env, client, *, model, task)`",

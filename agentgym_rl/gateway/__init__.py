@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .request.body import json_object as json_object
     from .request.body import refuse_unknown as refuse_unknown
     from .request.chat_request import ChatRequest as ChatRequest
+    from .request.chat_request import checked_messages as checked_messages
     from .request.client_sampling import left_to_session as left_to_session
     from .request.offered_tools import Offer as Offer
     from .request.unreadable import PartReader as PartReader

@@ -9,3 +9,5 @@ Each criterion has a stable id. Criteria that depend on a failed one are skipped
 results name the criterion to fix first. `scaffold/` has the files that `arl new` writes,
 and `machine.py` the probes of `arl doctor`.
 """
+
+BUILDS_ON = ("arl_trial",)

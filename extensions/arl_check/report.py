@@ -15,7 +15,12 @@ Judge = Callable[[Subject], Awaitable[None]]
 
 
 class Violation(Exception):
-    """The error of an environment that does not meet a criterion; states the cause and the rule."""
+    """The error of an environment that does not meet a criterion; states the cause and the rule.
+    `fix`: the advice for this cause, if it is not the criterion's."""
+
+    def __init__(self, detail: str, *, fix: str = "") -> None:
+        super().__init__(detail)
+        self.fix = fix
 
 
 class NotJudged(Exception):

@@ -180,7 +180,7 @@ async def check_env(
 async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, Result]) -> Result:
     unmet = [id for id in criterion.needs if _stands_in_the_way(before[id])]
     begun = time.monotonic()
-    outcome, detail = Outcome.PASSED, ""
+    outcome, detail, fix = Outcome.PASSED, "", criterion.fix
     try:
         if unmet:
             raise NotJudged(f"{_BLOCKED} {', '.join(unmet)}")
@@ -190,14 +190,15 @@ async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, R
     except NotJudged as error:
         outcome, detail = Outcome.SKIPPED, str(error)
     except Violation as error:
-        outcome, detail = Outcome.FAILED, str(error)
+        outcome, detail, fix = Outcome.FAILED, str(error), error.fix or fix
     except TimeoutError:
         outcome, detail = Outcome.FAILED, f"judging took more than {CRITERION_S:g} s"
     except InfraError:
         raise
     except (Exception, SystemExit) as error:  # unexpected, from the environment's code
         outcome, detail = Outcome.FAILED, f"the criterion could not be judged: {shown(error)}"
-    fix = criterion.fix if outcome is Outcome.FAILED else ""
+        fix = "correct the code that raised this; then the criterion can be judged"
+    fix = fix if outcome is Outcome.FAILED else ""
     return Result(criterion.id, outcome, detail, fix, round(time.monotonic() - begun, 3))
 
 

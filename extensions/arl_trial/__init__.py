@@ -2,6 +2,7 @@
 
     keys        rollout.trial_s: the time limit of the trial; 0 turns it off
     trial       one episode of the environment and the agent, before engines start
+    pays        the search for an environment that can pay no reward
     scripted    the replies of the trial: the solution, or calls of the tools and a short text
     blocking    the interruption of steps that block the event loop, and the time that is lost
 

@@ -13,6 +13,7 @@ from arl_endpoints.upstream import Upstream
 
 from agentgym_rl.config import EndpointConfig
 from agentgym_rl.core import is_list, is_mapping
+from agentgym_rl.gateway import checked_messages
 
 MOST_REQUESTS = 12
 _VALUES: Mapping[str, Any] = {
@@ -59,12 +60,15 @@ class Script(Upstream):
         return ""
 
     async def whole(self, request: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        """Return the next reply; refuse messages that the gateway would refuse."""
+        checked_messages(request.get("messages"))
         message = self._next(request)
         choice = {"index": 0, "message": message, "finish_reason": _finish(message)}
         completion = self._about("chat.completion") | {"choices": [choice], "usage": _USAGE}
         return msgspec.json.encode(completion), completion
 
     async def events(self, request: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        checked_messages(request.get("messages"))
         message = self._next(request)
         about = self._about("chat.completion.chunk")
         calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls") or [])]

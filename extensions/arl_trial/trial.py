@@ -52,6 +52,7 @@ from agentgym_rl.runtime import OURS
 
 from .blocking import BlockWatch
 from .keys import TrialKeys
+from .pays import never_pays
 
 if TYPE_CHECKING:
     from agentgym_rl.rollout import Player
@@ -160,6 +161,10 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
                 problem = await group_problem(config.rollout, task, played)
             if not played or not problem or watch.interrupted:
                 break
+    if played and not problem:
+        for idle in (_without_reward(spec, config), without_steps(played, script, agent)):
+            if idle:
+                log.warning("%s", idle)
     if problem and depends_on_reply(problem) and script.num_requests:
         log.warning("a reply of %r, in a trial, is an error. %s", TEXT, problem)
         return ""
@@ -172,6 +177,24 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
     if problem and is_env and _is_foreign(spec.entry_point):
         return f"{problem}\n`arl check {config.env.id}` tries the environment by itself"
     return problem
+
+
+def _without_reward(spec: EnvSpec, config: Config) -> str:
+    """Return why no episode of a run can have a reward; "" if one may."""
+    return "" if spec.wrappers or config.rollout.group_reward else never_pays(spec.load())
+
+
+def without_steps(played: Trajectory, script: Script, agent: str) -> str:
+    """Return what an agent lacks that asks the model, and never the environment."""
+    if played.actions_json or played.reward or not script.num_requests:
+        return ""
+    place = definition_of(registry.spec(agent, kind="agent").load().run)
+    return (
+        f"agent {agent}{f' ({place})' if place else ''} asked the model, but never called env.step "
+        f"(the reply was {TEXT!r}): the environment sees no reply, so that every reward is 0 and "
+        "nothing can be learned. Give it each reply: "
+        "`await env.step(reply.choices[0].message.model_dump(exclude_none=True))`"
+    )
 
 
 async def group_problem(rollout: RolloutConfig, task: Task, played: Trajectory) -> str:
@@ -271,6 +294,8 @@ class _Sendable(Wrapper):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         messages, info = await self.env.reset(seed=seed, options=options)
+        if not messages and "over" not in info:
+            raise self._refused("reset", "got no message: a model needs at least one")
         self._check("reset", messages)
         return messages, info
 
@@ -280,14 +305,33 @@ class _Sendable(Wrapper):
         return step
 
     def _check(self, method: str, messages: Sequence[Message]) -> None:
+        from agentgym_rl.gateway import ApiError, checked_messages
+
         try:
             json.dumps(list(messages))
+            if messages:
+                checked_messages(list(messages))
         except (TypeError, ValueError) as error:
-            place = definition_of(getattr(type(self.env.unwrapped), method))
             awaits = "; `await` is missing before a call" if "coroutine" in str(error) else ""
-            raise EnvError(
-                f"env.{method}: a message cannot be sent to a model: {error}{awaits} ({place})"
-            ) from None
+            problem = f"a message cannot be sent to a model: {error}{awaits}"
+        except ApiError as error:
+            problem = f"got what is no chat message: {str(error).removesuffix('.')}"
+        else:
+            return
+        raise self._refused(method, problem)
+
+    def _refused(self, method: str, problem: str) -> EnvError:
+        """Return the error of messages that a model cannot read, with the user's method."""
+        made = self.env.unwrapped
+        cls = type(getattr(made, "env", made))  # of a SyncEnv, the class of the user
+        hooks = ("begin", "reset") if method == "reset" else ("step", "finish")
+        places = {name: definition_of(getattr(cls, name)) for name in hooks if hasattr(cls, name)}
+        name = next((name for name, place in places.items() if place), method)
+        place = places.get(name) or definition_of(cls)
+        example = '{"role": "user", "content": "..."}'
+        return EnvError(
+            f"env.{method}: {problem}; `{name}` returns messages such as {example} ({place})"
+        )
 
 
 def problem_of(played: Trajectory, *, asked: bool, agent: str) -> str:

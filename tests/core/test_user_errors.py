@@ -44,6 +44,11 @@ def chained():
         raise RuntimeError("no answer\\nin this row")
 
 
+def subscripts():
+    from agentgym_rl import Task
+    return Task("a", seed=1)["question"]
+
+
 def odd():
     class Odd(Exception):
         def __str__(self):
@@ -105,6 +110,7 @@ def test_frames_of_libraries_are_left_out_and_callers_follow(theirs):
     [
         ("forgotten", "A call of an `async def` needs `await` before it"),
         ("awaited", "leave `await` out, or write `async def`"),
+        ("subscripts", 'read a field of its row as in task.data["name"]'),
         ("chained", "in this row"),
         ("chained", "caused by KeyError: 'anwser'"),
         ("ours", "rewards:score raised KeyError (their_guess.py, line"),

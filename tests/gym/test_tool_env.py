@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from agentgym_rl import Message, Step, Task, ToolEnv, tool
 from agentgym_rl.core import ConfigError, EnvError, InfraError, SeededTasks
 from agentgym_rl.gym import ToolError
-from agentgym_rl.gym.tool_env import Tool
+from agentgym_rl.gym.tool_env import Tool, calls
 from tests.kit.cases import cases
 
 
@@ -314,6 +314,45 @@ def test_a_tool_that_raises_is_warned_of_once(caplog):
     assert "tool 'stumble' raised ValueError" in record.getMessage()
 
 
+class Unsendable(ToolEnv):
+    def begin(self, task: Task) -> str:
+        return "Go."
+
+    @tool
+    def give(self, kind: str) -> Any:
+        found: dict[str, Any] = {"object": object(), "bytes": b"\xff", "rows": [{1, object()}]}
+        found["circle"] = [found]
+        return found[kind]
+
+
+@cases("kind, of", [("object", "object"), ("bytes", "bytes"), ("rows", "list"), ("circle", "list")])
+def test_a_result_that_is_no_json_names_the_tool_and_its_type(kind, of, caplog, monkeypatch):
+    monkeypatch.setattr(calls, "_warned", set())
+    with caplog.at_level(logging.WARNING):
+        (text,) = told(Unsendable(), call("give", json.dumps({"kind": kind})))
+    wanted = f"tool 'give' returned an object of type {of}, which is no JSON ("
+    assert text.startswith(f"error: {wanted}")
+    assert "return text, such as str(result)" in text
+    (message,) = caplog.messages
+    assert message.startswith(wanted)
+    assert "Traceback" not in message
+
+
+class Ends(Unsendable):
+    result: Any = None
+
+    def finish(self, text: str) -> Any:
+        return self.result
+
+
+@cases("result", [None, (1.0, True), ([], 1.0, True, False, {}), "1.0", [1.0], {"reward": 1.0}])
+def test_a_finish_that_returns_no_number_is_refused(result):
+    env = Ends()
+    env.result = result
+    with pytest.raises(EnvError, match=r"Ends.finish returned .*, expected a number, .*in Ends\.f"):
+        played(env, {"role": "assistant", "content": "4"})
+
+
 def submit(reward: float, turns: int = 0) -> dict[str, Any]:
     return call("submit", {"reward": reward, "turns": turns})
 
@@ -403,6 +442,70 @@ def test_a_tool_that_cannot_be_called_is_refused_at_once():
     for function, words in ((unhinted, "no type hint"), (packed, "by name"), (misdocumented, "y")):
         with pytest.raises(TypeError, match=words):
             Tool.of(function)
+
+
+def test_a_method_that_cannot_be_a_tool_is_refused_with_its_name_and_parameter():
+    def unknown(self, day: int, when): ...
+
+    def unknown_result(self, day: int): ...
+
+    def broken(self, ids): ...
+
+    unknown.__annotations__["when"] = "datetime"  # as of a name that is not imported
+    unknown_result.__annotations__["return"] = "datetime"
+    broken.__annotations__["ids"] = "list of int"
+
+    def handed(self, lock: asyncio.Lock): ...
+
+    def selfless(day: int): ...
+
+    for function, words in (
+        (unknown, "tool unknown: parameter when has the type hint 'datetime': .* import or define"),
+        (unknown_result, "tool unknown_result: the result has the type hint 'datetime'"),
+        (broken, "tool broken: parameter ids has the type hint 'list of int': .* such as list"),
+        (handed, "tool handed: no JSON for {'lock': <class 'asyncio.locks.Lock'>}"),
+        (selfless, "tool selfless: write `self` as its first parameter"),
+        (lambda: 0, "write `self` as its first parameter"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            Tool.of(function, method=True)
+    with pytest.raises(TypeError, match=r"@tool: got a property, expected a method"):
+        tool(property(unknown))  # type: ignore[type-var]
+
+
+class Plain(ToolEnv):
+    """Tools that do not need the instance, with the two decorators in either order."""
+
+    def begin(self, task: Task) -> str:
+        return "Go."
+
+    @tool
+    @staticmethod
+    def above(x: int) -> int:
+        return x
+
+    @staticmethod
+    @tool
+    async def below(x: int) -> int:
+        return x
+
+    @tool(name="of_class")
+    @classmethod
+    def above_class(cls, x: int) -> str:
+        return f"{cls.__name__} {x}"
+
+    @classmethod
+    @tool
+    def below_class(cls, x: int) -> str:
+        return f"{cls.__name__} {x}"
+
+
+def test_static_and_class_methods_are_tools():
+    names = [each["function"]["name"] for each in Plain.tools]
+    assert names == ["above", "below", "of_class", "below_class"]
+    calls = [call(name, '{"x": 3}') for name in names]
+    assert told(Plain(), *calls) == ["3", "3", "Plain 3", "Plain 3"]
+    assert Plain.above(3) == 3
 
 
 def test_two_tools_of_one_name_are_refused_at_once():

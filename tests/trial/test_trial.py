@@ -164,7 +164,35 @@ ENVS = {
     "finish": (
         "class Theirs(ToolEnv):\n    def begin(self, task):\n        return 'Guess'\n"
         "    def finish(self, text):\n        self.text = text\n",
-        "env.step: the reward is None; expected Step(",
+        "Theirs.finish returned None, expected a number, the reward, or a Step (theirs.py, line 11",
+    ),
+    "finish of two": (
+        "class Theirs(ToolEnv):\n    def begin(self, task):\n        return 'Guess'\n"
+        "    def finish(self, text):\n        return 1.0, True\n",
+        "Theirs.finish returned (1.0, True), expected a number",
+    ),
+    "no role": (
+        "class Theirs(ToolEnv):\n    def begin(self, task):\n        return [{'content': 'hi'}]\n",
+        "env.reset: got what is no chat message: messages[0].role: got None, allowed: system, ",
+    ),
+    "unknown role": (
+        env(RESET.replace('"user"', '"System"') + STEP),
+        "messages[0].role: got 'System', allowed: system, developer, user, assistant, tool; "
+        '`reset` returns messages such as {"role": "user", "content": "..."} (theirs.py, line 10, ',
+    ),
+    "number as content": (
+        f"class Theirs(SyncEnv):\n{(RESET + STEP).replace('async ', '')}".replace(
+            '"Guess a digit."', "42"
+        ),
+        "messages[0].content must be a string or an array; `reset` returns messages",
+    ),
+    "no message": (
+        "class Theirs(ToolEnv):\n    def begin(self, task):\n        return []\n",
+        "env.reset: got no message: a model needs at least one; `begin` returns messages such as",
+    ),
+    "role of step": (
+        env(RESET + returning("Step([{'content': 'no'}], 0.0, False, False, {})")),
+        "env.step: got what is no chat message: messages[0].role: got None",
     ),
     "begin": (
         "class Theirs(ToolEnv):\n    def begin(self, task):\n        return self.db.ask(task)\n",
@@ -201,6 +229,11 @@ AGENTS = {
         "Use the `client` that run() gets",
     ),
     "text": (f"{RUN}{ASKS}        await env.step('4')\n", "agent theirs:Theirs: "),
+    "messages": (
+        f"{RUN}{ASKS}".replace("messages, info =", "messages ="),
+        "messages[0].role: got None, allowed: system, developer, user, assistant, tool (theirs.py, "
+        "line 12, in run)",
+    ),
     "signature": (
         RUN.replace(", *, model, task", ""),
         "\nWrite `async def run(self, env, client, *, model, task)`",
@@ -287,6 +320,64 @@ def test_a_reply_of_the_wrong_form_is_only_a_warning(theirs, caplog):
     (told,) = (text for text in caplog.messages if "in a trial" in text)
     assert "IndexError: list index out of range (theirs.py, line 13, in run)" in told
     assert not depends_on_reply("env.reset: KeyError: 'x' (a.py, line 1, in reset)")
+
+
+NEVER_PAYS = """
+class Theirs(ToolEnv):
+    def begin(self, task):
+        return "Guess a digit."
+"""
+FINISHES = "    def finish(self, text):\n        return 0.0\n"
+TOOL = "    @tool\n    def look(self) -> int:\n        return 3\n"
+ENDS = "    @tool\n    def say(self, digit: int) -> str:\n        return end(self)\n"
+HELPER = "\ndef end(env):\n    env.end(1.0)\n    return 'right'\n"
+SILENT = {
+    "no step": (
+        f"{RUN}{ASKS}",
+        OWN,
+        "theirs:Theirs (theirs.py, line 10, in Theirs.run) asked",
+    ),
+    "no finish": (
+        NEVER_PAYS,
+        {},
+        "Theirs (theirs.py, line 9, in Theirs) never pays: it has no",
+    ),
+    "tools": (NEVER_PAYS + TOOL, {"agent.id": "react"}, "none of its tools calls self.end(reward)"),
+}
+
+
+def told_by_the_trial(caplog) -> list[str]:
+    """Return its warnings; the watch over the event loop has others on a busy machine."""
+    return [it.getMessage() for it in caplog.records if it.name == "arl_trial.trial"]
+
+
+@cases("text, keys, said", SILENT.values(), ids=list(SILENT))
+def test_what_can_never_be_rewarded_is_a_warning(theirs, caplog, text, keys, said):
+    with caplog.at_level(logging.WARNING):
+        theirs(text, **keys)
+    (told,) = told_by_the_trial(caplog)
+    assert said in told
+    assert "so that every reward is 0 and nothing can be learned" in told
+    assert "\n" not in told
+
+
+REWARDED = {
+    "finish": (NEVER_PAYS + FINISHES, {}),
+    "end": (NEVER_PAYS + ENDS + HELPER, {"agent.id": "react"}),
+    "group": (
+        NEVER_PAYS + "\ndef function(task, members):\n    return [1.0] * len(members)\n",
+        {"rollout.group_reward": "theirs:function"},
+    ),
+    "step": (f"{RUN}{ASKS}        await env.step({{'role': 'assistant', 'content': ''}})\n", OWN),
+    "baseline": (RUN, {**OWN, "split": "eval"}),
+}
+
+
+@cases("text, keys", REWARDED.values(), ids=list(REWARDED))
+def test_what_may_be_rewarded_is_no_warning(theirs, caplog, text, keys):
+    with caplog.at_level(logging.WARNING):
+        theirs(text, **keys)
+    assert told_by_the_trial(caplog) == []
 
 
 def test_a_baseline_without_a_model_may_be_evaluated(theirs):

@@ -9,6 +9,7 @@ from .calls import (
     Answered,
     BadCall,
     Call,
+    NotJson,
     Results,
     ToolError,
     answer_calls,
@@ -20,13 +21,15 @@ from .calls import (
     reply_to,
     text_of,
 )
-from .env import ToolEnv
+from .env import BadResult, ToolEnv
 from .schema import Tool, tool
 
 __all__ = [
     "Answered",
     "BadCall",
+    "BadResult",
     "Call",
+    "NotJson",
     "Results",
     "Tool",
     "ToolEnv",

@@ -42,6 +42,10 @@ class BadCall(ValueError):
     form."""
 
 
+class NotJson(TypeError):
+    """The error of a tool's result that is no JSON."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call with a name; the tool may not exist."""
@@ -194,13 +198,17 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
         return as_text(result), False
     except InfraError:
         raise
+    except NotJson as error:
+        text = f"tool {name!r:.100} {error}"
+        _warn_once(name, text)
+        return _error(text), True
     except (BadCall, ToolError) as error:
         return _error(str(error)), True
     except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {error}"
         if _is_infra(error):
             raise InfraError(f"tool {name}: {text}") from error
-        _warn_once(name, error)
+        _warn_once(name, f"tool {name!r:.100} raised {explain(error)}")
         return _error(text), True
 
 
@@ -210,16 +218,16 @@ def _is_infra(error: BaseException) -> bool:
     return isinstance(error, MemoryError | ConnectionError)
 
 
-def _warn_once(name: str, error: BaseException) -> None:
+def _warn_once(name: str, text: str) -> None:
     """Warn about a tool once; the agent gets each error, and `tool_errors` counts them."""
     is_first = name not in _warned and len(_warned) < _MAX_WARNED
     if is_first:
         _warned.add(name)
     log.log(
         logging.WARNING if is_first else logging.DEBUG,
-        "tool %.100r raised %s\nThe agent reads it as an error of its call; a tool raises "
+        "%s\nThe agent reads it as an error of its call; a tool raises "
         "ToolError for those (further ones of this tool are logged at level DEBUG)",
-        *(name, explain(error)),
+        text,
     )
 
 
@@ -234,9 +242,19 @@ async def _result(waiting: Awaitable[Any]) -> Any:
 
 
 def as_text(result: Any) -> str:
-    """Return a tool's result as text for the agent: strings unchanged, everything else as JSON."""
+    """Return a tool's result as text for the agent: strings unchanged, everything else as JSON.
+
+    Raises:
+        NotJson: the result cannot be written as JSON.
+    """
     if not isinstance(result, str):
-        result = json.dumps(to_jsonable_python(result), ensure_ascii=False)
+        try:
+            result = json.dumps(to_jsonable_python(result), ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise NotJson(
+                f"returned an object of type {type(result).__name__}, which is no JSON "
+                f"({error}); return text, such as str(result), or numbers, lists and dictionaries"
+            ) from error
     return _sendable(result)
 
 

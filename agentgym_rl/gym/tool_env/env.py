@@ -12,7 +12,15 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, ClassVar
 
-from agentgym_rl.core import ConfigError, EnvError, Message, Task, checked_task, first_task
+from agentgym_rl.core import (
+    ConfigError,
+    EnvError,
+    Message,
+    Task,
+    checked_task,
+    definition_of,
+    first_task,
+)
 from agentgym_rl.gym.env import Env, Step
 from agentgym_rl.gym.sandbox import SandboxBackend
 
@@ -21,6 +29,10 @@ from .schema import Tool, is_tool
 
 _call_number: ContextVar[int] = ContextVar("_call_number", default=0)
 """The number, in its episode, of the call that runs in this context; concurrent calls differ."""
+
+
+class BadResult(EnvError, TypeError):
+    """The error of a `finish` that returned no reward and no Step."""
 
 
 class ToolEnv(Env):
@@ -209,7 +221,13 @@ class ToolEnv(Env):
         finished = self.finish(text)
         if inspect.isawaitable(finished):
             finished = await finished
-        if not isinstance(finished, tuple):
+        if not isinstance(finished, Step):
+            if not hasattr(finished, "__float__"):  # numbers, those of numpy and torch included
+                place = definition_of(self.finish)
+                raise BadResult(
+                    f"{type(self).__name__}.finish returned {finished!r:.200}, expected a number, "
+                    f"the reward, or a Step{f' ({place})' if place else ''}"
+                )
             return Step([], finished, True, False, self._info({"stop_reason": "answer"}))
         ended = {"stop_reason": "answer"} if finished.terminated else {}
         return finished._replace(info=self._info(ended | finished.info))
@@ -235,7 +253,7 @@ def _tools_of(cls: type) -> dict[str, Tool]:
         if not is_tool(value):
             continue
         found = Tool.of(value, method=True)
-        if (other := tools.get(found.name)) and other.function is not value:
+        if (other := tools.get(found.name)) and other.function is not found.function:
             raise TypeError(
                 f"{cls.__name__}: the methods {other.function.__name__} and {method} are both the "
                 f"tool {found.name!r}; give one of them another name"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from agentgym_rl.core import ToolSpec, is_dict, is_list
 
@@ -16,6 +17,7 @@ from .calls import BadCall
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__arl_tool__"
+_UNBOUND: tuple[type[Any], ...] = (staticmethod, classmethod)
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 _SECTION = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*")
 _ARGUMENT = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?:\s*(?P<text>.*)")
@@ -37,15 +39,19 @@ def tool(
     """
 
     def mark(found: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(found) and not isinstance(found, _UNBOUND):
+            kind = type(found).__name__
+            raise TypeError(f"@tool: got a {kind}, expected a method: write `def` below `@tool`")
         setattr(found, _MARK, (name, description))
         return found
 
     return mark if function is None else mark(function)
 
 
-def is_tool(value: object) -> bool:
+def is_tool(value: Any) -> bool:
     """Return whether `value` is decorated with `@tool`."""
-    return hasattr(value, _MARK)
+    inside = isinstance(value, _UNBOUND) and hasattr(value.__func__, _MARK)
+    return inside or hasattr(value, _MARK)
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,10 @@ class Tool:
             TypeError: a parameter has no type hint or cannot be passed by name, or the docstring
                 describes a parameter that does not exist.
         """
-        name, description = getattr(function, _MARK, ("", ""))
+        mark = getattr(function, _MARK, None)
+        method = method and not isinstance(function, _UNBOUND[:1])
+        function = _plain(function)
+        name, description = mark or getattr(function, _MARK, ("", ""))
         name = name or function.__name__
         adapter, names = _adapter(function, method)
         found, described = _documented(inspect.getdoc(function) or "")
@@ -99,12 +108,46 @@ class Tool:
             raise BadCall(f"{_problems(error)}; expected {self.signature}") from error
 
 
+def _plain(method: Any) -> Callable[..., Any]:
+    """Return a function that is called with the environment, even for a static or class method."""
+    if not isinstance(method, _UNBOUND):
+        return method
+    inner, of_class = method.__func__, isinstance(method, _UNBOUND[1:])
+
+    @functools.wraps(inner)
+    def call(env: object, /, **arguments: Any) -> Any:
+        return inner(type(env), **arguments) if of_class else inner(**arguments)
+
+    return call
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature with its type hints as types; a hint in quotes must be a known name."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        bare = inspect.signature(function)
+        hints = {f"parameter {name}": it.annotation for name, it in bare.parameters.items()}
+        hints["the result"] = bare.return_annotation
+        name = getattr(error, "name", None)
+        where = "; ".join(
+            f"{it} has the type hint {hint!r}"
+            for it, hint in hints.items()
+            if isinstance(hint, str) and (not name or re.search(rf"\b{re.escape(name)}\b", hint))
+        )
+        do = "import or define it in the module" if name else "write a type, such as list[int]"
+        raise TypeError(f"tool {function.__name__}: {where}: {error}; {do}") from error
+
+
 def _adapter(
     function: Callable[..., Any], method: bool
 ) -> tuple[TypeAdapter[dict[str, Any]], set[str]]:
     """Return an adapter that parses arguments into a dict, and the names of the parameters."""
-    signature = inspect.signature(function, eval_str=True)
-    parameters = list(signature.parameters.values())[1 if method else 0 :]
+    signature = _signature(function)
+    parameters = list(signature.parameters.values())
+    if method and not (parameters and _is_self(parameters[0])):
+        raise TypeError(f"tool {function.__name__}: write `self` as its first parameter")
+    parameters = parameters[1 if method else 0 :]
     for each in parameters:
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             raise TypeError(f"tool {function.__name__}: {each} cannot be given by name")
@@ -118,7 +161,18 @@ def _adapter(
     collect.__signature__ = inspect.Signature(named)  # pyright: ignore[reportFunctionMemberAccess]
     collect.__annotations__ = {each.name: each.annotation for each in named}
     takes: Any = collect  # a function is no type to a type checker
-    return TypeAdapter(takes, config=_CONFIG), {each.name for each in named}
+    try:
+        adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(takes, config=_CONFIG)
+        adapter.json_schema()
+    except (PydanticUserError, NameError) as error:
+        hints = {each.name: each.annotation for each in named}
+        problem = str(error).partition(". ")[0].partition("\n")[0]
+        raise TypeError(f"tool {function.__name__}: no JSON for {hints}: {problem}") from error
+    return adapter, {each.name for each in named}
+
+
+def _is_self(first: inspect.Parameter) -> bool:
+    return first.name == "self" or first.annotation is first.empty
 
 
 def _documented(text: str) -> tuple[str, dict[str, str]]:

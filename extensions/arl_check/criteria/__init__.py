@@ -36,6 +36,7 @@ CRITERIA: tuple[Criterion, ...] = (
     isolation.isolation,
     isolation.event_loop,
     isolation.cancel,
+    rewards.pays,
     rewards.gold,
     rewards.no_op,
     rewards.echo,

@@ -181,6 +181,8 @@ async def tool_results(subject: Subject) -> None:
         if not play.env.tools:
             raise NotJudged("the environment offers no tools")
         for action, step in zip(play.actions, play.steps, strict=False):
+            if unsendable := [it for it in _errors(step.info) if "which is no JSON (" in it]:
+                raise Violation(f"{play}: {unsendable[0]}", fix=_SENDABLE)
             got = [m.get("tool_call_id") for m in step.observation if m.get("role") == "tool"]
             wanted = _ids(action)
             called += len(wanted or ())
@@ -189,6 +191,13 @@ async def tool_results(subject: Subject) -> None:
             raise Violation(f"{play}: calls {wanted!r:.200} were answered as {got!r:.200}")
     if not called:
         raise NotJudged("no agent called a tool")
+
+
+_SENDABLE = "return text from the tool, such as str(result), or what pydantic can write as JSON"
+
+
+def _errors(info: Mapping[str, Any]) -> list[str]:
+    return [str(each) for each in info.get("tool_errors") or ()]
 
 
 def _ids(action: Mapping[str, Any]) -> list[str] | None:

@@ -13,6 +13,7 @@ from typing import Any
 from agentgym_rl.core import is_dict, is_list, is_mapping, is_tuple
 from agentgym_rl.gym import EnvSpec, SyncEnv
 from agentgym_rl.gym.env import RESERVED_INFO
+from agentgym_rl.gym.tool_env import BadResult
 from arl_check.report import Violation, criterion
 from arl_check.subject import Subject
 from arl_check.support import shown
@@ -62,12 +63,20 @@ async def reset_tuple(subject: Subject) -> None:
             await env.reset(**options)
         except Exception as error:
             if spy.raised:
-                raise Violation(f"{how} raised {shown(error)}") from error
+                fix = _RAISED if "task" in options["options"] else ""
+                raise Violation(f"{how} raised {shown(error)}", fix=fix) from error
             raise Violation(f"{how}: {error}") from error
         finally:
             await subject.closing.close(env)
         if not isinstance(spy.resets[0], tuple) or not spy.resets[0][0]:
             raise Violation(f"{how} returned {spy.resets[0]!r:.200}; expected a tuple of messages")
+
+
+_RAISED = (
+    "correct the code at that place: reset (`begin` of a ToolEnv) must work for every task, for "
+    "the second environment as for the first, and for two at once: each needs files, tables and "
+    "connections of its own"
+)
 
 
 def _ways_to_reset(subject: Subject) -> list[dict[str, Any]]:
@@ -84,6 +93,9 @@ def _ways_to_reset(subject: Subject) -> list[dict[str, Any]]:
 )
 async def step_tuple(subject: Subject) -> None:
     for play in await subject.plays():
+        if isinstance(play.raised, BadResult):
+            fix = "return a number from `finish`, or a Step; whatever the answer is"
+            raise Violation(f"{play}: {play.raised}", fix=fix)
         for raw in play.raw_steps:
             if not is_tuple(raw) or len(raw) != 5:
                 raise Violation(f"{play}: step returned {raw!r:.200}; expected a tuple of five")
@@ -199,6 +211,6 @@ async def spec(subject: Subject) -> None:
 )
 async def malformed_actions(subject: Subject) -> None:
     for play in await subject.plays():
-        if play.raised is not None:
+        if play.raised is not None and not isinstance(play.raised, BadResult):
             last = play.actions[-1:]
             raise Violation(f"{play}: {shown(play.raised)} of {last!r:.200}")

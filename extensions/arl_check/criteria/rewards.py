@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from arl_trial.pays import never_pays
+
 from agentgym_rl.gym.tool_env import text_of
 from arl_check.policies import (
     BAD_ANSWERS,
@@ -35,6 +37,18 @@ async def _played(subject: Subject, *policies: Policy) -> tuple[list[Play], floa
     if allowed is None:
         raise NotJudged("the environment has no reward_range: any play may win")
     return plays, *allowed
+
+
+@criterion(
+    "pays",
+    "some episode can be paid",
+    fix="write `finish(self, text)`, which returns the reward, or call self.end(reward) in a tool",
+    needs=("step-tuple", "reward"),
+)
+async def pays(subject: Subject) -> None:
+    paid = any(play.reward for play in await subject.plays())
+    if not paid and not subject.spec.wrappers and (problem := never_pays(subject.cls)):
+        raise Violation(problem.partition(". Write")[0])
 
 
 @criterion(

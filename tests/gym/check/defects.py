@@ -10,11 +10,11 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from toys import Sums, Toy
 
-from agentgym_rl import EnvSpec, Message, Step, SyncEnv, Task, TaskSource
+from agentgym_rl import EnvSpec, Message, Step, SyncEnv, Task, TaskSource, ToolEnv, tool
 from agentgym_rl.core import EnvError, SandboxError
 from agentgym_rl.gym import Spec, to_async
 
@@ -499,3 +499,53 @@ class SandboxGone(Toy):
         if len(asyncio.all_tasks()) > 1:
             raise SandboxError("gone")
         return await super().reset(seed=seed, options=options)
+
+
+# ---------------------------------------------------------------- of a ToolEnv
+
+
+class TwoNumbers(ToolEnv):
+    planted = "step-tuple"
+
+    def begin(self, task: Task) -> str:
+        return f"Guess {self.random.random()}."
+
+    def finish(self, text: str):  # type: ignore
+        return 0.0, True
+
+
+class NeverPays(ToolEnv):
+    planted = "pays"
+
+    def begin(self, task: Task) -> str:
+        return f"Guess {self.random.random()}."
+
+
+class UnsendableResult(NeverPays):
+    planted = "tool-results"
+    max_turns = 3
+
+    def finish(self, text: str) -> float:
+        return 0.0
+
+    @tool
+    def look(self) -> object:
+        return object()
+
+
+class SecondTable(NeverPays):
+    """An environment that works once in a process."""
+
+    tables: ClassVar[set[str]] = set()
+
+    def begin(self, task: Task) -> str:
+        if "orders" in self.tables:
+            raise RuntimeError("table orders already exists")
+        self.tables.add("orders")
+        return super().begin(task)
+
+
+class Unjudgeable(NeverPays):
+    """An environment whose `step` is no method."""
+
+    step = None  # type: ignore

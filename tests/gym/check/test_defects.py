@@ -78,6 +78,20 @@ def test_infrastructure_that_fails_in_a_group_is_raised_itself(given):
         checked("defects:SandboxGone", **given)
 
 
+@cases(
+    "name, id, found, fix",
+    [
+        ("TwoNumbers", "step-tuple", "TwoNumbers.finish returned (0.0, True)", "from `finish`"),
+        ("SecondTable", "reset-tuple", "table orders already exists", "tables and connections of"),
+        ("Unjudgeable", "signature", "could not be judged: ", "correct the code that raised"),
+    ],
+)
+def test_the_advice_is_that_for_the_cause(name, id, found, fix):
+    results = {each.id: each for each in checked(f"defects:{name}", only=[id]).results}
+    assert found in results[id].detail
+    assert fix in results[id].fix
+
+
 def test_every_criterion_has_a_planted_defect():
     assert {found.planted for found in PLANTED.values()} == {each.id for each in CRITERIA}
 
