@@ -381,7 +381,7 @@ MOST_LINES = {
     "arl_start": 600,
     "arl_terminal": 750,
     "arl_trackers": 250,
-    "arl_trial": 800,
+    "arl_trial": 850,
     "arl_verifier": 1_750,
     "arl_vllm": 1_600,
     "arl_warmup": 1_650,
