@@ -113,7 +113,7 @@ async def played(deed: str, limit_s: float = 60):
     "deed, said",
     {
         "raise": "ValueError: boom",
-        "odd error": "Refusal: no disk",
+        "odd error": r"no disk \(.*, in _raise\)",
         "system exit": "SystemExit: 3",
         "exit": r"step of .*:Odd: its process \(pid \d+\) ended \(exit code 3\)",
         "crash": r"ended \(signal 11, SIGSEGV\)",
