@@ -29,6 +29,7 @@ ELSEWHERE = {
     "scripts/ci_suites.py": "tests/test_ci.py",
     "scripts/dockerd.py": "Makefile",
     "scripts/docs/make.py": "Makefile",
+    "scripts/lowest_versions.py": "Makefile",
     "scripts/peers/compare.py": "tests/algo/test_peers.py",
     "scripts/ray_nodes.py": "tests/cluster/test_ray_network.py",
     "scripts/sandbox_image.py": "tests/contracts/sandboxes.py",
