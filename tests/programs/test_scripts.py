@@ -78,5 +78,12 @@ def test_a_program_runs_at_toy_size(program, tmp_path):
     assert done.stdout.strip()
 
 
-def test_a_notebook_is_run_or_there_is_none():
-    assert [file for file in ROOT.rglob("*.ipynb") if ".venv" not in str(file)] == []
+def test_every_notebook_is_run_by_a_suite():
+    found = [
+        file
+        for file in ROOT.rglob("*.ipynb")
+        if not any(part.startswith(".") or part == "build" for part in file.relative_to(ROOT).parts)
+    ]
+    executed = (ROOT / "tests/notebooks/test_executed.py").read_text()
+    assert found
+    assert [file.name for file in found if file.stem not in executed] == []
