@@ -98,11 +98,11 @@ def summary(folder: Path) -> RunSummary:
     steps: list[Mapping[str, Any]] = []
     evaluations: list[Mapping[str, Any]] = []
     try:
-        config = parse_toml((folder / MARK).read_text(encoding="utf-8"))
+        config = _config(folder / MARK)
         steps = _lines(folder / "metrics.jsonl")
         evaluations = _lines(folder / LINES)
     except (OSError, ValueError) as caught:
-        error = f"{type(caught).__name__}: {caught}"
+        error = str(caught)
     files = [(path, path.stat()) for path in _files(folder)]
     rewards = {e["version"]: e.get("eval/reward") for e in evaluations if e.get("version") == 0}
     later = [e.get("eval/reward") for e in evaluations if e.get("version")]
@@ -143,6 +143,14 @@ def _files(folder: Path) -> Iterable[Path]:
         with contextlib.suppress(OSError):
             if path.is_file() and not path.is_symlink():
                 yield path
+
+
+def _config(file: Path) -> Mapping[str, Any]:
+    """Return the configuration of a run; ValueError: it is not TOML."""
+    try:
+        return parse_toml(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file.name}: {error}") from None
 
 
 def _lines(file: Path) -> list[Mapping[str, Any]]:
