@@ -162,6 +162,7 @@ if TYPE_CHECKING:
     from .user_errors import explain as explain
     from .user_errors import headline as headline
     from .user_errors import is_users as is_users
+    from .user_errors import listed as listed
     from .user_errors import relative as relative
 else:
     from agentgym_rl.core.lazy import lazy_names

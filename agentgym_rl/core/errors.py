@@ -172,7 +172,10 @@ def cause_of(error: BaseException) -> BaseException:
 
 def raise_cause(error: BaseException) -> NoReturn:
     """Raise the error inside nested groups that explains the others, with its own cause. The groups
-    are left out of its traceback, which would have the stack of every task."""
+    are left out of its traceback, which would have the stack of every task; an `ArlError` has a
+    complete message, and neither a cause nor our own functions in its traceback."""
     cause = cause_of(error)
+    if isinstance(cause, ArlError):
+        raise cause.with_traceback(None) from None
     before = None if cause.__suppress_context__ else cause.__context__
     raise cause from cause.__cause__ or before

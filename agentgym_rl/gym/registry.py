@@ -115,7 +115,7 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
                 raise
             option = value if "=" in value else "NAME=VALUE"
             said = f"{kind} {name!r} takes options as --{kind} {name} --{kind}.options.{option}"
-            raise ConfigError(f"{error}\n{said}") from error
+            raise ConfigError(said if "=" in value else f"{said}\n{error}") from error
     row = _row(id, kind)
     if row is None:
         forget_entry_points()  # a plugin may have been installed since

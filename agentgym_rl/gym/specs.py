@@ -159,6 +159,8 @@ class Spec(BaseModel):
         takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
         near = _near(refusing, error, also=_OF_MAKE if self.kind == "env" else ())
         first, newline, source = explain(error).partition("\n")
+        if source.startswith("\n") and isinstance(error, TypeError) and "argument" in first:
+            newline = source = ""  # no traceback where the signature says all
         return ConfigError(
             f"{self.kind} {self.id} cannot {what} with options {dict(options)}: {first}{near}; "
             f"it takes {takes}{newline}{source}"

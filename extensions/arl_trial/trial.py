@@ -38,6 +38,7 @@ from agentgym_rl.core import (
     is_list,
     is_mapping,
     is_tuple,
+    listed,
 )
 from agentgym_rl.gym import Env, EnvSpec, Step, registry
 from agentgym_rl.gym.wrappers import Held, Wrapper
@@ -165,7 +166,7 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
         for idle in (_without_reward(spec, config), without_steps(played, script, agent)):
             if idle:
                 log.warning("%s", idle)
-    if problem and depends_on_reply(problem) and script.num_requests:
+    if problem and depends_on_reply(problem, task.data) and script.num_requests:
         log.warning("a reply of %r, in a trial, is an error. %s", TEXT, problem)
         return ""
     if problem:
@@ -221,10 +222,13 @@ _BY_REPLY = re.compile(
 """The errors that a reply of the wrong form causes: a better model may never do so."""
 
 
-def depends_on_reply(problem: str) -> bool:
-    """Return whether the problem may be one of the scripted reply, and not of the code."""
+def depends_on_reply(problem: str, data: Mapping[str, Any]) -> bool:
+    """Return whether the problem may be one of the scripted reply, and not of the code: a column
+    that the task's `data`, or the row in it, lacks is not."""
     first = problem.partition("\n")[0]
-    return bool(_BY_REPLY.search(first)) and "the row has" not in first and "env.reset" not in first
+    tables = (data, *filter(is_mapping, data.values()))
+    of_task = any(f" has {listed(it)}" in first for it in tables)
+    return bool(_BY_REPLY.search(first)) and not of_task and "env.reset" not in first
 
 
 @asynccontextmanager

@@ -101,7 +101,7 @@ REWARDS = {
     "part": ("    return {'reward': 1, 'format': 'x'}\n", "a dictionary with 'format': 'x'"),
     "column": (
         "    return row['anwser'] in completion\n",
-        "KeyError: 'anwser'; the row has prompt, answer; did you mean answer? (theirs.py, line 10",
+        "KeyError: 'anwser'; row has prompt, answer; did you mean answer? (theirs.py, line 10",
     ),
     "attribute": (
         "    return row.answer in completion\n",
@@ -319,7 +319,7 @@ def test_a_reply_of_the_wrong_form_is_only_a_warning(theirs, caplog):
         theirs(f"{RUN}{ASKS}        [][0]\n", **OWN)
     (told,) = (text for text in caplog.messages if "in a trial" in text)
     assert "IndexError: list index out of range (theirs.py, line 13, in run)" in told
-    assert not depends_on_reply("env.reset: KeyError: 'x' (a.py, line 1, in reset)")
+    assert not depends_on_reply("env.reset: KeyError: 'x' (a.py, line 1, in reset)", {})
 
 
 NEVER_PAYS = """
