@@ -17,8 +17,10 @@ from typing import Any
 from agentgym_rl.core import (
     ConfigError,
     explain,
+    headline,
     install_command,
     is_users,
+    leaves,
     near_match,
     only_here,
 )
@@ -63,10 +65,19 @@ def whose(module: str) -> str:
     return f"{text}, not your {own}: rename that, as in my_{own}" if own.exists() else text
 
 
-def hidden_modules() -> str:
-    """Return a hint if files in the current folder hide modules of Python."""
+def hidden_modules(error: BaseException | None = None) -> str:
+    """Return a hint if files in the current folder hide modules of Python; of those that an error
+    of imports names, if one is given."""
     found = sorted(it.name for it in Path().glob("*.py") if it.stem in sys.stdlib_module_names)
-    return f"rename {', '.join(found)} in this folder: it hides a module of Python" * bool(found)
+    if error is not None:
+        cause = leaves(error)[0]
+        named = re.findall(r"'(\w+)'", str(cause))
+        is_import = isinstance(cause, ImportError | AttributeError)
+        found = [it for it in found if is_import and it.removesuffix(".py") in named]
+    if not found:
+        return ""
+    said = f"rename {', '.join(found)} in this folder: it hides a module of Python"
+    return f"{said} ({headline(leaves(error)[0])})" if error is not None else said
 
 
 def import_function(

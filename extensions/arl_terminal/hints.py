@@ -101,7 +101,7 @@ def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
     if kind == "preset":
         return _of_preset(name.lower())
     if kind == "download":
-        return remedy(name, given["error"], revision=given["revision"])
+        return remedy(name, **given)
     return did_you_mean(name) if kind == "model" else ""
 
 

@@ -49,7 +49,7 @@ from agentgym_rl.rollout import (
     player_kind,
     specimen,
 )
-from agentgym_rl.runtime import OURS
+from agentgym_rl.runtime import OURS, hidden_modules
 
 from .blocking import BlockWatch
 from .keys import TrialKeys
@@ -90,7 +90,9 @@ async def watched(config: Config, split: Split) -> AsyncGenerator[None]:
                 log.info(text, config.env.id, limit_s)
             except ArlError:
                 raise
-            except Exception:  # the trial's own fault must not stop a run
+            except Exception as error:  # the trial's own fault must not stop a run
+                if hint := hidden_modules(error):
+                    raise ConfigError(hint) from error
                 log.warning("the trial of %s failed by itself", config.env.id, exc_info=True)
         yield
 
