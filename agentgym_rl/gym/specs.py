@@ -384,7 +384,8 @@ def _near(refusing: Callable[..., Any], error: BaseException, *, also: Sequence[
         names = [*inspect.signature(refusing).parameters, *also]
     except (ValueError, TypeError):  # classes written in C have no signature
         return ""
-    return near_match(match[2], names)
+    no_rows = f"; {match[2]}: its tasks are its own, not rows of files"
+    return no_rows if match[2] in ("data", "rows") else near_match(match[2], names)
 
 
 def _parameters(cls: Callable[..., Any]) -> str:

@@ -16,11 +16,11 @@ from typing import Any
 
 from agentgym_rl.core import (
     ConfigError,
+    cause_of,
     explain,
     headline,
     install_command,
     is_users,
-    leaves,
     near_match,
     only_here,
 )
@@ -70,14 +70,14 @@ def hidden_modules(error: BaseException | None = None) -> str:
     of imports names, if one is given."""
     found = sorted(it.name for it in Path().glob("*.py") if it.stem in sys.stdlib_module_names)
     if error is not None:
-        cause = leaves(error)[0]
+        cause = cause_of(error)
         named = re.findall(r"'(\w+)'", str(cause))
         is_import = isinstance(cause, ImportError | AttributeError)
         found = [it for it in found if is_import and it.removesuffix(".py") in named]
     if not found:
         return ""
     said = f"rename {', '.join(found)} in this folder: it hides a module of Python"
-    return f"{said} ({headline(leaves(error)[0])})" if error is not None else said
+    return f"{said} ({headline(cause_of(error))})" if error is not None else said
 
 
 def import_function(

@@ -269,6 +269,17 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(capsys):
     }
 
 
+def test_an_error_of_a_hidden_module_is_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calendar.py").touch()
+    error = AttributeError("module 'calendar' has no attribute 'timegm'")
+    assert cli._explain(error, as_json=False) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "arl: rename calendar.py in this folder: it hides a module of Python (At"
+    )
+
+
 def test_an_error_beside_an_outdated_package_names_the_package(capsys, monkeypatch):
     monkeypatch.setattr(cli, "outdated", lambda: "pydantic 2.10.0 is installed, allowed is x")
     assert cli._explain(ZeroDivisionError("1/0"), as_json=False) == 2

@@ -155,7 +155,7 @@ ENVS = {
     ),
     "raises in reset": (
         env(RESET.replace("return [", 'options["task"].data["question"]; return [') + STEP),
-        "env.reset: KeyError: 'question'; options['task'].data has no keys (theirs.py, line 11, in reset)",
+        "'question'; options['task'].data has no keys (theirs.py, line 11, in reset)",
     ),
     "raises in step": (
         env(RESET + returning("action.content")),
