@@ -118,10 +118,6 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
     if as_json:
         print_json({"error": {"type": type(cause).__name__, "message": message}})
     if code is None:
-        from agentgym_rl.runtime import hidden_modules
-
-        if hint := hidden_modules():
-            print(f"arl: {hint}", file=sys.stderr)
         raise error
     text = in_colour("error", f"arl: {message}", sys.stderr)
     print("\n".join((text, *notes)), file=sys.stderr)

@@ -231,7 +231,7 @@ def read_file(path: Path) -> dict[str, Any]:
 class Layers(dict[str, Any]):
     """The tables of several configuration files, with the file of each dotted key (`places`)."""
 
-    places: Mapping[str, Path]
+    places: Mapping[str, Path] = MappingProxyType({})
 
 
 def layered(model: type[BaseModel], files: Iterable[Path]) -> Layers:

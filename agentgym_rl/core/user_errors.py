@@ -95,18 +95,15 @@ def _known(error: BaseException) -> str:
     attribute with the nearest name; "" if neither is known."""
     if isinstance(error, AttributeError) and error.obj is not None and error.name:
         return near_match(error.name, dir(error.obj))
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if not isinstance(error, KeyError) or trace is None:
+    if not isinstance(error, KeyError) or error.__traceback__ is None:
         return ""
-    frame, at = trace.tb_frame, trace.tb_lasti // 2
-    line, _, begin, end = list(frame.f_code.co_positions())[at]
-    source = linecache.getline(frame.f_code.co_filename, line or 0).encode()[begin:end].decode()
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    source = linecache.getline(at.filename, line).encode()[at.colno : at.end_colno].decode()
     expression = ast.parse(source, mode="eval").body
-    owner = getattr(expression, "value", None)
-    if not isinstance(expression, ast.Subscript) or owner is None:
+    if not isinstance(expression, ast.Subscript):
         return ""
+    owner = expression.value
     if not all(isinstance(node, _PLAIN) for node in ast.walk(owner)):
         return ""  # a call is not repeated
     held = eval(ast.unparse(owner), frame.f_globals, frame.f_locals)

@@ -358,9 +358,8 @@ def _checked(folder: Path) -> Path:
         if not (folder / name).exists():
             found = f"{name} is missing" if folder.is_dir() else "it is a file"
             raise ConfigError(
-                f"{folder} is no model folder: {found}; expected a folder of Hugging Face's format "
-                "(config.json, tokenizer.json, *.safetensors), such as `hf download ID --local-dir "
-                "FOLDER` makes. GGUF files cannot be trained: take the model they were made of"
+                f"{folder} is no model folder: {found}; expected one as `hf download` makes: "
+                "config.json, tokenizer.json, *.safetensors (GGUF files cannot be trained)"
             )
     text_settings(folder)  # for its errors: a damaged folder is reported before anything starts
     return folder

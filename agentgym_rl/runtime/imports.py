@@ -65,19 +65,14 @@ def whose(module: str) -> str:
     return f"{text}, not your {own}: rename that, as in my_{own}" if own.exists() else text
 
 
-def hidden_modules(error: BaseException | None = None) -> str:
-    """Return a hint if files in the current folder hide modules of Python; of those that an error
-    of imports names, if one is given."""
-    found = sorted(it.name for it in Path().glob("*.py") if it.stem in sys.stdlib_module_names)
-    if error is not None:
-        cause = cause_of(error)
-        named = re.findall(r"'(\w+)'", str(cause))
-        is_import = isinstance(cause, ImportError | AttributeError)
-        found = [it for it in found if is_import and it.removesuffix(".py") in named]
-    if not found:
-        return ""
-    said = f"rename {', '.join(found)} in this folder: it hides a module of Python"
-    return f"{said} ({headline(cause_of(error))})" if error is not None else said
+def hidden_modules(error: BaseException) -> str:
+    """Return a hint if an error of an import names a module of Python that a file in the current
+    folder hides."""
+    cause = cause_of(error)
+    names = re.findall(r"'(\w+)'", str(cause) * isinstance(cause, ImportError | AttributeError))
+    hidden = [it for it in names if it in sys.stdlib_module_names and Path(f"{it}.py").exists()]
+    said = f"in this folder: it hides a module of Python ({headline(cause)})"
+    return f"rename {hidden[0]}.py {said}" if hidden else ""
 
 
 def import_function(

@@ -278,8 +278,8 @@ def test_a_teacher_alone_leaves_the_reference_unset():
 @cases(
     "name, said",
     [
-        ("model.gguf", "is no model folder: it is a file; expected a folder of Hugging Face's"),
-        ("model", "is no model folder: config.json is missing; expected a folder"),
+        ("model.gguf", "is no model folder: it is a file; expected one as `hf"),
+        ("model", "is no model folder: config.json is missing; expected one"),
     ],
 )
 def test_what_is_no_model_folder_says_what_one_is(tmp_path, name, said):

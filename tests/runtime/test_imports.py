@@ -71,7 +71,6 @@ def test_a_missing_function_is_answered_with_those_of_the_module(tmp_path, monke
         (ImportError("cannot import name 'x' from 'queue' (queue.py)"), ""),
         (ImportError("cannot import name 'x' from 'own' (own.py)"), ""),
         (ValueError("'calendar' has no such day"), ""),
-        (None, "rename calendar.py in this folder: it hides a module of Python"),
     ],
 )
 def test_a_file_that_hides_a_module_of_python_is_named_for_its_own_errors(
