@@ -34,7 +34,7 @@ function Found({ run, id, group, options }) {
   return html`<p>${group.cause || group.status}${group.step === null ? "" : `, in batch ${group.step}`} · task ${group.task || "–"} ·
       ${" "}rewards ${sorted.map((member) => figure(member.reward)).join(", ")}</p>
     ${group.expected && html`<dl class="result"><div class="expected"><dt>expected</dt><dd><${Text} value=${group.expected} /></dd></div></dl>`}
-    ${same > 0 && html`<details open><summary>What all of them were told</summary>
+    ${same > 0 && html`<details open><summary>What all of them received</summary>
       <${Conversation} messages=${group.members[0].messages.slice(0, same)} /></details>`}
     ${right && left.reward === right.reward && html`<p class="quiet">${sorted[0].reward === sorted.at(-1).reward ? (group.left_out ? "All members in this file" : "All members") : "These two"} have the same reward.</p>`}
     <div class="members" role="region" aria-label="two members">
