@@ -88,7 +88,15 @@ def _advice(dataset: str, config: str | None, revision: str | None, error: Excep
         if said := hint("download", dataset, given):
             return f"{which} cannot be loaded: {said}"
     reason = str(error).strip().splitlines()[:1] or ["no message"]
-    return f"{which} cannot be loaded: {type(error).__name__}: {reason[0]}"
+    said = f"{which} cannot be loaded: {type(error).__name__}: {reason[0]}"
+    if type(error).__name__ == "DatasetNotFoundError":  # `datasets` drops the hub's own error
+        from huggingface_hub import constants
+
+        said += (
+            f" Check the id at {constants.ENDPOINT}/datasets/{dataset}; if it is gated or private, "
+            "accept its terms there, and run `hf auth login`, or set HF_TOKEN"
+        )
+    return said
 
 
 def _error_of_hub(error: BaseException | None) -> BaseException | None:
