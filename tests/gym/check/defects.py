@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import random
+import sqlite3
 import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, ClassVar
 
 from toys import Sums, Toy
@@ -531,6 +533,20 @@ class UnsendableResult(NeverPays):
     @tool
     def look(self) -> object:
         return object()
+
+
+class WrongColumn(NeverPays):
+    planted = "tool-results"
+    max_turns = 3
+
+    def finish(self, text: str) -> float:
+        return 0.0
+
+    @tool
+    def price(self, name: str) -> str:
+        with closing(sqlite3.connect(":memory:")) as rows:
+            rows.execute("CREATE TABLE items (name TEXT, price REAL)")
+            return str(rows.execute("SELECT cost FROM items WHERE name = ?", [name]).fetchall())
 
 
 class SecondTable(NeverPays):

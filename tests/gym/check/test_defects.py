@@ -83,6 +83,7 @@ def test_infrastructure_that_fails_in_a_group_is_raised_itself(given):
     [
         ("TwoNumbers", "step-tuple", "TwoNumbers.finish returned (0.0, True)", "from `finish`"),
         ("SecondTable", "reset-tuple", "table orders already exists", "tables and connections of"),
+        ("WrongColumn", "tool-results", "no such column: cost (", "is a ToolError(text)"),
         ("Unjudgeable", "signature", "could not be judged: ", "correct the code that raised"),
     ],
 )
