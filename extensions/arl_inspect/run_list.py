@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -15,7 +15,7 @@ from typing import Any
 from agentgym_rl.core import ConfigError, differences
 from agentgym_rl.storage import RunSummary
 from agentgym_rl.storage.run_folder import MARK, held
-from agentgym_rl.storage.run_list import is_run, summary
+from agentgym_rl.storage.run_list import Measured, is_run, summary
 
 from .notes import Notes, notes_of
 
@@ -58,7 +58,20 @@ def _batches(run: RunSummary) -> str:
 def _held_out(run: RunSummary) -> str:
     if run.kind == "eval":
         return _share(run.eval_after)
-    return f"{_share(run.eval_before)} → {_share(run.eval_after)}"
+    both = (run.eval_before, run.before), (run.eval_after, run.after)
+    if not _unlike([run.before, run.after]):
+        return " → ".join(_share(reward) for reward, _ in both)
+    return " → ".join(f"{_share(it)} of {how.num_tasks:,}" for it, how in both if how) + " tasks"
+
+
+def _unlike(measured: Iterable[Measured | None]) -> bool:
+    """Return whether evaluations played different numbers of tasks."""
+    return len({it.num_tasks for it in measured if it}) > 1
+
+
+def _interval(measured: Measured | None) -> str:
+    ends = measured and measured.reward_ci
+    return f"{ends[0]:.3f}-{ends[1]:.3f}" if ends else _UNKNOWN
 
 
 def comparison_lines(
@@ -79,12 +92,42 @@ def comparison_lines(
         both = "" if found is None else f"{found['mean']:{form}} ± {found['deviation']:{form}}"
         values = (_number(_figure(run, name), form) for run in runs)
         rows.append((label, *values, *(both or _UNKNOWN for _ in over)))
+        rows += [(label, *cells, *("" for _ in over)) for label, cells in _extent(runs, name)]
     yield from _aligned(rows)
+    if said := _caution(runs, different):
+        yield from ("", said)
     for name, run in zip(names[1:], runs[1:], strict=True):
         yield ""
         keys = different[run.run]
         yield f"{name} beside A: {'the same configuration' if not keys else ''}".rstrip()
         yield from (f"  {key}" for key in keys)
+
+
+def _extent(runs: Sequence[RunSummary], name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield rows about how a held-out reward was measured: its interval, and the number of tasks if
+    that is not everywhere the same."""
+    if name not in ("eval_before", "eval_after"):
+        return
+    measured = [run.before if name == "eval_before" else run.after for run in runs]
+    if any(it and it.reward_ci for it in measured):
+        yield "  95 % interval", list(map(_interval, measured))
+    if _unlike(it for run in runs for it in (run.before, run.after)):
+        yield "  tasks", [f"{it.num_tasks:,}" if it else _UNKNOWN for it in measured]
+
+
+_MEASURES = ("env", "eval.split", "eval.seed", "eval.temperature", "eval.samples_per_task")
+"""The keys, or sections, on which a held-out reward depends besides its number of tasks."""
+
+
+def _caution(runs: Sequence[RunSummary], different: Mapping[str, list[str]]) -> str:
+    """Return why the held-out rewards of the runs are not the same measure; "" if they are."""
+    keys = {key.partition(" is ")[0] for each in different.values() for key in each}
+    why = sorted(key for key in keys if key.startswith(_MEASURES))
+    if _unlike(it for run in runs for it in (run.before, run.after)):
+        why.insert(0, "the number of tasks")
+    if not why or all(run.eval_before is None and run.eval_after is None for run in runs):
+        return ""
+    return f"held-out rewards are unlike measures: {', '.join(why)} differ"
 
 
 _FIGURES = (
