@@ -71,8 +71,8 @@ class TrainResult(Result):
     duration_s: float
     run: str
     num_episodes: int
-    """The number of recorded episodes, of training and all evaluations; the fields below cover
-    these."""
+    """The number of recorded episodes, of training and all evaluations, since the run began or was
+    resumed; the fields below, and `duration_s`, cover these."""
     episodes_per_s: float
     loop_lag_ms: Mapping[str, float]
     sandbox: SandboxPace | None

@@ -50,7 +50,13 @@ def test_the_time_left_of_a_run_that_goes_on_is_of_its_own_pace(capsys):
 NO_EVALUATION = {
     **{"run": "runs/a", "steps": 2, "duration_s": 9.0, "overlap": 0.5, "envs": {}, "best": None},
     **{"eval_before": None, "eval_after": None, "eval_outcomes": {}, "evaluations": ()},
-    **{"batches_taught": 2, "staleness_mean": 1.0, "staleness_max": 2.0, "groups_dropped": {}},
+    **{
+        "batches_taught": 2,
+        "resumed_from": None,
+        "staleness_mean": 1.0,
+        "staleness_max": 2.0,
+        "groups_dropped": {},
+    },
     **{
         "num_episodes": 16,
         "episodes": 16,
@@ -66,6 +72,14 @@ def test_a_run_says_how_many_batches_taught_something():
     assert "3 batches, 1 of which taught something; " in few
     assert " 3 batches; " in training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 3})
     assert " 1 batch; " in training_text({**NO_EVALUATION, "steps": 1, "batches_taught": 1})
+
+
+def test_a_resumed_run_tells_its_own_batches_and_time():
+    whole = {**NO_EVALUATION, "steps": 10, "batches_taught": 10, "duration_s": 38.0}
+    assert "10 batches; 38 s in all" in training_text(whole)
+    text = training_text({**whole, "resumed_from": 6})
+    assert "10 batches; 4 of them since the resume, in 38 s" in text
+    assert "in all" not in text
 
 
 def test_a_run_with_a_judge_says_what_it_cost():
