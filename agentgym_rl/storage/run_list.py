@@ -32,15 +32,6 @@ MEANS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The extent of an evaluation."""
-
-    num_tasks: int
-    reward_ci: tuple[float, float] | None
-    """The 95 % interval of the reward."""
-
-
-@dataclass(frozen=True, slots=True)
 class RunSummary:
     """The summary of a run, made without reading its episodes."""
 
@@ -75,9 +66,8 @@ class RunSummary:
     end: RunEnd | None = None
     """The end of its last process, if that failed or was interrupted."""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    before: Measured | None = None
-    after: Measured | None = None
-    """How `eval_before` and `eval_after` were measured."""
+    evaluated: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default=({}, {}), repr=False)
+    """The metrics of the evaluations before and after; of an evaluation, its result."""
 
     @property
     def name(self) -> str:
@@ -121,12 +111,13 @@ def summary(folder: Path) -> RunSummary:
     except (OSError, ValueError) as caught:
         error = str(caught)
     files = [(path, path.stat()) for path in _files(folder)]
-    first = next((e for e in evaluations if e.get("version") == 0), {})
-    last = next((e for e in reversed(evaluations) if e.get("version")), {})
+    none: Mapping[str, Any] = {}
+    first = next((e for e in evaluations if e.get("version") == 0), none)
+    last = next((e for e in reversed(evaluations) if e.get("version")), none)
     kind, result = kind_of_folder(folder), evaluation_of(folder)
     planned = 0 if kind == "eval" else int(config.get("steps", 0))
     if kind == "eval":
-        last = _metrics(result) if result.get("split", "eval") == "eval" else {}
+        last = result if result.get("split", "eval") == "eval" else none
     return RunSummary(
         run=shown(folder),
         state=state_of(folder, len(steps), planned),
@@ -137,7 +128,7 @@ def summary(folder: Path) -> RunSummary:
         batches_planned=planned,
         reward=result.get("reward") if kind == "eval" else recent_reward(steps),
         eval_before=first.get("eval/reward"),
-        eval_after=last.get("eval/reward"),
+        eval_after=last.get("reward" if kind == "eval" else "eval/reward"),
         means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
         updated_s=max((s.st_mtime for path, s in files if path.name not in _READERS), default=0.0),
         size_bytes=sum(stat.st_size for _, stat in files),
@@ -145,23 +136,8 @@ def summary(folder: Path) -> RunSummary:
         kind=kind,
         end=end_of(folder),
         config=config,
-        before=_measured(first),
-        after=_measured(last),
+        evaluated=(first, last),
     )
-
-
-def _metrics(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the result of `arl eval` as the metrics of a run's evaluation."""
-    low, high = result.get("reward_ci") or (None, None)
-    numbers = {"reward": result.get("reward"), "tasks": result.get("num_tasks")}
-    return {f"eval/{k}": v for k, v in {**numbers, "reward_low": low, "reward_high": high}.items()}
-
-
-def _measured(line: Mapping[str, Any]) -> Measured | None:
-    if not (num_tasks := line.get("eval/tasks")):
-        return None
-    low, high = line.get("eval/reward_low"), line.get("eval/reward_high")
-    return Measured(int(num_tasks), None if low is None or high is None else (low, high))
 
 
 def recent_reward(steps: Sequence[Mapping[str, Any]]) -> float | None:

@@ -4,7 +4,7 @@ the prompt in them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from agentgym_rl.core import is_list, is_mapping
 from agentgym_rl.gym import data
@@ -47,7 +47,7 @@ def _without_reply(messages: Any, name: str) -> list[Any]:
     return messages[:-1] if _is_reply(messages[-1]) else messages
 
 
-def _is_reply(message: Any) -> bool:
+def _is_reply(message: Any) -> TypeGuard[Mapping[str, Any]]:
     return is_mapping(message) and message.get("role") == "assistant"
 
 

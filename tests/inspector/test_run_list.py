@@ -243,7 +243,8 @@ def evaluated(folder, *ends: tuple[int, float, int]) -> None:
 def test_held_out_rewards_over_other_numbers_of_tasks_are_marked(make, arl):
     evaluated(make("a"), (0, 0.347, 1024), (3, 0.812, 64))
     assert "0.347 of 1,024 → 0.812 of 64 tasks" in arl()[1]
-    evaluated(make("b"), (0, 0.347, 64), (3, 0.812, 64))
+    folder = make("b")
+    evaluated(folder, (0, 0.347, 64), (3, 0.812, 64))
     assert "0.347 → 0.812  " in arl("runs/b")[1]
     out = arl("--compare", "runs/a", "runs/b")[1]
     assert "held-out rewards are unlike measures: the number of tasks differ" in out
@@ -251,7 +252,8 @@ def test_held_out_rewards_over_other_numbers_of_tasks_are_marked(make, arl):
     assert ["tasks", "1,024", "64"] in rows
     assert ["95", "%", "interval", "0.712-0.912", "0.712-0.912"] in rows
     (found,) = json.loads(arl("--json", "runs/b")[1])["runs"]
-    assert found["after"] == {"num_tasks": 64, "reward_ci": [pytest.approx(0.712), 0.912]}
+    assert found["evaluated"][1]["eval/tasks"] == 64
+    assert [it.name for it in find_runs([folder])] == ["b"]
 
 
 def test_rewards_of_other_environments_are_unlike_measures(make, arl):
