@@ -1,11 +1,12 @@
 """What a person sees of a run."""
 
+import asyncio
 import re
 import time
 
 import pytest
 
-from agentgym_rl.report import make_progress, training_text
+from agentgym_rl.report import make_progress, named, training_text
 from agentgym_rl.report.evaluation import _estimate_lines, eval_line
 from agentgym_rl.report.figures import evaluated_lines, trained_lines
 from agentgym_rl.report.progress import sparkline
@@ -45,6 +46,28 @@ def test_the_time_left_of_a_run_that_goes_on_is_of_its_own_pace(capsys):
     assert "eta" not in first + again
     assert 4 < float(re.search(r"eta (\d+) s", second)[1]) < 100
     assert 5 < float(re.search(r"eta (\d+) s", last)[1]) < 100
+
+
+def test_lines_of_several_runs_in_a_process_begin_with_their_names(capsys):
+    async def play(run: str, others: asyncio.Barrier) -> None:
+        progress = make_progress("plain", total_steps=1)
+        with named(run):
+            progress.phase("alone" if not others.n_waiting else "beside the other")
+            await others.wait()
+            progress.phase("training")
+            await others.wait()
+
+    async def main() -> None:
+        others = asyncio.Barrier(2)
+        async with asyncio.TaskGroup() as runs:
+            for run in ("sweep-1", "sweep-2"):
+                runs.create_task(play(run, others))
+
+    asyncio.run(main())
+    first, second, *both = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r" +0\.\ds alone", first)
+    assert re.fullmatch(r"sweep-2 +0\.\ds beside the other", second)
+    assert sorted(line.split()[0] for line in both) == ["sweep-1", "sweep-2"]
 
 
 NO_EVALUATION = {
