@@ -256,6 +256,20 @@ class TrainsOnHeldOut(Toy):
         return SameRows(split, seed)
 
 
+class OneOpeningForMany(Toy):
+    """No defect: many tasks open alike, with other numbers behind a tool."""
+
+    def opening(self, task: Task) -> list[Message]:
+        return [{"role": "user", "content": f"What is the sum of order {task.data['b'] % 9}?"}]
+
+
+class AsksOneOfNine(OneOpeningForMany):
+    """A defect: nothing is behind the opening, and it is drawn from too few."""
+
+    def solve(self) -> None:
+        return None
+
+
 class GlobalRandom(Toy):
     planted = "global-rng"
 
