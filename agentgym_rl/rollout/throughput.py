@@ -55,7 +55,8 @@ class Pace:
     not count."""
     episodes_per_s: float
     loop_lag_ms: dict[str, float]
-    """The p50, p99 and max delay with which the event loop woke a task that slept 5 ms."""
+    """The p50, p99 and max delay with which the event loop woke a task that slept 5 ms, without the
+    time for which it had no CPU."""
     sandbox: SandboxPace | None
     """The pace of the sandboxes; None if the environment needs none."""
     verifier: VerifierPace | None

@@ -50,6 +50,22 @@ def test_a_stall_is_seen():
     assert asyncio.run(main())["max"] >= 90
 
 
+def test_time_without_a_cpu_is_no_lag():
+    begun_s = time.perf_counter()
+    lag = LoopLag(queued_s=lambda pid, task: time.perf_counter() - begun_s)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            measuring = tasks.create_task(lag.run())
+            await asyncio.sleep(0.02)
+            time.sleep(0.1)  # noqa: ASYNC251 - no CPU, by that clock
+            await asyncio.sleep(0.02)
+            measuring.cancel()
+
+    asyncio.run(main())
+    assert lag.summary()["max"] == 0.0
+
+
 class Counted:
     """Sandboxes that did something."""
 
