@@ -25,6 +25,7 @@ from agentgym_rl.core import ConfigError, cause_of, is_dict, parse_json
 from agentgym_rl.runtime import log as logs
 from agentgym_rl.runtime import replace_text
 
+from .checkpoints import list_checkpoints
 from .run_folder import EVALUATED, FOLDERS, RUN, SERVE_INFO, release_if_unused, shown
 
 log = logging.getLogger(__name__)
@@ -122,10 +123,20 @@ def recorded_end(folder: Path, kind: RunKind, *, is_new: bool) -> Generator[None
 
 def _continued(folder: Path, kind: RunKind, end: RunEnd) -> str:
     name = shown(folder)
-    way = "the same command again" if kind == "eval" else f"arl {kind} --resume {name}"
+    resume = f"arl {kind} --resume {name}{_trained_again(folder)}"
+    way = "the same command again" if kind == "eval" else resume
     if end.state == "failed":
         return f"{name} keeps what there was before it (state: failed); continue with {way}"
     return f"{name} keeps what there is; continue with {way}"
+
+
+def _trained_again(folder: Path) -> str:
+    """Return how many trained batches are in no checkpoint, as a remark behind a command."""
+    metrics, kept = folder / "metrics.jsonl", list_checkpoints(folder / "checkpoints")
+    trained = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    step = int(kept[-1].name.removeprefix("step-")) if kept else 0
+    lost = f"{trained - step} batch{'es are' if trained - step > 1 else ' is'} trained again"
+    return f" (from batch {step}: {lost} from the log)" if trained > step else ""
 
 
 def _end(error: BaseException) -> RunEnd:

@@ -74,6 +74,19 @@ def test_an_interrupted_run_is_no_failure(folder, error):
     assert "arl serve --resume" in error.__notes__[-1]
 
 
+def test_what_a_resume_trains_again_is_said(folder):
+    def note() -> str:
+        return ended(folder, KeyboardInterrupt(), is_new=False).__notes__[-1]
+
+    assert note().endswith("--resume " + str(folder))
+    (folder / "metrics.jsonl").write_text("{}\n" * 6)
+    assert note().endswith(" (from batch 0: 6 batches are trained again from the log)")
+    (folder / "checkpoints" / "step-5").mkdir(parents=True)
+    assert note().endswith(" (from batch 5: 1 batch is trained again from the log)")
+    (folder / "checkpoints" / "step-6").mkdir()
+    assert note().endswith("--resume " + str(folder))
+
+
 def test_a_run_that_goes_on_forgets_how_it_ended(folder):
     ended(folder, TooManyErrors("x"))
     with recorded_end(folder, "train", is_new=False):
