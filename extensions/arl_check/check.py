@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import textwrap
+import warnings
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.cli import (
     Command,
@@ -21,6 +26,8 @@ from agentgym_rl.runtime import log
 
 if TYPE_CHECKING:
     from arl_check.report import Result
+
+logger = logging.getLogger(__name__)
 
 _HELP = """\
 Test whether an environment keeps the contract, criterion by criterion.
@@ -78,18 +85,19 @@ def check(args: Namespace) -> int:
         )
     log.setup(config.logging.level)
     log_progress = log.now_and_then()
-    report = run_interruptible(
-        lambda: check_env(
-            env_spec(config.env, config.rollout),
-            episodes=args.episodes,
-            tasks=args.tasks,
-            only=[each for each in (args.only or "").split(",") if each],
-            sandbox=config.sandbox,
-            verifier=config.verifier_options,
-            on_result=(lambda result: None) if args.json else _show,
-            on_progress=lambda done, of: log_progress(f"played {done:,} of {of:,} tasks"),
+    with _coroutines_named():
+        report = run_interruptible(
+            lambda: check_env(
+                env_spec(config.env, config.rollout),
+                episodes=args.episodes,
+                tasks=args.tasks,
+                only=[each for each in (args.only or "").split(",") if each],
+                sandbox=config.sandbox,
+                verifier=config.verifier_options,
+                on_result=(lambda result: None) if args.json else _show,
+                on_progress=lambda done, of: log_progress(f"played {done:,} of {of:,} tasks"),
+            )
         )
-    )
     if args.json:
         print_json(report.to_json())
     else:
@@ -97,6 +105,28 @@ def check(args: Namespace) -> int:
             print(tally_line(tally))
         print(f"\n{summary_line(report)}")
     return 0 if report.passed else 1
+
+
+@contextmanager
+def _coroutines_named() -> Generator[None]:
+    """Report a coroutine that is never awaited once, in a context. Python's own warning names the
+    line at which it happens to be deleted, again and again."""
+    told, before = set[str](), warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        text = str(message)
+        if "was never awaited" not in text:
+            before(message, category, *where, **more)
+        elif text not in told:
+            told.add(text)
+            logger.warning("%s: write `await` before its call", text)
+
+    warnings.showwarning = show
+    try:
+        yield
+        gc.collect()
+    finally:
+        warnings.showwarning = before
 
 
 def _list_criteria(*, as_json: bool) -> None:

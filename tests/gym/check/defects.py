@@ -563,6 +563,14 @@ class WrongColumn(NeverPays):
             return str(rows.execute("SELECT cost FROM items WHERE name = ?", [name]).fetchall())
 
 
+class AwaitsNothing(NeverPays):
+    async def score(self) -> float:
+        return 1.0
+
+    def finish(self, text: str) -> Any:
+        return [self.score()]
+
+
 class SecondTable(NeverPays):
     """An environment that works once in a process."""
 

@@ -42,6 +42,14 @@ def test_what_fails_says_what_to_do_and_exits_with_1():
     assert "     to do: agentgym_rl.ToolEnv makes schemas" in done.stdout
 
 
+def test_a_coroutine_that_is_not_awaited_is_named_once():
+    done = arl("defects:AwaitsNothing", "--only=step-tuple")
+    assert done.returncode == 1
+    told = "coroutine 'AwaitsNothing.score' was never awaited"
+    assert done.stderr.count(told) == 1
+    assert f"{told}: write `await` before its call" in done.stderr
+
+
 def test_the_report_is_json():
     done = arl("defects:BadSchema", "--only=tool-results", "--tasks=3", "--json")
     report = json.loads(done.stdout)
@@ -121,7 +129,7 @@ def test_without_solve_there_is_no_oracle_and_tasks_may_be_few():
 
 
 def test_an_unknown_criterion_is_an_error_before_anything_is_made():
-    with pytest.raises(ConfigError, match="'tols'; there are tool"):
+    with pytest.raises(ConfigError, match="'tols'; did you mean tools"):
         asyncio.run(check_env("toys:Toy", only=["tols"]))
 
 
