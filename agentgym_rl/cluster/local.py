@@ -253,7 +253,8 @@ class LocalProcesses:
                 break
             except TimeoutError:
                 left = [(s, p) for s, p in running if p.returncode is None]
-                log.warning("killing %s", ", ".join(spec.name for spec, _ in left))
+                names = ", ".join(spec.name for spec, _ in left)
+                log.info("%s did not end within %g s of being asked to: killed", names, limit)
                 for _, process in left:
                     _signal_group(process, signal.SIGKILL)
         for _, process in self._children.values():  # kill grandchildren whose parents died earlier
