@@ -389,7 +389,7 @@ MOST_LINES = {
     "cluster": 1_350,
     "config": 2_250,
     "controller": 1_350,
-    "core": 4_600,
+    "core": 4_650,
     "engines": 3_750,
     "evaluate": 1_850,
     "fleet": 1_150,
