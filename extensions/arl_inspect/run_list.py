@@ -82,6 +82,7 @@ def comparison_lines(
         ("staleness, versions", "staleness", ".2f"),
         ("overlap", "overlap", ".0%"),
         ("trained tokens/s", "trained_tokens_per_s", ",.0f"),
+        ("idle ranks", "idle_share", ".0%"),
         ("engine/trainer mismatch", "mismatch", ".4f"),
         ("s per batch", "step_s", ".2f"),
     ):

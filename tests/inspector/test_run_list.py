@@ -205,7 +205,7 @@ def test_runs_beside_each_other(make, arl):
 
 def test_runs_that_differ_in_their_seed_alone_get_a_mean_and_a_deviation():
     means = dict.fromkeys(
-        ("staleness", "overlap", "trained_tokens_per_s", "mismatch", "step_s"), 1.0
+        ("staleness", "overlap", "trained_tokens_per_s", "idle_share", "mismatch", "step_s"), 1.0
     )
     runs = [
         RunSummary(
