@@ -4,7 +4,6 @@ Error messages name the nearest match."""
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -28,6 +27,7 @@ from agentgym_rl.core import (
     load_extension,
     missing_key,
     near_key,
+    near_names,
     near_of,
     parse_toml,
     reached,
@@ -210,8 +210,7 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        files = path.absolute().parent.glob("*.*")
-        near = difflib.get_close_matches(path.name, [it.name for it in files], n=1)
+        near = near_names(path.name, (it.name for it in path.absolute().parent.glob("*.*")))
         said = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
         raise ConfigError(f"cannot read configuration {path}: no such file; {said}") from error
     except IsADirectoryError as error:

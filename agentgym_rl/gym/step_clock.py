@@ -16,9 +16,11 @@ from typing import Self
 class StepClock:
     """The clock of one environment, for its steps one after the other."""
 
-    __slots__ = ("_left_s", "_limit", "_loop", "_outer", "_pauses", "_under_way")
+    __slots__ = ("_left_s", "_limit", "_loop", "_outer", "_pauses", "_under_way", "owner")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: object = None) -> None:
+        self.owner = owner
+        """The object that limits the steps."""
         self._outer: StepClock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limit: asyncio.Timeout | None = None
@@ -89,6 +91,12 @@ class StepClock:
 
 _current: ContextVar[StepClock | None] = ContextVar("step_clock", default=None)
 """The clock of the current step; outside any step, the clock of the last step."""
+
+
+def current_owner() -> object:
+    """Return the object that limits the step to which the current task belongs; None outside."""
+    clock = _current.get()
+    return clock.owner if clock is not None and clock._under_way else None
 
 
 class OffTheClock:

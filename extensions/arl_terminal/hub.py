@@ -4,12 +4,11 @@ name may be a misspelling of."""
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, near_names
 
 
 def remedy(id: str, error: Exception, *, revision: str | None) -> str:
@@ -74,8 +73,8 @@ def near_models(name: str) -> list[str]:
     known = {full.lower(): full for full in sorted(names)}
     ends = {low.rpartition("/")[2]: full for low, full in known.items()}
     found = [
-        *(known[near] for near in difflib.get_close_matches(asked, known, n=3, cutoff=0.75)),
-        *(ends[near] for near in difflib.get_close_matches(asked.rpartition("/")[2], ends, n=1)),
+        *(known[near] for near in near_names(asked, known, most=3, cutoff=0.75)),
+        *(ends[near] for near in near_names(asked.rpartition("/")[2], ends)),
     ]
     return list(dict.fromkeys(found))[:3]
 

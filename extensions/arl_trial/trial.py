@@ -38,9 +38,10 @@ from agentgym_rl.core import (
     is_list,
     is_mapping,
     is_tuple,
+    raise_cause,
 )
 from agentgym_rl.gym import Env, EnvSpec, Step, registry
-from agentgym_rl.gym.wrappers import Held, Wrapper
+from agentgym_rl.gym.wrappers import Held, Wrapper, within
 from agentgym_rl.rollout import (
     GroupRewarder,
     accept_filter,
@@ -66,32 +67,39 @@ _WITHOUT = "\n--rollout.trial_s=0 starts without this trial"
 
 
 @asynccontextmanager
-async def watched(config: Config, split: Split) -> AsyncGenerator[None]:
-    """Try the environment and the agent of a run, and watch them while it lasts.
+async def watched(config: Config, split: Split | None) -> AsyncGenerator[None]:
+    """Try the environment and the agent of a run, unless `split` is None, and watch them while it
+    lasts.
 
     Raises:
         ConfigError: their code failed; the message has the place and what to do.
     """
     with BlockWatch() as watch:
-        limit_s = config.of(TrialKeys).trial_s
-        spec = env_spec(config.env, config.rollout)
-        if limit_s and await is_tried(spec, config.env, config.agent, config.rollout):
-            try:
-                async with asyncio.timeout(limit_s):
-                    with _same_random_numbers():
-                        problem = await _try(spec, config, split, watch)
-                if problem:
-                    raise ConfigError(problem + _WITHOUT)
-            except TimeoutError:
-                if watch.interrupted:
-                    raise ConfigError(watch.interrupted + _WITHOUT) from None
-                text = "%s: an episode took more than %g s (rollout.trial_s), so it is not tried"
-                log.info(text, config.env.id, limit_s)
-            except ArlError:
-                raise
-            except Exception:  # the trial's own fault must not stop a run
-                log.warning("the trial of %s failed by itself", config.env.id, exc_info=True)
+        if split is not None:
+            await _tried(config, split, watch)
         yield
+
+
+async def _tried(config: Config, split: Split, watch: BlockWatch) -> None:
+    limit_s = config.of(TrialKeys).trial_s
+    spec = env_spec(config.env, config.rollout)
+    if not limit_s or not await is_tried(spec, config.env, config.agent, config.rollout):
+        return
+    try:
+        async with asyncio.timeout(limit_s):
+            with _same_random_numbers():
+                problem = await _try(spec, config, split, watch)
+        if problem:
+            raise ConfigError(problem + _WITHOUT)
+    except TimeoutError:
+        if watch.interrupted:
+            raise ConfigError(watch.interrupted + _WITHOUT) from None
+        text = "%s: an episode took more than %g s (rollout.trial_s), so it is not tried"
+        log.info(text, config.env.id, limit_s)
+    except ArlError:
+        raise
+    except Exception:  # the trial's own fault must not stop a run
+        log.warning("the trial of %s failed by itself", config.env.id, exc_info=True)
 
 
 async def is_tried(
@@ -271,20 +279,21 @@ async def _played(player: Player, script: Script, task: Task) -> Trajectory | No
     """Return the episode of a task; None if it is longer than the script."""
     from agentgym_rl.gateway import SessionSampling
 
-    playing = asyncio.create_task(
-        player.play(
-            task, episode_id="trial", group_id="trial", sampling=SessionSampling(max_tokens=64)
-        ),
-        name="trial",
-    )
-    ended = asyncio.create_task(script.ended.wait(), name="end of the script")
+    async def play() -> Trajectory | None:
+        sampling = SessionSampling(max_tokens=64)
+        return await player.play(task, episode_id="trial", group_id="trial", sampling=sampling)
+
     try:
-        await asyncio.wait([playing, ended], return_when=asyncio.FIRST_COMPLETED)
-        return playing.result() if playing.done() else None
-    finally:
-        ended.cancel()
-        playing.cancel()
-        await asyncio.wait([playing])
+        async with asyncio.TaskGroup() as tasks:
+            # `within` leaves an episode that swallows its cancellation
+            playing = tasks.create_task(within(None, play()), name="trial")
+            ended = tasks.create_task(script.ended.wait(), name="end of the script")
+            await asyncio.wait([playing, ended], return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            playing.cancel()  # no effect if it has ended
+    except BaseExceptionGroup as group:
+        raise_cause(group)
+    return None if playing.cancelled() else playing.result()
 
 
 class _Sendable(Wrapper):

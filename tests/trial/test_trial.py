@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import textwrap
+import time
 
 import pytest
 from arl_trial.scripted import call_of, value_of
@@ -427,3 +428,26 @@ def test_the_watch_lasts_as_long_as_the_run(theirs):
 
     asyncio.run(main())
     assert ["block watch" in names for names in threads] == [True, False]
+
+
+STUBBORN = """
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except BaseException:
+                pass
+"""
+
+
+@cases(
+    "text, keys",
+    [
+        (f"{RUN}{STUBBORN}", OWN),
+        (env(RESET.replace("        return", STUBBORN + "        return") + STEP), {}),
+    ],
+    ids=["agent", "reset"],
+)
+def test_code_that_swallows_its_cancellation_does_not_hold_up_the_trial(theirs, text, keys):
+    begun_s = time.monotonic()
+    theirs(text, **keys, **{"rollout.trial_s": 0.5})
+    assert time.monotonic() - begun_s < 30
