@@ -359,8 +359,8 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 MOST_LINES = {
     ".": 100,
-    "algo": 2_300,
-    "arl_audit": 2_900,
+    "algo": 2_450,
+    "arl_audit": 3_050,
     "arl_callbacks": 250,
     "arl_check": 3_450,
     "arl_data": 1_450,
@@ -373,7 +373,7 @@ MOST_LINES = {
     "arl_notebook": 500,
     "arl_objectives": 2_900,
     "arl_parsers": 1_800,
-    "arl_plan": 3_900,
+    "arl_plan": 3_950,
     "arl_scale": 4_300,
     "arl_selfplay": 800,
     "arl_serve": 850,
@@ -401,7 +401,7 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_800,
     "storage": 3_100,
-    "trainer": 5_600,
+    "trainer": 5_450,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may

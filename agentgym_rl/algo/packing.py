@@ -286,20 +286,21 @@ def _allowed(
 
 
 def micro_batches(
-    rows: Sequence[Row], budget: int, *, share: bool, packs: bool = True
+    rows: Sequence[Row], budget: int, *, share: bool, packs: bool = True, least: int = 1
 ) -> Iterator[tuple[list[int], PackedRows]]:
     """Yield the indices of the rows of each micro-batch of at most `budget` tokens, and these rows
-    packed. With `share`, the tokens that rows have in common count once (see `fill_shared`).
-    Without `packs`, each holds one row: the model does not compute several in one pass.
+    packed; `least` micro-batches, if they can be smaller then. With `share`, the tokens that rows
+    have in common count once (see `fill_shared`). Without `packs`, each holds one row: the model
+    does not compute several in one pass.
 
     Raises:
         ValueError: a row is longer than the budget, or holds tokens that cannot be trained.
     """
     lengths = [len(row) for row in rows]
     if share:
-        bins = fill_shared(lengths, chained(_keys(rows)), budget)
+        bins = fill_shared(lengths, chained(_keys(rows)), budget, least=least)
     elif packs:
-        bins = fill_bins(lengths, budget)
+        bins = fill_bins(lengths, budget, least=least)
     else:
         check_fit(lengths, budget)
         bins = [[index] for index in range(len(rows))]

@@ -15,7 +15,6 @@ publication.py  the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
 trial.py        a trial of the model before a run starts anything
 export.py       the export to a folder that `from_pretrained` loads
-recompute.py    the computations of audits, after a run
 world.py        the ranks, and the messages between them
 measurement.py  the contract of measurements, whose numbers are metrics
 usage.py        the time of each phase, and the operations of passes
@@ -47,13 +46,11 @@ if TYPE_CHECKING:
     from .packed import PackedModel as PackedModel
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
-    from .recompute import Recomputer as Recomputer
-    from .recompute import open_recomputer as open_recomputer
-    from .recompute import replay_batches as replay_batches
     from .shard_tensors import MicroBatch as MicroBatch
     from .shard_tensors import ShardTokens as ShardTokens
     from .shard_tensors import accumulate as accumulate
     from .shard_tensors import frozen_pass as frozen_pass
+    from .shard_tensors import in_rounds as in_rounds
     from .step import Stepper as Stepper
     from .step import make_stepper as make_stepper
     from .trainer import Trainer as Trainer

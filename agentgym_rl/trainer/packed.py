@@ -92,6 +92,9 @@ class PackedModel:
         """The number of packed tokens of one forward; a single longer row may exceed it."""
         self.computed_tokens = self.row_tokens = 0
         """The tokens of all passes so far, on this rank: those computed, and those of all rows."""
+        self.fullest_tokens = 0
+        """The tokens that the rank with the most computed in each round of these passes, if there
+        are several ranks."""
         self._change_head()
         self._flops = FlopCount.of(self.model)
         shard(self.model, world, compute_dtype, self._trainer, light=self._light)
@@ -172,15 +175,23 @@ class PackedModel:
         longest = max(lengths, default=0)
         return min(self._trainer.max_tokens_per_microbatch, max(self.microbatch_tokens, longest))
 
-    def micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], PackedRows]]:
+    def micro_batches(
+        self, rows: Sequence[Row], *, least: int = 1
+    ) -> Iterator[tuple[list[int], PackedRows]]:
         """Yield the indices of the rows of each micro-batch, and these rows packed as this model
         computes them: with shared beginnings once, or each row by itself, if the model requires it.
+        There are `least` micro-batches if they can be smaller then.
 
         Raises:
             ValueError: a row exceeds the `budget`, or holds tokens that cannot be trained.
         """
         budget = self.budget([len(row) for row in rows])
-        return micro_batches(rows, budget, share=self.shares_prefixes, packs=self.packs)
+        share, packs = self.shares_prefixes, self.packs
+        return micro_batches(rows, budget, share=share, packs=packs, least=least)
+
+    def wait_for(self, tokens: int) -> None:
+        """Count the tokens of the fullest rank."""
+        self.fullest_tokens += tokens
 
     def _change_head(self) -> None:
         """Change the output layer before the model is sharded; for subclasses."""

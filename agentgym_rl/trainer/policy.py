@@ -312,12 +312,17 @@ class Policy(PackedModel):
             # Beyond this forward, too: the backward pass may repeat parts of it.
             self._routers.give(packed.experts if self._replays else None)
         found = super().outputs(packed)
-        if self._routers and self._replays and packed.experts is not None:
-            known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
-            counts = torch.stack([known.sum(), self._routers.differs.sum()])
-            self._routed = self._routed + counts.cpu()
-            self._routable += len(known)
+        if self._routers and self._replays:
+            self._routable += packed.tokens.shape[1]
+            if packed.experts is not None:
+                known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
+                counts = torch.stack([known.sum(), self._routers.differs.sum()])
+                self._routed = self._routed + counts.cpu()
         return found
+
+    def idle(self) -> Tensor:
+        with self.unreplayed():  # its tokens are none of the batch
+            return super().idle()
 
     def tally_routing(self, tally: Tally) -> None:
         """Add what replay did in the passes since the last call: `mismatch/experts_known` and
@@ -365,9 +370,15 @@ class PolicyBase:
         with self._adapter.off(), self._policy.unreplayed():
             return self._policy.logprobs(packed)
 
-    def micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], PackedRows]]:
+    def micro_batches(
+        self, rows: Sequence[Row], *, least: int = 1
+    ) -> Iterator[tuple[list[int], PackedRows]]:
         """Yield micro-batches; see `PackedModel.micro_batches`."""
-        return self._policy.micro_batches(rows)
+        return self._policy.micro_batches(rows, least=least)
+
+    def wait_for(self, tokens: int) -> None:
+        """Count the tokens of the fullest rank."""
+        self._policy.wait_for(tokens)
 
     def idle(self) -> Tensor:
         """Match a pass of other ranks; see `PackedModel.idle`."""

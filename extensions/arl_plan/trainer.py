@@ -33,21 +33,23 @@ from .engine import SimulatedFleet
 from .episodes import SimulatedRow
 from .rates import Rates, TrainerRates
 
-Packing = Callable[[Sequence[Row], int], list[int]]
-"""A function from rows and a budget of tokens to the computed tokens of each micro-batch."""
+Packing = Callable[[Sequence[Row], int, int], list[int]]
+"""A function from rows, a budget of tokens and the least number of micro-batches, if they can be
+smaller then, to the computed tokens of each micro-batch."""
 
 
-def packed_separately(rows: Sequence[Row], budget: int) -> list[int]:
+def packed_separately(rows: Sequence[Row], budget: int, least: int = 1) -> list[int]:
     """Return the tokens of micro-batches of rows that are computed one by one."""
     lengths = [len(row) for row in rows]
-    return [sum(lengths[i] for i in members) for members in fill_bins(lengths, budget)]
+    bins = fill_bins(lengths, budget, least=least)
+    return [sum(lengths[i] for i in members) for members in bins]
 
 
-def packed_once(rows: Sequence[Row], budget: int) -> list[int]:
+def packed_once(rows: Sequence[Row], budget: int, least: int = 1) -> list[int]:
     """Return the tokens of micro-batches in which beginnings that rows share are computed once."""
     lengths = [len(row) for row in rows]
     chain = _chain(rows)
-    bins = fill_shared(lengths, chain, budget)
+    bins = fill_shared(lengths, chain, budget, least=least)
     found: list[int] = []
     for members in bins:
         its = _chain([rows[i] for i in members]) if len(bins) > 1 else chain
@@ -251,8 +253,16 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
 
 def rounds_of(parts: Sequence[Sequence[BatchRow]], budget: int, *, packing: Packing) -> list[int]:
     """Return the computed tokens of each micro-batch of a pass over each rank's rows. Ranks
-    synchronize at every micro-batch, so the rank with the most tokens counts."""
-    filled = [packing([item.row for item in items], budget) if items else [] for items in parts]
+    synchronize at every micro-batch, so the rank with the most tokens counts; one with fewer
+    micro-batches makes them smaller, and each begins with its largest."""
+    rows = [[item.row for item in items] for items in parts if items]
+    filled = [packing(its, budget, 1) for its in rows]
+    if len(parts) > 1:
+        most = max(map(len, filled), default=0)
+        for number, sizes in enumerate(filled):
+            if len(sizes) < most:
+                filled[number] = packing(rows[number], budget, most)
+            filled[number].sort(reverse=True)
     return [max(sizes) for sizes in zip_longest(*filled, fillvalue=0)]
 
 

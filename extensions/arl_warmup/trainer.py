@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from agentgym_rl.algo.balance import balance
+from agentgym_rl.algo import deal
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core import Row, TrainerError
 from agentgym_rl.core.row import unpack_row
@@ -156,9 +156,13 @@ def learn(
         rate = learning_rate(trainer, step, num_steps=num_steps, peak=init.learning_rate)
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)
-        mine = [batch[i] for i in balance([len(row) for row in batch], world.size)[world.rank]]
-        plan = [MicroBatch(packed, _NOWHERE) for _, packed in policy.micro_batches(mine)]
-        (rounds,) = world.maxima([len(plan)])
+        dealt = deal([[row.tokens] for row in batch], range(len(batch)), world.size)
+        mine = [batch[i] for i in dealt[world.rank]]
+        found = list(policy.micro_batches(mine))
+        (rounds,) = world.maxima([len(found)])
+        if len(found) < rounds:  # it would wait for the others in the last ones
+            found = policy.micro_batches(mine, least=rounds)
+        plan = [MicroBatch(packed, _NOWHERE) for _, packed in found]
         loss = accumulate(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
         )
