@@ -81,8 +81,8 @@ class OwnEngineConfig(EngineConfig):
     num_threads: Anytime[int] = Field(default=1, ge=1)
     """The CPU threads of each engine process (OMP_NUM_THREADS)."""
     max_restarts: Anytime[int] = Field(default=3, ge=0)
-    """The maximum number of restarts of a dead server; then it is retired, and the last one to be
-    retired ends the run."""
+    """The maximum number of restarts of a dead server, which count anew once it has run for an
+    hour; then it is retired, and the last one to be retired ends the run."""
     start_timeout_s: Anytime[Fitted[float]] = Field(default=120.0, gt=0)
     """The longest wait for a server to load its model."""
     stall_timeout_s: Anytime[Fitted[float]] = Field(default=60.0, gt=0)

@@ -33,6 +33,8 @@ _REACH_S, _REACH_TIMES = 10.0, 2
 """The time limit of the first request to a rank, which does nothing, and how often it is tried:
 this process may have been suspended meanwhile."""
 
+TOO_LARGE = "does not fit in the memory of"
+"""The words in the error of a batch that ranks with smaller micro-batches may fit."""
 BESIDE = frozenset({"complete"})
 """The commands that a rank does beside others: while one lasts, the rank may have nothing to do."""
 
@@ -256,7 +258,9 @@ class HttpRanks(Ranks):
                 return msgspec.convert(answer.result, of)
         except ValueError as error:
             raise RanksFailed(f"{what}: no answer: {error}") from error
-        raise (TrainerError if answer.is_final else RanksFailed)(answer.error)
+        if answer.is_final:
+            raise TrainerError(answer.error)
+        raise RanksFailed(f"{what}: {answer.error}")
 
     def _note_progress(self, piece: bytes) -> None:
         if piece.strip(STILL):

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .launch import rank_imports as rank_imports
     from .launch import trainer_processes as trainer_processes
     from .launch import trial_process as trial_process
-    from .launch import warm_up_trainer as warm_up_trainer
     from .measurement import Measurement as Measurement
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm

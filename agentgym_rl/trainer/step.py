@@ -174,6 +174,11 @@ class Stepper:
         """Return the operations of all passes so far, on this rank: each pass adds some."""
         return sum(model.flops for model in self._models)
 
+    def split(self) -> None:
+        """Halve the tokens of a micro-batch, for batches that do not fit in memory."""
+        for model in self._models:
+            model.microbatch_tokens = max(1, model.microbatch_tokens // 2)
+
     def offload(self) -> Offload:
         """Return the `Offload` of all this rank's models and optimizers."""
         models = [model.model for model in self._models]

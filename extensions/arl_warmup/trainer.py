@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ import msgspec
 import torch
 
 from agentgym_rl.algo import deal
-from agentgym_rl.config import Config, TrainerConfig
+from agentgym_rl.config import Config, EngineConfig, OwnEngineConfig, TrainerConfig
 from agentgym_rl.core import Row, TrainerError
 from agentgym_rl.core.row import unpack_row
 from agentgym_rl.core.trajectory import UNPACK_ERRORS
@@ -36,7 +37,6 @@ from agentgym_rl.trainer import (
     make_optimizer,
     set_learning_rate,
     take_step,
-    warm_up_trainer,
 )
 
 from .keys import CHECKPOINTS, MODEL, ROWS, STEPS, InitConfig
@@ -192,3 +192,13 @@ def _batches(rows: Sequence[Row], init: InitConfig, seed: int) -> Iterator[list[
         random.Random(f"init/{seed}/{epoch}").shuffle(order)
         for start in range(0, len(order), size):
             yield [rows[i] for i in order[start : start + size]]
+
+
+def warm_up_trainer(trainer: TrainerConfig, engine: EngineConfig) -> TrainerConfig:
+    """Return the settings of a warm-up's ranks. No engine runs at the same time, so they share its
+    CPU threads, as far as this machine has cores."""
+    is_own = isinstance(engine, OwnEngineConfig)
+    idle = engine.num_servers * engine.num_threads if is_own else 0
+    cores = len(os.sched_getaffinity(0))
+    threads = min(trainer.num_threads + idle // trainer.num_ranks, cores // trainer.num_ranks)
+    return trainer.model_copy(update={"num_threads": max(trainer.num_threads, threads)})
