@@ -21,7 +21,6 @@ from agentgym_rl.weights import (
     SourceNames,
     inner_linears,
     kinds_of,
-    load_whole,
     set_own_attention,
 )
 from agentgym_rl.weights.files import Kind
@@ -35,7 +34,8 @@ from .packing_trial import (
     forward_row_by_row,
     pack_tokens,
 )
-from .sharding import Gathering, shard
+from .sharding import Gathering, blocks_of, shard
+from .slices import Slices
 from .usage import FlopCount
 from .world import World
 
@@ -61,11 +61,14 @@ class PackedModel:
         adapter: Adapter | None = None,
         names: SourceNames | None = None,
         routing_replay: Literal["auto", "on", "off"] = "off",
+        slices: Slices | None = None,
     ):
         """Take over `model` (a transformers causal LM, which may have an `adapter`): choose its
-        attention, and shard it as configured by `trainer`."""
+        attention, and shard it as configured by `trainer`. With `slices`, only this rank's part of
+        it is in memory."""
         # eval: dropout would make two log-probs of the same token differ.
-        self.model = model.to(world.device).eval()
+        self.model = model.eval()
+        model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(world.device))
         self.world = world
         self.adapter = adapter
         """The adapter; if there is one, nothing else is trained."""
@@ -75,6 +78,14 @@ class PackedModel:
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._own_attention = set_own_attention(self.model)
+        slices = slices or Slices(world, {})
+        with slices.gathered(self.model, blocks_of(self.model)):
+            light = self._try(compute_dtype, routing_replay)
+        self._flops = FlopCount.of(self.model)
+        shard(self.model, world, compute_dtype, self._trainer, light=light, slices=slices)
+
+    def _try(self, compute_dtype: str, routing_replay: Literal["auto", "on", "off"]) -> bool:
+        """Choose how packed rows are computed, by trial; return whether blocks are to be light."""
         self._change_routers(routing_replay)
         self._attention, self.shares_prefixes = choose_attention(
             self.model,
@@ -93,8 +104,7 @@ class PackedModel:
         self.computed_tokens = self.row_tokens = 0
         """The tokens of all passes so far, on this rank: those computed, and those of all rows."""
         self._change_head()
-        self._flops = FlopCount.of(self.model)
-        shard(self.model, world, compute_dtype, self._trainer, light=self._light)
+        return self._light
 
     @classmethod
     def load(
@@ -122,21 +132,22 @@ class PackedModel:
             ConfigError: a package that the adapter needs is not installed.
         """
         try:
-            model, names = load_whole(model_dir, dtype=master_dtype)
+            slices, loaded = Slices.load(model_dir, world, dtype=master_dtype)
         except ConfigError as error:
             raise TrainerError(str(error)) from error
-        model.requires_grad_(not frozen)
-        added = None
+        model, added = loaded.model.requires_grad_(not frozen), None
         if adapter is not None:
-            added = add_adapter(model, adapter, model_dir=model_dir, seed=seed)
+            with slices.adopting(model):
+                added = add_adapter(model, adapter, model_dir=model_dir, seed=seed)
         return cls(
             model,
             world,
             compute_dtype=compute_dtype,
             trainer=trainer,
             adapter=added,
-            names=names,
+            names=loaded.names,
             routing_replay=routing_replay,
+            slices=slices,
         )
 
     def _most_tokens(self, compute_dtype: str) -> tuple[int, bool]:
