@@ -44,6 +44,9 @@ _SHARE = 0.75
 times their own with gradients and Adam."""
 _ROOM = 384 << 20
 """The bytes of activations below which a micro-batch on a CPU is not made smaller."""
+_WHOLE_GRADIENT = 1 << 30
+"""The bytes of gradients up to which a rank adds up those of micro-batches whole, and sends them
+once a minibatch."""
 _FEWEST_TOKENS = 64
 _TWO_TOKENS = pack_tokens(((0, 0),))
 
@@ -83,6 +86,10 @@ class PackedModel:
             light = self._try(compute_dtype, routing_replay)
         self._flops = FlopCount.of(self.model)
         shard(self.model, world, compute_dtype, self._trainer, light=light, slices=slices)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        self.shards_gradients = 4 * trained > _WHOLE_GRADIENT
+        """Whether each micro-batch's gradients are sent to the ranks that keep them, 4 bytes a
+        trained number; otherwise each rank keeps all of them until the last one of a minibatch."""
 
     def _try(self, compute_dtype: str, routing_replay: Literal["auto", "on", "off"]) -> bool:
         """Choose how packed rows are computed, by trial; return whether blocks are to be light."""
@@ -228,10 +235,12 @@ class PackedModel:
         """Return a scalar 0 with zero gradients, to match another rank's extra micro-batch."""
         return self.outputs(_TWO_TOKENS.to(self.world.device)).sum() * 0.0
 
-    def synchronize_gradients(self, enabled: bool) -> None:
-        """Set whether the next backward reduces gradients over ranks, or only accumulates them."""
+    def synchronize_gradients(self, last: bool) -> None:
+        """Prepare the backward pass of a micro-batch, the `last` one of its minibatch or not: what
+        its gradients are reduced over. Copies of the model exchange theirs after the last."""
         if isinstance(self.model, FSDPModule):
-            self.model.set_requires_gradient_sync(enabled)
+            self.model.set_requires_gradient_sync(last or self.shards_gradients)
+            self.model.set_requires_all_reduce(last)
 
     def pieces(self) -> list[Piece]:
         """Return the pieces in which engines get this model's trained tensors: the adapter

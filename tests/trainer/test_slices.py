@@ -20,6 +20,7 @@ from tests.kit.moe import FAMILIES, NO_REPLAY
 from tests.weights.test_source import _MODELS, _SIZES, saved
 
 CHILD = Path(__file__).with_name("slices_child.py")
+GRADIENTS = Path(__file__).with_name("gradients_child.py")
 DEEP = T.LlamaConfig(
     **{
         **_SIZES,
@@ -104,3 +105,8 @@ def test_a_rank_takes_its_shards_and_a_tensor_while_it_loads(tmp_path, size):
         for way, (peak, kept) in json.loads((tmp_path / f"{rank}.json").read_text()).items():
             assert 0.9 * kept <= peak, way
             assert peak <= 1.15 * kept + largest, (way, peak / kept)
+
+
+@pytest.mark.slow
+def test_gradients_of_micro_batches_are_held_in_shards_and_the_same(tiny_model, tmp_path):
+    run_all(GRADIENTS, *((f"file://{tmp_path}/meet", rank, tiny_model) for rank in (0, 1)))
