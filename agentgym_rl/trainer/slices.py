@@ -3,7 +3,7 @@ then sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -14,21 +14,24 @@ from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from agentgym_rl.core import ConfigError
-from agentgym_rl.weights import Loaded, load_slices, rows_of
+from agentgym_rl.weights import Loaded, load_slices, replace, rows_of
 
 from .world import World
+
+_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""torch 2.13 renamed it."""
 
 
 class Slices:
     """This rank's slices of the parameters of a model that is on the device "meta"."""
 
-    def __init__(self, world: World, slices: Mapping[nn.Parameter, Tensor]) -> None:
+    def __init__(self, world: World, slices: dict[nn.Parameter, Tensor]) -> None:
+        """Take over `slices`, which becomes empty when the model is sharded."""
         mesh = world.mesh
         self._device = world.device
         self._group = mesh.get_group(mesh.ndim - 1)
         self._rank, self._size = mesh.get_local_rank(mesh.ndim - 1), mesh.size(mesh.ndim - 1)
-        self._slices = dict(slices)
+        self._slices = slices
 
     @classmethod
     def load(cls, folder: Path, world: World, *, dtype: torch.dtype) -> tuple[Self, Loaded]:
@@ -55,8 +58,7 @@ class Slices:
             tensors = {name: whole.get(own[name], own[name]) for name in group}
             if number % world.size == world.rank:
                 bad += loaded.names.changed(loaded.names.of(tensors))
-        if bad := [name for its in world.gather(bad) for name in its]:
-            raise ConfigError(loaded.names.refusal([f"{name} has other numbers" for name in bad]))
+        loaded.names.check(world.gather(bad))
 
     def _whole(self, parameters: Iterable[Tensor]) -> dict[nn.Parameter, nn.Parameter]:
         """Return those of the parameters that are slices with their numbers, from all ranks
@@ -72,8 +74,7 @@ class Slices:
                 if len(part) < rows:
                     part = torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
                 whole = part.new_empty(rows * self._size, *part.shape[1:])
-                how: Any = {"group": self._group, "async_op": True}
-                sent.append((dist.all_gather_into_tensor(whole, part, **how), part))
+                sent.append((_gather(whole, part, group=self._group, async_op=True), part))
                 whole = whole[: it.shape[0]]
             found[it] = nn.Parameter(whole, requires_grad=it.requires_grad)
         for work, _ in sent:
@@ -150,13 +151,6 @@ class Slices:
             placed[sharded] = nn.Parameter(whole, requires_grad=sharded.requires_grad)
         replace(model, placed)
         if placed:
+            placed.clear()  # uneven parts are copied, one after the other
             model._apply(lambda tensor: tensor)  # FSDP takes note of what it has now
         self._slices.clear()
-
-
-def replace(model: nn.Module, others: Mapping[nn.Parameter, nn.Parameter]) -> None:
-    """Replace parameters of a model by others, wherever it has them."""
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None and parameter in others:
-                module._parameters[name] = others[parameter]

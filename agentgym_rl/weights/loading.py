@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
 from agentgym_rl.core import ConfigError, TensorHead, parse_json, tensor_heads
@@ -24,6 +23,7 @@ from .source import LOAD_ERRORS, SourceNames, set_own_attention, some
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
+_GENERATION = "generation_config.json"
 _AT_ONCE = 16 << 20
 """The bytes of a file that are in memory before they have the parameter's dtype."""
 
@@ -36,19 +36,13 @@ def load_whole(folder: Path, *, dtype: torch.dtype) -> tuple[Any, SourceNames]:
             would be random, has a tensor that the model ignores, or has names that cannot be
             restored.
     """
-    with _refusing(folder):
-        model = _checked(
-            folder,
-            AutoModelForCausalLM.from_pretrained(
-                folder,
-                ignore_mismatched_sizes=True,  # `_checked` reports them
-                dtype=dtype,
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
-            ),
-        )
-    return model, SourceNames(model, folder)
+    model, names, slices, converted = load_slices(folder, dtype=dtype, rank=0, size=1)
+    replace(model, {it: nn.Parameter(t, it.requires_grad) for it, t in slices.items()})
+    own = model.state_dict()
+    names.check(names.changed(names.of({n: own[n] for n in group})) for group in converted)
+    if (folder / _GENERATION).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model, names
 
 
 def load_outline(folder: Path, *, dtype: torch.dtype) -> tuple[Any, SourceNames]:
@@ -113,9 +107,9 @@ def load_slices(folder: Path, *, dtype: torch.dtype, rank: int, size: int) -> Lo
         stored = {name: _Stored(head, dtype, name not in known) for name, head in heads.items()}
         hook = register_module_parameter_registration_hook(cut)
         try:
-            # In other threads, all tensors would be read before the first is cut.
-            with patch.dict(os.environ, {"HF_DEACTIVATE_ASYNC_LOAD": "1"}):
-                model = _made(folder, stored, dtype=dtype)
+            # In other threads, transformers would read all tensors before the first is cut.
+            os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
+            model = _made(folder, stored, dtype=dtype)
         finally:
             hook.remove()
         _tie(model, names.tied)
@@ -203,30 +197,24 @@ def _made(folder: Path, stored: Mapping[str, Any], **how: Any) -> Any:
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if kind.config_class == config.sub_configs.get("text_config"):
         config = config.get_text_config()
-    loaded = kind.from_pretrained(
+    model, found = kind.from_pretrained(
         None,
         config=config,
         state_dict=dict(stored),
-        ignore_mismatched_sizes=True,
+        ignore_mismatched_sizes=True,  # reported below
         output_loading_info=True,
         **how,
     )
-    return _checked(folder, loaded)
-
-
-def _checked(folder: Path, loaded: Any) -> Any:
-    """Return the model that transformers has loaded with a report, if that is complete."""
-    model, found = loaded
-    kind = type(model).__name__
+    name = type(model).__name__
     for key, what in (
-        ("missing_keys", f"lacks tensors that {kind} has; they would be made up at random"),
-        ("mismatched_keys", f"has tensors of other shapes than {kind}"),
+        ("missing_keys", f"lacks tensors that {name} has; they would be made up at random"),
+        ("mismatched_keys", f"has tensors of other shapes than {name}"),
         (
             "unexpected_keys",
-            f"has tensors that {kind} does not know, and would lose (if they are no part of the "
-            f"language model, save that alone: {kind}.from_pretrained(…).save_pretrained(…))",
+            f"has tensors that {name} does not know, and would lose (if they are no part of the "
+            f"language model, save that alone: {name}.from_pretrained(…).save_pretrained(…))",
         ),
-        ("error_msgs", f"cannot be loaded as {kind}"),
+        ("error_msgs", f"cannot be loaded as {name}"),
     ):
         if bad := sorted(_shown(it) for it in found[key]):
             raise ConfigError(f"{folder} {what}: {some(bad)}")
@@ -286,3 +274,11 @@ def _shown(found: Any) -> str:
         return str(found)
     name, file, model = found
     return f"{name} is {tuple(file)}, not {tuple(model)}"
+
+
+def replace(model: nn.Module, others: Mapping[nn.Parameter, nn.Parameter]) -> None:
+    """Replace parameters of a model by others, wherever it has them."""
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter in others:
+                module._parameters[name] = others[parameter]

@@ -100,11 +100,11 @@ class SourceNames:
     both directions."""
 
     def __init__(self, model: Any, folder: Path):
-        """Compare the loaded `model` with its folder.
+        """Compare an outline of the model with its folder; see `check`.
 
         Raises:
-            ConfigError: the names, shapes, or (except on the device "meta") the values of converted
-                tensors would differ from the folder's if the model were saved.
+            ConfigError: the names or shapes of tensors would differ from the folder's if the model
+                were saved.
         """
         heads = tensor_heads(folder)
         self.shapes = {name: head.shape for name, head in heads.items()}
@@ -139,21 +139,26 @@ class SourceNames:
             surplus = made.keys() - self.shapes.keys() - self._made(may_lack).keys()
             self.ignored = _read(folder, self.shapes.keys() - made.keys())
             bad = _differing(self.shapes, {**self.ignored, **made}, surplus)
-            if not bad and self.converts:
-                bad = [f"{name} has other numbers" for name in self.changed(made)]
         except LOAD_ERRORS as error:
             bad = [f"{type(error).__name__}: {error}"]
-        if bad:
-            raise ConfigError(self.refusal(bad))
+        self._refuse(bad)
 
-    def refusal(self, bad: Sequence[str]) -> str:
-        """Return the message about tensors of which `bad` says how they would be given back."""
-        return (
-            f"transformers converts the tensors of {self._folder} when it loads them as "
-            f"{self._kind.__name__}, and would not give them back as they were: {some(bad)}. "
-            "Save the model once with this transformers (save_pretrained with "
-            "save_original_format=False) and use that folder"
-        )
+    def check(self, changed: Iterable[Iterable[str]]) -> None:
+        """Check that the numbers of no tensors of the folder have `changed`.
+
+        Raises:
+            ConfigError: some have.
+        """
+        self._refuse([f"{name} has other numbers" for names in changed for name in names])
+
+    def _refuse(self, bad: Sequence[str]) -> None:
+        if bad:
+            raise ConfigError(
+                f"transformers converts the tensors of {self._folder} when it loads them as "
+                f"{self._kind.__name__}, and would not give them back as they were: {some(bad)}. "
+                "Save the model once with this transformers (save_pretrained with "
+                "save_original_format=False) and use that folder"
+            )
 
     def pieces(self, own: Mapping[str, Tensor]) -> list[Piece]:
         """Divide the tensors of the folder into pieces that can be converted one after the other;

@@ -66,7 +66,11 @@ def ties(model: Any) -> set[tuple[str, str]]:
 def test_the_slices_of_ranks_are_the_model_that_transformers_loads(tmp_path, name):
     folder = FOLDERS[name](tmp_path / "m")
     for dtype in (torch.float32, torch.bfloat16):
-        whole, names = load_whole(folder, dtype=dtype)
+        whole = T.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        copy_of_it, names = load_whole(folder, dtype=dtype)
+        assert copy_of_it.generation_config == whole.generation_config
+        assert named(copy_of_it).keys() == named(whole).keys()
+        assert all(torch.equal(t, named(whole)[n]) for n, t in named(copy_of_it).items())
         for size in (1, 3):
             ranks = [load_slices(folder, dtype=dtype, rank=r, size=size) for r in range(size)]
             for rank, (model, own_names, slices, _) in enumerate(ranks):
