@@ -401,8 +401,8 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_800,
     "storage": 3_100,
-    "trainer": 5_450,
-    "weights": 2_650,
+    "trainer": 5_800,
+    "weights": 2_900,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it

@@ -8,6 +8,7 @@ packed.py       a model sharded over the ranks, fed with packed rows
 policy.py       the trained model, and its log-probs
 model_term.py   the contract of a term with models of its own
 adapter.py      the contract of an adapter, which is trained in place of all weights
+slices.py       a rank's slices of a model that is loaded, and trials with it
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
 optim.py        AdamW, Muon, schedules, clipping

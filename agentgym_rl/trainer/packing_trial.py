@@ -82,17 +82,17 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
     they are and if they are light."""
     packed = pack_tokens(_PROBES).to(model.device)
     one = replace(packed, positions=packed.positions[:1])  # the head's logits are not activations
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def note(tensor: Tensor) -> Tensor | None:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() in {p.untyped_storage().data_ptr() for p in model.parameters()}:
+            return None  # a block may be whole only while it computes
+        kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
-        # As long as this is alive, so are all tensors that it keeps.
+        # As long as this is alive, so are all tensors that it keeps, except weights.
         alive = forward_packed(model, one, segmented=segmented)
     with torch.no_grad(), KeptByLight(model) as light:
         forward_packed(model, one, segmented=segmented)
