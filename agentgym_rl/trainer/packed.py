@@ -81,6 +81,7 @@ class PackedModel:
             self._own_attention,
             wanted=self._trainer.attention,
             longest=self._trainer.max_tokens_per_microbatch,
+            half=compute_dtype == "bfloat16",
         )
         """The attention, and whether it computes rows with a common beginning as a tree."""
         self.packs = self._attention != ROW_BY_ROW

@@ -31,7 +31,7 @@ from agentgym_rl.storage import COMPUTE_PHASES
 from .clock import Cores, Process
 from .engine import SimulatedFleet
 from .episodes import SimulatedRow
-from .rates import Rates, TrainerRates
+from .rates import Rates
 
 Packing = Callable[[Sequence[Row], int], list[int]]
 """A function from rows and a budget of tokens to the computed tokens of each micro-batch."""
@@ -66,12 +66,6 @@ def _chain(rows: Sequence[Row]) -> Chain:
         for a, b in pairwise(order)
     ]
     return Chain(order, [0, *shared][: len(order)])
-
-
-def packing_of(config: TrainerConfig, rates: TrainerRates) -> Packing:
-    """Return the packing of the ranks of a run."""
-    shares = rates.shares_prefixes and config.attention == "rows"
-    return packed_once if shares else packed_separately
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.core import TrainerError
+from agentgym_rl.trainer import attention
 from agentgym_rl.trainer.attention import segment_attention
 
 LENGTHS = (7, 1, 30, 12)
@@ -40,9 +41,13 @@ def by_formula(q, k, v, *, window=None, softcap=None, sinks=None) -> Tensor:
     return torch.cat(out)[None]
 
 
+@pytest.mark.parametrize("queries", [4, 256])
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("variant", ["plain", "softcap", "sinks"])
-def test_rows_windows_caps_and_sinks_are_those_of_the_formula(window, variant):
+def test_rows_windows_caps_and_sinks_are_those_of_the_formula(
+    window, variant, queries, monkeypatch
+):
+    monkeypatch.setattr(attention, "_QUERIES", queries)
     q, k, v = drawn(HEADS, 0), drawn(KV_HEADS, 1), drawn(KV_HEADS, 2)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)
     leaves = [it.requires_grad_() for it in (q, k, v, sinks)]
