@@ -111,9 +111,8 @@ class TrainerConfig(Section):
     """The switch to compile blocks with torch.compile (experimental: see arl docs trainer)."""
     attention: OnResume[Literal["auto", "rows", "varlen"]] = "auto"
     """The attention over packed rows: `rows` computes one after the other with SDPA; `varlen` all
-    at once with torch's flash attention (a GPU and engine.dtype bfloat16; experimental: one H200
-    ran it); `auto` on a GPU all at once, in float32 too, if a trial when the model is loaded finds
-    that right."""
+    at once, on a GPU (experimental: one H200 ran it in bfloat16, none in float32); `auto` is
+    `varlen` on a GPU if a trial when the model is loaded finds it right."""
     checkpoint_every: OnResume[int] = Field(default=0, ge=0)
     """The steps between checkpoints; 0: by steps only at the end."""
     checkpoint_every_minutes: OnResume[float] = Field(default=0.0, ge=0)

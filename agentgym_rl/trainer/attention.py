@@ -33,7 +33,6 @@ def segment_attention(
     dropout: float = 0.0,
     *,
     pieces: Pieces | None = None,
-    cu_seq_lens_q: Tensor | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,  # [H], the logits of attention sinks
@@ -49,7 +48,8 @@ def segment_attention(
         TrainerError: there are no boundaries of rows, or the attention variant is not supported.
     """
     refuse_variants(others, dropout)
-    pieces = pieces_of(pieces, cu_seq_lens_q, query.device)
+    if pieces is None:
+        raise TrainerError("packed attention: no row boundaries")
     spans = pieces.spans(sliding_window, chunk_of(module))
     if spans.copied:
         refuse_variants({"softcap": softcap, "s_aux": s_aux}, dropout)
@@ -68,19 +68,6 @@ def segment_attention(
     else:
         outputs = [_causal(q, k, v, pieces, scaling, sliding_window) for q, k, v in rows]
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
-
-
-def pieces_of(pieces: Pieces | None, boundaries: Tensor | None, device: torch.device) -> Pieces:
-    """Return the pieces or, if a model does not hand them on, those between the boundaries.
-
-    Raises:
-        TrainerError: there are neither.
-    """
-    if pieces is None and boundaries is not None:
-        pieces = Pieces(boundaries.diff().tolist(), None, device)
-    if pieces is None:
-        raise TrainerError("packed attention: no row boundaries")
-    return pieces
 
 
 def _tree(

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from .attention import chunk_of, pieces_of, refuse_variants
+from agentgym_rl.core import TrainerError
+
+from .attention import chunk_of, refuse_variants
 from .spans import Bounds, Pieces
 
 VARLEN = "seg_varlen"
@@ -38,7 +40,6 @@ def varlen_attention(
     dropout: float = 0.0,
     *,
     pieces: Pieces | None = None,
-    cu_seq_lens_q: Tensor | None = None,
     sliding_window: int | None = None,
     s_aux: Tensor | None = None,  # [H], the logits of attention sinks
     **others: Any,
@@ -50,7 +51,9 @@ def varlen_attention(
     """
     kind = _Flash if dtype == torch.bfloat16 else _Efficient
     refuse_variants({**others, "s_aux": None if kind is _Flash else s_aux}, dropout)
-    spans = pieces_of(pieces, cu_seq_lens_q, query.device).spans(sliding_window, chunk_of(module))
+    if pieces is None:
+        raise TrainerError("packed attention: no row boundaries")
+    spans = pieces.spans(sliding_window, chunk_of(module))
     q, k, v = (x[0].transpose(0, 1).to(dtype) for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     left = None if sliding_window is None else sliding_window - 1

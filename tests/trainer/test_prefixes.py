@@ -302,7 +302,8 @@ def test_other_models_share_or_compute_rows_apart(world, name, caplog):
 
 def test_a_model_whose_attention_knows_no_branches_computes_rows_apart(tiny_model, world):
     def forgetful(module, *tensors, pieces, **others):
-        return attention.segment_attention(module, *tensors, **others)
+        apart = replace(pieces, branches=None)
+        return attention.segment_attention(module, *tensors, pieces=apart, **others)
 
     T.AttentionInterface.register(attention.SEGMENT_SDPA, forgetful)
     try:
