@@ -261,7 +261,9 @@ def _wrong_gradients(name: str, model: Any) -> str:
     heads = int(config.num_attention_heads)
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     grouped = getattr(config, "num_key_value_heads", None) or heads
-    packed = pack_tokens([_long_row(n, 94) for n in (40, 90, 300)] + [(5, 3, 5)], share=True)
+    row = _long_row(300, 94)
+    rows = [(*row[:shared], *row[shared // 2 :: -1]) for shared in (40, 90, 300)]
+    packed = pack_tokens([*rows, (5, 3, 5)], share=True)
     pieces = Pieces(packed.lengths, packed.branches, device)
     draw = torch.Generator().manual_seed(0)
     shape = (1, heads + 2 * grouped, packed.tokens.shape[1], int(size))
