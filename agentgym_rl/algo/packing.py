@@ -4,7 +4,7 @@ share may be packed once."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,15 +28,9 @@ class Branches:
     """The number of tokens before each piece in its rows; 0 for a row that is packed completely."""
     paths: Tensor
     """The places of all tokens of a row, from its first one to the last of the piece, [K] int64:
-    one path after the other, for each piece with tokens before it."""
+    one path after the other, for each piece with tokens before it; always on the CPU."""
     longest: int
     """The length of the longest row."""
-    masks: dict[object, Tensor] = field(default_factory=dict[object, Tensor])
-    """The attention masks of a forward, which all its layers use."""
-
-    def fresh(self, device: torch.device) -> Branches:
-        """Return the same branches on a device, without masks."""
-        return Branches(self.shared, self.paths.to(device), self.longest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,8 +96,7 @@ class PackedRows:
         moved = {name: getattr(self, name).to(device) for name in (*names, "index")}
         moved["experts"] = None if self.experts is None else self.experts.to(device)
         allowed = self.allowed and self.allowed.to(device)
-        branches = self.branches and self.branches.fresh(device)
-        return replace(self, branches=branches, allowed=allowed, **moved)
+        return replace(self, allowed=allowed, **moved)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

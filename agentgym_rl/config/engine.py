@@ -41,14 +41,6 @@ class EngineConfig(Section):
                 f"weights.transport {way!r} needs engine.type {others}; the {self.type} engine "
                 f"takes {' or '.join(map(repr, self.transports))}"
             )
-        if config.of(TrainerConfig).attention == "varlen" and not self._trains_in_bfloat16(config):
-            yield (
-                "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16' "
-                "(and no other trainer.dtype)"
-            )
-
-    def _trains_in_bfloat16(self, config: Sections) -> bool:
-        return False
 
     @property
     def sleepless(self) -> str:
@@ -153,9 +145,6 @@ class OwnEngineConfig(EngineConfig):
                 f"trainer.max_tokens_per_microbatch {room}: "
                 "an episode could be too long to train; raise the latter"
             )
-
-    def _trains_in_bfloat16(self, config: Sections) -> bool:
-        return (config.of(TrainerConfig).dtype or self.dtype) == "bfloat16"
 
 
 class ServerEngineConfig(OwnEngineConfig):

@@ -109,10 +109,10 @@ class TrainerConfig(Section):
     chunks of 16 MB, if the model's output layer allows it."""
     compile: OnResume[bool] = False
     """The switch to compile blocks with torch.compile (experimental: see arl docs trainer)."""
-    attention: OnResume[Literal["rows", "varlen"]] = "rows"
-    """The attention over packed rows: one row after the other with SDPA, or all at once with
-    torch's variable-length flash attention (a GPU and engine.dtype bfloat16; experimental: one
-    H200 ran it)."""
+    attention: OnResume[Literal["auto", "rows", "varlen"]] = "auto"
+    """The attention over packed rows: `rows` computes one after the other with SDPA; `varlen` all
+    at once, on a GPU (experimental: one H200 ran it in bfloat16, none in float32); `auto` is
+    `varlen` on a GPU if a trial when the model is loaded finds it right."""
     checkpoint_every: OnResume[int] = Field(default=0, ge=0)
     """The steps between checkpoints; 0: by steps only at the end."""
     checkpoint_every_minutes: OnResume[Fitted[float]] = Field(default=0.0, ge=0)

@@ -68,7 +68,14 @@ class PackedModel:
     ):
         """Take over `model` (a transformers causal LM, which may have an `adapter`): choose its
         attention, and shard it as configured by `trainer`. With `slices`, only this rank's part of
-        it is in memory."""
+        it is in memory.
+
+        Raises:
+            TrainerError: the model cannot be computed so, or not on this device.
+        """
+        self._half = compute_dtype == "bfloat16"
+        if self._half:
+            _check_bfloat16(world.device)
         # eval: dropout would make two log-probs of the same token differ.
         self.model = model.eval()
         model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(world.device))
@@ -99,6 +106,7 @@ class PackedModel:
             self._own_attention,
             wanted=self._trainer.attention,
             longest=self._trainer.max_tokens_per_microbatch,
+            half=self._half,
         )
         """The attention, and whether it computes rows with a common beginning as a tree."""
         self.packs = self._attention != ROW_BY_ROW
@@ -355,6 +363,16 @@ class PackedModel:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
+
+
+def _check_bfloat16(device: torch.device) -> None:
+    """Check that a rank's own GPU, on whichever machine, has arithmetic in bfloat16; else raise
+    TrainerError."""
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < (8, 0):
+        raise TrainerError(
+            f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}, "
+            "and bfloat16 needs 8.0; use --trainer.dtype=float32"
+        )
 
 
 class _OnePass(KnownKinds):

@@ -26,8 +26,9 @@ from transformers import AttentionInterface
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.weights import is_linear, multiply_in
 
-from .attention import SEGMENT_SDPA, segment_attention
+from .attention import SEGMENT_SDPA
 from .slices import Slices
+from .varlen import EFFICIENT, VARLEN
 from .world import World
 
 _aten = torch.ops.aten
@@ -78,7 +79,9 @@ def shard(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
     if trainer.compile:  # its loop over rows would be recompiled for every number of rows
-        AttentionInterface.register(SEGMENT_SDPA, torch.compiler.disable(segment_attention))
+        for name in (SEGMENT_SDPA, VARLEN, EFFICIENT):
+            compute = AttentionInterface()[name]
+            AttentionInterface.register(name, torch.compiler.disable(compute))
     whole = world.size == 1 and "mp_policy" not in blocks and not trainer.cpu_offload
     place = torch.device("cpu") if trainer.cpu_offload else world.device
     with slices.sharding(model, place) if slices else nullcontext():

@@ -53,11 +53,14 @@ if TYPE_CHECKING:
     from .receivers import recognized as recognized
     from .source import Piece as Piece
     from .source import SourceNames as SourceNames
+    from .source import factor as factor
     from .source import inner_linears as inner_linears
     from .source import is_linear as is_linear
     from .source import multiply_in as multiply_in
     from .source import multiplying_in as multiplying_in
     from .source import set_own_attention as set_own_attention
+    from .source import wide_linear as wide_linear
+    from .source import wide_product as wide_product
     from .transport import Publication as Publication
     from .transport import SharedFiles as SharedFiles
     from .transport import Transport as Transport

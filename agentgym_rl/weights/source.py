@@ -72,6 +72,25 @@ def _multiplied(part: torch.nn.Linear, dtype: torch.dtype, input: Tensor) -> Ten
     return F.linear(input.to(dtype), part.weight.to(dtype), bias).to(input.dtype)
 
 
+def factor(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a factor for `wide_product`, rounded to `dtype`: on a CPU, whose products in half
+    precision are rounded again, as float32 numbers."""
+    rounded = x.to(dtype)
+    return rounded if rounded.is_cuda else rounded.to(torch.promote_types(dtype, torch.float32))
+
+
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return the matrix product of factors, summed and returned in float32 or better."""
+    half = a.dtype in (torch.bfloat16, torch.float16)
+    return torch.mm(a, b, out_dtype=torch.float32) if half else a @ b
+
+
+def wide_linear(weight: Tensor, x: Tensor) -> Tensor:
+    """Return x W^T, [.., out] for x [.., in], by `wide_product`."""
+    low, matrix = (factor(it, weight.dtype) for it in (x.flatten(0, -2), weight))
+    return wide_product(low, matrix.T).unflatten(0, x.shape[:-1])
+
+
 def set_own_attention(model: Any) -> str:
     """Set the attention that `model` uses for rows that are not packed, and return its name:
     "sdpa", or "eager" if SDPA does not implement the model's configuration."""

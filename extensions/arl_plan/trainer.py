@@ -31,7 +31,7 @@ from agentgym_rl.storage import COMPUTE_PHASES
 from .clock import Cores, Process
 from .engine import SimulatedFleet
 from .episodes import SimulatedRow
-from .rates import Rates, TrainerRates
+from .rates import Rates
 
 Packing = Callable[[Sequence[Row], int, int], list[int]]
 """A function from rows, a budget of tokens and the least number of micro-batches, if they can be
@@ -68,12 +68,6 @@ def _chain(rows: Sequence[Row]) -> Chain:
         for a, b in pairwise(order)
     ]
     return Chain(order, [0, *shared][: len(order)])
-
-
-def packing_of(config: TrainerConfig, rates: TrainerRates) -> Packing:
-    """Return the packing of the ranks of a run."""
-    shares = rates.shares_prefixes and config.attention == "rows"
-    return packed_once if shares else packed_separately
 
 
 @dataclass(frozen=True, slots=True)
