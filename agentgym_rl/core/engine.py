@@ -324,6 +324,17 @@ class EngineLoad:
     """The number of tokens taken from prefix caches since counting began."""
 
 
+_PAUSED_AT_ONCE = 0.5
+"""The largest share of engines that pause at the same time (at least one does): at least half of a
+fleet samples on, and all serve a version after three pauses at most, however many they are."""
+
+
+def swap_waves(engines: Sequence[str]) -> list[Sequence[str]]:
+    """Return the engines in the order of their swaps: those of a list swap at the same time."""
+    size = max(1, int(len(engines) * _PAUSED_AT_ONCE))
+    return [engines[start : start + size] for start in range(0, len(engines), size)]
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """The result of a publication: its times, and the engines that serve the version."""
@@ -336,7 +347,19 @@ class Published:
     """The interval without sampling of each engine that confirmed the version, by name: from its
     /pause (`wait`: from the reply, since it samples until then) to the reply to its /resume."""
     failed: Mapping[str, str]
-    """The names of all other engines, and their errors."""
+    """The names of all other engines that are done, and their errors."""
+    waves: Sequence[Sequence[str]] = ()
+    """The engines that have staged the version, in the order of their swaps (`swap_waves`)."""
+
+    def after(self, swap: Published) -> Published:
+        """Return the result after the `swap` of the next of `waves`."""
+        return Published(
+            self.seconds + swap.seconds,
+            self.stage_s,
+            {**self.pauses, **swap.pauses},
+            {**self.failed, **swap.failed},
+            self.waves[1:],
+        )
 
     @property
     def served(self) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from agentgym_rl.config import WeightsConfig
@@ -203,7 +202,7 @@ class Loop:
         return await publish(
             self._run.publications,
             version,
-            partial(self._ranks.publish, version),
+            self._ranks,
             wait_s=self._restart_s + timeout_s,
             timeout_s=timeout_s,
         )

@@ -167,7 +167,7 @@ def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_p
 def test_a_publication_names_only_engines_it_knows(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **{"engine.num_servers": 1}) as run:
-            with pytest.raises(ValueError, match="end of a publication"):
+            with pytest.raises(ValueError, match="no publication is in progress"):
                 await run.fleet.end_publication(1, served=["engine-0"], failed={})
             await run.fleet.begin_publication(1)
             with pytest.raises(ValueError, match="engine-7"):

@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -96,8 +95,13 @@ class FakeRun(ThreadingHTTPServer):
             await ranks.stop()
 
     async def _publish(self, ranks: HttpRanks, version: int) -> None:
-        give = partial(ranks.publish, version)
-        self.published.append(await publish(self, version, give, wait_s=30, timeout_s=30))
+        self.published.append(await publish(self, version, ranks, wait_s=30, timeout_s=30))
+
+    async def begin_swap(self, version: int, lives) -> None:
+        assert self.begun[-1] == version
+
+    def end_swap(self, version: int, *, served, failed) -> None:
+        assert self.begun[-1] == version
 
     async def begin_publication(self, version: int) -> dict[str, str]:
         self.begun.append(version)
