@@ -73,6 +73,9 @@ class SamplingParams:
     experts_from: int | None = None
     """The first position, in prompt and reply together, whose experts are requested; None: none
     are."""
+    reports_support: bool = True
+    """Whether deltas must have the `support` of each token, if some is `truncated_by` a parameter:
+    only training needs it."""
 
     @property
     def truncated_by(self) -> str:
@@ -105,7 +108,7 @@ class Delta:
     which then has more versions than tokens. A finished request has as many versions as tokens.
 
     `support` has for each token the ids from which it was drawn, if the request is `truncated_by` a
-    parameter and the engine reports them; else it is empty.
+    parameter, wants them, and the engine reports them; else it is empty.
 
     `experts` are the experts of a mixture-of-experts model for the tokens from
     `SamplingParams.experts_from` on, if the engine reports them. They come with the last delta,
