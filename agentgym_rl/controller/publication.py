@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from agentgym_rl.core import Published, WeightsError
@@ -50,25 +50,17 @@ class Publications(Engines, Protocol):
         ...
 
 
-class Sender(Protocol):
-    """The sender of versions to engines: the trainer."""
-
-    async def publish(
-        self, version: int, engines: Mapping[str, str], timeout_s: float
-    ) -> Published:
-        """Publish a version to engines (URLs by name) within `timeout_s` seconds; those in `waves`
-        of the result have only staged it, and must `swap`."""
-        ...
-
-    async def swap(self, version: int, engines: Sequence[str]) -> Published:
-        """Make engines of a wave serve the version that they have staged."""
-        ...
+Give = Callable[[Mapping[str, str], float], Awaitable[Published]]
+"""A function that sends a version to engines (URLs by name) within some seconds; those in `waves`
+of the result have only staged it."""
+Swap = Callable[[Sequence[str]], Awaitable[Published]]
+"""A function that makes engines of a wave serve the version that they have staged."""
 
 
 async def publish(
-    engines: Engines, version: int, sender: Sender, *, wait_s: float, timeout_s: float
+    engines: Engines, version: int, give: Give, swap: Swap, *, wait_s: float, timeout_s: float
 ) -> Published:
-    """Make `engines` serve a version, which `sender` sends to those that exist.
+    """Make `engines` serve a version, which `give` sends to those that exist.
 
     All tries together take at most `timeout_s`, and the waits for an engine at most `wait_s`.
 
@@ -80,7 +72,12 @@ async def publish(
         urls = await _begun(engines, version, wait_s)
         begun = time.monotonic()
         wait_s -= begun - start_s
-        done = await _given(engines, version, sender, urls, timeout_s)
+        done = await give(urls, timeout_s)
+        for wave in done.waves:
+            await engines.begin_swap(version, wave)
+            part = await swap(wave)
+            engines.end_swap(version, served=part.served, failed=part.failed)
+            done = done.after(part)
         # Engines that failed are ended, even if the ranks are lost meanwhile.
         await asyncio.shield(
             engines.end_publication(version, served=done.served, failed=done.failed)
@@ -93,19 +90,6 @@ async def publish(
         if timeout_s <= 0:
             raise WeightsError(why)
         log.warning("%s; trying again for %.0f s", why, timeout_s)
-
-
-async def _given(
-    engines: Engines, version: int, sender: Sender, urls: Mapping[str, str], timeout_s: float
-) -> Published:
-    """Stage a version in engines, and let them swap; return the result for all."""
-    done = await sender.publish(version, urls, timeout_s)
-    for wave in done.waves:
-        await engines.begin_swap(version, wave)
-        swap = await sender.swap(version, wave)
-        engines.end_swap(version, served=swap.served, failed=swap.failed)
-        done = done.after(swap)
-    return done
 
 
 async def _begun(engines: Engines, version: int, wait_s: float) -> Mapping[str, str]:

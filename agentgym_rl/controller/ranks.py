@@ -72,13 +72,9 @@ class Ranks(ABC):
             RanksFailed: a rank is lost.
         """
 
-    async def swap(self, version: int, engines: Sequence[str]) -> Published:
-        """Make engines of a wave serve the version that they have staged.
-
-        Raises:
-            RanksFailed: a rank is lost.
-        """
-        raise NotImplementedError  # for ranks whose publications have waves
+    async def swap(self, engines: Sequence[str]) -> Published:
+        """Make engines of the next of these `waves` serve the version that they have staged."""
+        raise NotImplementedError  # by ranks whose publications have no waves
 
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
         """Begin a checkpoint of the first `step` batches; return the intervals, by rank name, in
@@ -212,9 +208,8 @@ class HttpRanks(Ranks):
         what = {"version": version, "engines": dict(engines), "timeout_s": timeout_s}
         return await self._call(0, "publish", msgspec.msgpack.encode(what), of=Published)
 
-    async def swap(self, version: int, engines: Sequence[str]) -> Published:
-        what = {"version": version, "engines": [*engines]}
-        return await self._call(0, "swap", msgspec.msgpack.encode(what), of=Published)
+    async def swap(self, engines: Sequence[str]) -> Published:
+        return await self._call(0, "swap", msgspec.msgpack.encode([*engines]), of=Published)
 
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
         body = msgspec.msgpack.encode({"step": step})

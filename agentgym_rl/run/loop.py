@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from agentgym_rl.config import WeightsConfig
@@ -202,7 +203,8 @@ class Loop:
         return await publish(
             self._run.publications,
             version,
-            self._ranks,
+            partial(self._ranks.publish, version),
+            self._ranks.swap,
             wait_s=self._restart_s + timeout_s,
             timeout_s=timeout_s,
         )

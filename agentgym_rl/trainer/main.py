@@ -288,19 +288,13 @@ class _Rank:
     def _publish(self, body: bytes) -> Published:
         """Load the version that was written last into engines."""
         what = msgspec.msgpack.decode(body, type=_Publish)
-        stored = self._written_last(what.version)
-        return self._versions.publish(stored, what.engines, timeout_s=what.timeout_s)
+        if self._stored is None or self._stored.version != what.version:
+            raise TrainerError(f"policy version {what.version} is not the one written last")
+        return self._versions.publish(self._stored, what.engines, timeout_s=what.timeout_s)
 
     def _swap(self, body: bytes) -> Published:
-        """Make engines serve the version that was written last, which they have staged."""
-        what = msgspec.msgpack.decode(body, type=_Swap)
-        self._written_last(what.version)
-        return self._versions.swap(what.engines)
-
-    def _written_last(self, version: int) -> StoredVersion:
-        if self._stored is None or self._stored.version != version:
-            raise TrainerError(f"policy version {version} is not the one written last")
-        return self._stored
+        """Make engines serve the version that they have staged."""
+        return self._versions.swap(msgspec.msgpack.decode(body, type=list[str]))
 
     def _checkpoint(self, body: bytes) -> Sequence[tuple[str, float, float]]:
         """Begin to write a checkpoint (collective); return its intervals."""
@@ -328,11 +322,6 @@ class _Publish(msgspec.Struct):
     version: int
     engines: dict[str, str]
     timeout_s: float
-
-
-class _Swap(msgspec.Struct):
-    version: int
-    engines: list[str]
 
 
 @contextmanager

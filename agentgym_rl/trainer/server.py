@@ -3,7 +3,7 @@ the work.
 
     POST /train       a BatchShard                          a StepReport
     POST /publish     {"version", "engines", "timeout_s"}   a Published (rank 0)
-    POST /swap        {"version", "engines"}                a Published (rank 0)
+    POST /swap        [engine]                              a Published (rank 0)
     POST /checkpoint  {"step"}                              [(phase, start, end)]
     POST /complete    {"metrics"}                           the checkpoint's folder, or "" (rank 0)
     POST /export, /stop

@@ -233,10 +233,14 @@ class Trainer:
         config = self.run.config
         await asyncio.to_thread(self._prepare, version)
 
-        sender = _Sender(self._publisher)
+        async def give(urls: Mapping[str, str], timeout_s: float) -> Published:
+            stage = partial(self._publisher.stage, urls, version, timeout_s=timeout_s)
+            return await asyncio.to_thread(stage)
+
+        swap = partial(asyncio.to_thread, self._publisher.swap)
         limit_s = config.weights.update_timeout_s
         wait_s = config.own_engine.start_timeout_s + limit_s
-        done = await publish(engines, version, sender, wait_s=wait_s, timeout_s=limit_s)
+        done = await publish(engines, version, give, swap, wait_s=wait_s, timeout_s=limit_s)
         prune(self.run.weights, keep=num_stored_versions(self.run.config.weights))
         self.version, self._has_moved = version, False
         return done
@@ -297,19 +301,3 @@ class Trainer:
             TrainerError: it cannot be written.
         """
         return export_policy(folder, self._policy, model_dir=self.run.model_dir)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sender:
-    """The publisher of this process as publications use it."""
-
-    publisher: Publisher
-
-    async def publish(
-        self, version: int, engines: Mapping[str, str], timeout_s: float
-    ) -> Published:
-        stage = partial(self.publisher.stage, engines, version, timeout_s=timeout_s)
-        return await asyncio.to_thread(stage)
-
-    async def swap(self, version: int, engines: Sequence[str]) -> Published:
-        return await asyncio.to_thread(self.publisher.swap, engines)

@@ -114,6 +114,7 @@ class SimulatedTrainer(Ranks):
     _free_s: float = field(default_factory=lambda: _now_s())
     """The time since which the ranks wait for a batch."""
     _began_s: float = 0.0
+    _version: int = 0
     """The time at which the publication began."""
 
     async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
@@ -178,7 +179,7 @@ class SimulatedTrainer(Ranks):
         return self.fleet.silent_s
 
     async def begin_publication(self, version: int) -> dict[str, str]:
-        self._began_s = _now_s()
+        self._began_s, self._version = _now_s(), version
         return self.fleet.urls
 
     async def begin_swap(self, version: int, lives: Iterable[str]) -> None:
@@ -197,8 +198,8 @@ class SimulatedTrainer(Ranks):
         await self.cores.work(stage_s)
         return Published(0.0, stage_s, {}, {}, self.fleet.waves)
 
-    async def swap(self, version: int, engines: Sequence[str]) -> Published:
-        await self.fleet.swap(version, engines, pause_s=self.rates.weights.pause_s)
+    async def swap(self, engines: Sequence[str]) -> Published:
+        await self.fleet.swap(self._version, engines, pause_s=self.rates.weights.pause_s)
         return Published(0.0, 0.0, dict.fromkeys(engines, (0.0, 0.0)), {})
 
     async def end_publication(

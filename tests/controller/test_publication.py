@@ -47,24 +47,23 @@ class Scene:
     def end_swap(self, version: int, *, served, failed) -> None:
         self.swaps.append(("end", version, *served, *failed))
 
-    async def publish(self, version: int, engines, timeout_s: float) -> Published:
-        assert version == 7
+    async def give(self, engines, timeout_s: float) -> Published:
         self.given.append((dict(engines), timeout_s))
         self.now += self.takes_s
         return self.results.pop(0)
 
-    async def swap(self, version: int, engines) -> Published:
-        self.swaps.append(("swap", version, *engines))
+    async def swap(self, engines) -> Published:
+        self.swaps.append(("swap", 7, *engines))
         return self.results.pop(0)
 
-    def given_to_all(self, *, wait_s: float, timeout_s: float) -> Published:
+    def publish(self, *, wait_s: float, timeout_s: float) -> Published:
         its = {"wait_s": wait_s, "timeout_s": timeout_s}
-        return asyncio.run(publication.publish(self, 7, self, **its))
+        return asyncio.run(publication.publish(self, 7, self.give, self.swap, **its))
 
 
 def test_the_engines_that_serve_it_are_in_service(monkeypatch):
     scene = Scene(monkeypatch, SERVED)
-    assert scene.given_to_all(wait_s=0.0, timeout_s=5.0) is SERVED
+    assert scene.publish(wait_s=0.0, timeout_s=5.0) is SERVED
     assert scene.given == [({"e": "http://e"}, 5.0)]
     assert scene.ended == [(7, ["e"], {})]
 
@@ -73,7 +72,7 @@ def test_the_fleet_knows_of_each_swap_before_it_begins_and_after_its_end(monkeyp
     staged = Published(0.5, 0.5, {"same": (0.0, 0.0)}, {"d": "d is gone"}, [["e", "f"], ["g"]])
     first = Published(0.25, 0.0, {"e": (1.0, 2.0)}, {"f": "f is full"})
     scene = Scene(monkeypatch, staged, first, Published(0.25, 0.0, {"g": (3.0, 4.0)}, {}))
-    done = scene.given_to_all(wait_s=0.0, timeout_s=5.0)
+    done = scene.publish(wait_s=0.0, timeout_s=5.0)
     steps = [("begin", "e", "f"), ("swap", "e", "f"), ("end", "e", "f")]
     steps += [(step, "g") for step in ("begin", "swap", "end")]
     assert scene.swaps == [(step, 7, *names) for step, *names in steps]
@@ -83,20 +82,18 @@ def test_the_fleet_knows_of_each_swap_before_it_begins_and_after_its_end(monkeyp
 
 def test_it_waits_for_an_engine_as_long_as_it_may(monkeypatch):
     pause_s = publication._PAUSE_S
-    assert (
-        Scene(monkeypatch, SERVED, looks=4).given_to_all(wait_s=3 * pause_s, timeout_s=1) is SERVED
-    )
+    assert Scene(monkeypatch, SERVED, looks=4).publish(wait_s=3 * pause_s, timeout_s=1) is SERVED
     scene = Scene(monkeypatch, SERVED, looks=999)
     with pytest.raises(WeightsError, match="no engine was there to take policy version 7 within 2"):
-        scene.given_to_all(wait_s=2.0, timeout_s=9.0)
+        scene.publish(wait_s=2.0, timeout_s=9.0)
     assert scene.now == pytest.approx(102 + pause_s, abs=pause_s)
     assert scene.given == []
-    assert Scene(monkeypatch, SERVED, looks=2).given_to_all(wait_s=0.0, timeout_s=1) is SERVED
+    assert Scene(monkeypatch, SERVED, looks=2).publish(wait_s=0.0, timeout_s=1) is SERVED
 
 
 def test_it_tries_again_in_the_time_that_is_left(monkeypatch, caplog):
     scene = Scene(monkeypatch, FAILED, SERVED)
-    assert scene.given_to_all(wait_s=0.0, timeout_s=10.0) is SERVED
+    assert scene.publish(wait_s=0.0, timeout_s=10.0) is SERVED
     left_s = 10 - 4 - publication._BETWEEN_TRIES_S
     assert [timeout_s for _, timeout_s in scene.given] == pytest.approx([10, left_s])
     assert scene.ended == [(7, [], FAILED.failed), (7, ["e"], {})]
@@ -106,27 +103,27 @@ def test_it_tries_again_in_the_time_that_is_left(monkeypatch, caplog):
 def test_it_gives_up_when_its_time_is_over(monkeypatch):
     scene = Scene(monkeypatch, FAILED, FAILED, SERVED)
     with pytest.raises(WeightsError, match=r"version 7: e is gone; f is full$"):
-        scene.given_to_all(wait_s=0.0, timeout_s=8.0)
+        scene.publish(wait_s=0.0, timeout_s=8.0)
     assert len(scene.given) == 2
     assert len(scene.ended) == 2
     little_s = 4.0 + publication._BETWEEN_TRIES_S + 0.5
-    assert Scene(monkeypatch, FAILED, SERVED).given_to_all(wait_s=0.0, timeout_s=little_s) is SERVED
+    assert Scene(monkeypatch, FAILED, SERVED).publish(wait_s=0.0, timeout_s=little_s) is SERVED
     monkeypatch.setattr(publication, "_BETWEEN_TRIES_S", 0.25)
     with pytest.raises(WeightsError):
-        Scene(monkeypatch, FAILED, SERVED).given_to_all(wait_s=0.0, timeout_s=4.25)
+        Scene(monkeypatch, FAILED, SERVED).publish(wait_s=0.0, timeout_s=4.25)
 
 
 def test_the_waits_for_engines_are_counted_together(monkeypatch):
     """Of 2 s the first wait needs one; the second one has the rest."""
     scene = Scene(monkeypatch, FAILED, SERVED, looks=51)
 
-    async def gives(version, engines, timeout_s: float) -> Published:
+    async def gives(engines, timeout_s: float) -> Published:
         scene.looks = 99
         return FAILED
 
-    scene.publish = gives
+    scene.give = gives
     with pytest.raises(WeightsError, match=r"no engine was there .* within 1 s"):
-        scene.given_to_all(wait_s=2.0, timeout_s=1000.0)
+        scene.publish(wait_s=2.0, timeout_s=1000.0)
 
 
 def test_failed_engines_are_ended_even_if_the_publication_is_cancelled(monkeypatch):
@@ -143,7 +140,7 @@ def test_failed_engines_are_ended_even_if_the_publication_is_cancelled(monkeypat
 
     async def play() -> None:
         its = {"wait_s": 0.0, "timeout_s": 9.0}
-        task = asyncio.create_task(publication.publish(scene, 7, scene, **its))
+        task = asyncio.create_task(publication.publish(scene, 7, scene.give, scene.swap, **its))
         await ending.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -95,7 +96,8 @@ class FakeRun(ThreadingHTTPServer):
             await ranks.stop()
 
     async def _publish(self, ranks: HttpRanks, version: int) -> None:
-        self.published.append(await publish(self, version, ranks, wait_s=30, timeout_s=30))
+        give, its = partial(ranks.publish, version), {"wait_s": 30, "timeout_s": 30}
+        self.published.append(await publish(self, version, give, ranks.swap, **its))
 
     async def begin_swap(self, version: int, lives) -> None:
         assert self.begun[-1] == version
