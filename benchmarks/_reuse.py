@@ -55,7 +55,7 @@ def measured(
         qwen3(folder, hidden=128, layers=3)
         for engine in engines:
             overrides: list[tuple[str, Any]] = [("engine.type", engine)]
-            overrides.append(("engine.max_model_len", 2048))
+            overrides += [("engine.max_model_len", 2048), ("engine.start_timeout_s", 600.0)]
             if engine == "vllm":
                 overrides.append(("engine.python", VLLM_PYTHON))
                 overrides.append(("engine.flags", [f"--block-size={_BLOCK}"]))

@@ -57,7 +57,7 @@ class Publisher:
     known: dict[str, RemoteEngine] = field(default_factory=dict)
     """The engines of the last publication, by name."""
     _publication: Publication | None = None
-    _waves_left: int = 0
+    _share_s: float = 0.0
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Prepare a version for any number of publications; the tensors must not change.
@@ -123,7 +123,9 @@ class Publisher:
         # All engines stage before the first one swaps, so that the fleet serves two versions only
         # for a moment.
         waves = self.transport.waves(publication)
-        self._publication, self._waves_left = publication, len(waves)
+        # An equal share of the time for each: an engine that hangs takes none from the others.
+        self._share_s = (publication.deadline - staged) / max(1, len(waves))
+        self._publication = publication
         failed = self._failed(publication, engines)
         return Published(staged - start, staged - start, renamed, failed, waves)
 
@@ -131,11 +133,7 @@ class Publisher:
         """Make the engines of the next wave of `stage` serve the version."""
         publication, start = self._publication, time.monotonic()
         assert publication is not None
-        # Each wave gets an equal share of the time, which includes the time to resume, so that an
-        # engine that hangs takes none from the others.
-        deadline = start + (publication.deadline - start) / self._waves_left
-        self._waves_left -= 1
-        pauses = self.transport.swap(publication, names, deadline=deadline)
+        pauses = self.transport.swap(publication, names, deadline=start + self._share_s)
         failed = self._failed(publication, names)
         return Published(time.monotonic() - start, 0.0, pauses, failed)
 
