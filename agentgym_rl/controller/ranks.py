@@ -67,12 +67,16 @@ class Ranks(ABC):
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
     ) -> Published:
-        """Publish the version that was written last to engines (URLs by name); return the names of
-        those that serve it.
+        """Publish the version that was written last to engines (URLs by name) within `timeout_s`
+        seconds; those in `waves` of the result have only staged it, and must `swap`.
 
         Raises:
             RanksFailed: a rank is lost.
         """
+
+    async def swap(self, engines: Sequence[str]) -> Published:
+        """Make engines of the next of these `waves` serve the version that they have staged."""
+        raise NotImplementedError  # by ranks whose publications have no waves
 
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
         """Begin a checkpoint of the first `step` batches; return the intervals, by rank name, in
@@ -205,6 +209,9 @@ class HttpRanks(Ranks):
     ) -> Published:
         what = {"version": version, "engines": dict(engines), "timeout_s": timeout_s}
         return await self._call(0, "publish", msgspec.msgpack.encode(what), of=Published)
+
+    async def swap(self, engines: Sequence[str]) -> Published:
+        return await self._call(0, "swap", msgspec.msgpack.encode([*engines]), of=Published)
 
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
         body = msgspec.msgpack.encode({"step": step})

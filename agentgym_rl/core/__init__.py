@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .engine import SamplingParams as SamplingParams
     from .engine import SleepLevel as SleepLevel
     from .engine import parse_version as parse_version
+    from .engine import swap_waves as swap_waves
     from .engine import version_label as version_label
     from .errors import AdapterRefused as AdapterRefused
     from .errors import AgentError as AgentError

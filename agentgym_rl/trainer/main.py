@@ -217,6 +217,7 @@ class _Rank:
                 {
                     "train": self._train,
                     "publish": self._publish,
+                    "swap": self._swap,
                     "checkpoint": self._checkpoint,
                     "export": self._export,
                 }
@@ -308,11 +309,15 @@ class _Rank:
             )
 
     def _publish(self, body: bytes) -> Published:
-        """Give the version that was written last to engines."""
+        """Load the version that was written last into engines."""
         what = msgspec.msgpack.decode(body, type=_Publish)
         if self._stored is None or self._stored.version != what.version:
             raise TrainerError(f"policy version {what.version} is not the one written last")
         return self._versions.publish(self._stored, what.engines, timeout_s=what.timeout_s)
+
+    def _swap(self, body: bytes) -> Published:
+        """Make engines serve the version that they have staged."""
+        return self._versions.swap(msgspec.msgpack.decode(body, type=list[str]))
 
     def _checkpoint(self, body: bytes) -> Sequence[tuple[str, float, float]]:
         """Begin to write a checkpoint (collective); return its intervals."""

@@ -110,6 +110,7 @@ class SimulatedTrainer(Ranks):
     _free_s: float = field(default_factory=lambda: _now_s())
     """The time since which the ranks wait for a batch."""
     _began_s: float = 0.0
+    _version: int = 0
     """The time at which the publication began."""
 
     async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
@@ -174,8 +175,14 @@ class SimulatedTrainer(Ranks):
         return self.fleet.silent_s
 
     async def begin_publication(self, version: int) -> dict[str, str]:
-        self._began_s = _now_s()
-        return await self.fleet.begin_publication(version)
+        self._began_s, self._version = _now_s(), version
+        return self.fleet.urls
+
+    async def begin_swap(self, version: int, lives: Iterable[str]) -> None:
+        pass  # nobody but the fleet uses its engines
+
+    def end_swap(self, version: int, *, served: Iterable[str], failed: Iterable[str]) -> None:
+        pass
 
     async def complete(self, metrics: Metrics) -> Path:
         return Path()  # simulated checkpoints take no time
@@ -183,15 +190,17 @@ class SimulatedTrainer(Ranks):
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
     ) -> Published:
-        weights = self.rates.weights
-        await self.cores.work(weights.stage_s)
-        await self.fleet.swap(version, pause_s=weights.pause_s)
-        return Published(0.0, weights.stage_s, dict.fromkeys(engines, (0.0, 0.0)), {})
+        stage_s = self.rates.weights.stage_s
+        await self.cores.work(stage_s)
+        return Published(0.0, stage_s, {}, {}, self.fleet.waves)
+
+    async def swap(self, engines: Sequence[str]) -> Published:
+        await self.fleet.swap(self._version, engines, pause_s=self.rates.weights.pause_s)
+        return Published(0.0, 0.0, dict.fromkeys(engines, (0.0, 0.0)), {})
 
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None:
-        await self.fleet.end_publication(version, served=served, failed=failed)
         self._intervals.append(("weight_sync", self._began_s, _now_s()))
         await self.cores.work(self.rates.trainer.between_s)
 
