@@ -13,8 +13,11 @@ from agentgym_rl.trainer.attention import segment_attention
 from agentgym_rl.trainer.spans import Pieces
 
 LENGTHS = (7, 1, 30, 12)
-PIECES = Pieces(LENGTHS, None, torch.device("cpu"))
 HEADS, KV_HEADS, SIZE = 4, 2, 8
+
+
+def pieces() -> Pieces:
+    return Pieces(LENGTHS, None, torch.device("cpu"))
 
 
 def drawn(count: int, seed: int) -> Tensor:
@@ -58,7 +61,7 @@ def test_rows_windows_caps_and_sinks_are_those_of_the_formula(
     ours["s_aux"] = sinks if variant == "sinks" else None
     theirs = {"softcap": ours["softcap"], "sinks": ours["s_aux"]}
     found, _ = segment_attention(
-        torch.nn.Module(), q, k, v, None, sliding_window=window, pieces=PIECES, **ours
+        torch.nn.Module(), q, k, v, None, sliding_window=window, pieces=pieces(), **ours
     )
     expected = by_formula(q, k, v, window=window, **theirs)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -74,7 +77,7 @@ def test_caps_and_sinks_together_are_refused():
     with pytest.raises(TrainerError, match="not supported here"):
         segment_attention(
             torch.nn.Module(), q, k, v, None,
-            pieces=PIECES, softcap=4.0, s_aux=torch.zeros(HEADS),
+            pieces=pieces(), softcap=4.0, s_aux=torch.zeros(HEADS),
         )  # fmt: skip
 
 
@@ -82,7 +85,7 @@ def test_a_window_keeps_no_more_for_longer_rows():
     """For 512 to 8,192 own tokens: a mask of all pairs would take 4 bytes more a token."""
     each = []
     for length in (512, 2048, 8192):
-        pieces, kept = Pieces((length,), None, torch.device("cpu")), {}
+        whole, kept = Pieces((length,), None, torch.device("cpu")), {}
         inputs = [torch.randn(1, heads, length, SIZE, requires_grad=True) for heads in (4, 2, 2)]
 
         def note(tensor: Tensor, kept: dict = kept) -> Tensor:
@@ -90,6 +93,6 @@ def test_a_window_keeps_no_more_for_longer_rows():
             return tensor
 
         with saved_tensors_hooks(note, lambda tensor: tensor):
-            segment_attention(torch.nn.Module(), *inputs, None, sliding_window=64, pieces=pieces)
+            segment_attention(torch.nn.Module(), *inputs, None, sliding_window=64, pieces=whole)
         each.append(sum(it.nbytes() for it in kept.values()) / length)
     assert each[2] <= each[1] <= each[0] < 1500
