@@ -6,7 +6,7 @@ of memory, and is compared with one rank that has no limit.
 The model is random, and is written tensor by tensor in bfloat16. Weights, gradients and Adam's two
 states are float32: 16 bytes a number. A rank may take `--share` of them (at least `--least` MB),
 beyond what its imports take. Its memory is limited by RLIMIT_DATA and measured by VmHWM. With
---whole-gradients, ranks keep the gradients of micro-batches whole, and those of a large model die.
+--whole-gradients, ranks keep the gradients of micro-batches whole, and die.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def train(
         )
         policy = Policy.load(folder, world, trainer=trainer)
         loaded, kept = status("VmHWM"), sum(local(p).nbytes for p in policy.model.parameters())
-        policy.shards_gradients = shards and policy.shards_gradients
+        policy.shards_gradients = shards
         optimizer = make_optimizer(policy.model, trainer)
         set_learning_rate(optimizer, 1e-5)
         for batch in range(_BATCHES):
