@@ -22,7 +22,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core import adapter_of
 from tests.e2e.forked import run_all
 
-CHILD = Path(__file__).with_name("memory_child.py")
+CHILD = Path(__file__).parents[1] / "trainer" / "memory_child.py"
 TOKENS, VOCAB = 256, 2048
 BASE = {"row": 64, "trainer.max_tokens_per_microbatch": TOKENS}
 LONG = BASE | {"row": 256}
