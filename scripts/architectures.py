@@ -7,7 +7,6 @@ python scripts/architectures.py NAME ...  # try some, and print their rows and d
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import re
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import torch
 import transformers
+
+from agentgym_rl.core import near_of
 
 # isort: split
 from architecture_catalogue import ARCHITECTURES, make
@@ -60,11 +61,8 @@ def main() -> int:
     names: list[str] = parser.parse_args().names
     for name in names:
         if name not in ARCHITECTURES:
-            near = difflib.get_close_matches(name, ARCHITECTURES, n=1, cutoff=0.4)
-            parser.error(
-                f"no architecture {name!r}{f'; did you mean {near[0]!r}?' if near else ''}; there "
-                f"are {', '.join(ARCHITECTURES)}"
-            )
+            near = near_of(name, ARCHITECTURES, most=3, others="there are")
+            parser.error(f"no architecture {name!r}; {near}")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core import ConfigError, Credit
+from agentgym_rl.core import ConfigError, Credit, explain
 from agentgym_rl.runtime import import_function
 
 from .advantages import Moments, moments_of
@@ -40,7 +40,7 @@ def own_advantages(batch: TokenBatch, algo: AlgoConfig) -> Tensor:
     try:
         found = function(batch, **algo.advantage_options)
     except Exception as error:
-        raise ConfigError(f"algo.advantage={algo.advantage!r} raised {error!r}") from error
+        raise ConfigError(f"algo.advantage={algo.advantage!r} raised {explain(error)}") from error
     if not isinstance(found, Tensor) or found.shape != batch.rows.shape:
         got = list(found.shape) if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise _returned(algo, f"{got} for {len(batch.rows)} tokens")

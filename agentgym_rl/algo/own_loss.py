@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.core import ConfigError, is_function_path
+from agentgym_rl.core import ConfigError, explain, is_function_path
 from agentgym_rl.runtime import import_function
 
 from .inputs import LossTokens, TokenObjective
@@ -73,7 +73,7 @@ def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> To
     try:
         found = function(tokens, log_ratio, **algo.loss_options)
     except Exception as error:
-        raise ConfigError(f"algo.loss={algo.loss!r} raised {error!r}") from error
+        raise ConfigError(f"algo.loss={algo.loss!r} raised {explain(error)}") from error
     if isinstance(found, Tensor):
         found = TokenObjective(found, torch.zeros_like(tokens.live))
     if not isinstance(found, TokenObjective):

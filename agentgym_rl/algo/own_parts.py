@@ -11,7 +11,7 @@ from typing import get_args
 import torch
 
 from agentgym_rl.config import AlgoConfig, type_of
-from agentgym_rl.core import ConfigError, not_installed
+from agentgym_rl.core import ConfigError, explain, not_installed
 
 from .aggregation import Tally
 from .behavior import LogWeights
@@ -72,7 +72,7 @@ def _check_correction(algo: AlgoConfig) -> None:
         found = correction.weights(LogWeights(logs, tokens.rows, logs.isfinite(), number), keys)
         shapes = [list(part.shape) for part in found]
     except Exception as error:  # foreign code runs: it can raise anything
-        raise ConfigError(f"{who} raised {error!r}") from error
+        raise ConfigError(f"{who} raised {explain(error)}") from error
     if shapes != [[len(logs)]] * 2:
         raise ConfigError(
             f"{who} returned {shapes} for {len(logs)} tokens; expected BehaviorWeights, two "
@@ -117,7 +117,7 @@ def _check_term(name: str, term: Term) -> None:
         try:
             found = act()
         except Exception as error:  # foreign code runs: it can raise anything
-            raise ConfigError(f"{name}: {method} raised {error!r}") from error
+            raise ConfigError(f"{name}: {method} raised {explain(error)}") from error
         if found is None:
             continue
         got = list(found.shape) if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"

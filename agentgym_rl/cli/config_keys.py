@@ -7,7 +7,6 @@ keys.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import textwrap
@@ -15,7 +14,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from agentgym_rl.core import ConfigError, hint
+from agentgym_rl.core import ConfigError, hint, near_names
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -63,7 +62,7 @@ def key_help(name: str) -> str:
             f"{place}.{key}".lstrip(".") for place, _, keys in _sections(Config) for key in keys
         }
         known |= {place for place, _, _ in _sections(Config) if place}
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        near = near_names(name, known, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(Config.model_fields)}"
         raise ConfigError(f"--help {name}: there is no such section or key; {hint}")
     if kinds := section_types(fields[0]):
@@ -237,14 +236,14 @@ def _near(
     sections = _sections(Config) if "config" in given else ()
     keys = {key: f"{section}.{key}" for section, _, names in sections if section for key in names}
     plays = command.prog.endswith(" serve") and name in ("env", "agent", "data")
-    ours = name in keys or difflib.get_close_matches(name, flags, cutoff=0.8)
+    ours = name in keys or near_names(name, flags, cutoff=0.8)
     others = commands_with(f"--{name}") if plays or not ours else []
     if others:
         why = "; programs of yours play the episodes of `arl serve` (arl docs serve)" * plays
         return f", which is for {', '.join(f'`arl {other}`' for other in others)}{why}"
     for known in (flags, keys):
         for spelled in (name, name.replace("-", "_")):
-            for near in difflib.get_close_matches(spelled, known, n=1, cutoff=0.65):
+            for near in near_names(spelled, known, cutoff=0.65):
                 return f"; did you mean --{known[near]}?"
     return ""
 

@@ -111,13 +111,13 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
         message = "; ".join(("interrupted", *map(str, cause.args)))
     if code is None and (old := outdated()):
         code, message = 2, f"{old} (it may be the cause of this {type(cause).__name__})"
+    elif code is None:
+        from agentgym_rl.runtime import hidden_modules
+
+        code, message = (2, hint) if (hint := hidden_modules(cause)) else (None, message)
     if as_json:
         print_json({"error": {"type": type(cause).__name__, "message": message}})
     if code is None:
-        from agentgym_rl.runtime import hidden_modules
-
-        if hint := hidden_modules():
-            print(f"arl: {hint}", file=sys.stderr)
         raise error
     text = in_colour("error", f"arl: {message}", sys.stderr)
     print("\n".join((text, *notes)), file=sys.stderr)

@@ -4,7 +4,6 @@ commands for the list of `arl --help`."""
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, TextIO, cast
 
 from agentgym_rl import __version__
-from agentgym_rl.core import ConfigError, missing_member
+from agentgym_rl.core import ConfigError, missing_member, near_of
 
 from . import registry
 from .command import GROUPS, Command
@@ -166,15 +165,13 @@ class _Parser(ArgumentParser):
         """Refuse a value that is not one of the choices; the message has the nearest choice."""
         if action.choices is None or value in action.choices:
             return
-        choices = [str(choice) for choice in action.choices]
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(choices)}"
         if action.dest == "command":
             missing = missing_member(registry.GROUP, str(value), f"{value!r} is a command")
             if missing:
                 raise ConfigError(missing)
         what = "command" if action.dest == "command" else "/".join(action.option_strings)
-        self.error(f"unknown {what or action.dest} {value!r}; {hint}")
+        near = near_of(str(value), map(str, action.choices))
+        self.error(f"unknown {what or action.dest} {value!r}; {near}")
 
 
 class _Once(argparse.Action):

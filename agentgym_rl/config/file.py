@@ -4,11 +4,11 @@ Error messages name the nearest match."""
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -28,6 +28,7 @@ from agentgym_rl.core import (
     load_extension,
     missing_key,
     near_key,
+    near_names,
     near_of,
     parse_toml,
     reached,
@@ -85,8 +86,10 @@ def load(
                     f"it: {error}\nUse the version that began the run"
                 ) from error
             raise  # the overrides are to blame
-    file = source if isinstance(source, Path) else None
-    return _load(model, values, overrides, preset=str(values.get("preset", "")), file=file)
+    places: Mapping[str, Path] = source.places if isinstance(source, Layers) else {}
+    if isinstance(source, Path):
+        places = dict.fromkeys(flat(values), source)
+    return _load(model, values, overrides, preset=str(values.get("preset", "")), places=places)
 
 
 def _short(field: FieldInfo) -> str:
@@ -103,9 +106,9 @@ def _load(
     overrides: Mapping[str, Any],
     *,
     preset: str,
-    file: Path | None = None,
+    places: Mapping[str, Path] = MappingProxyType({}),
 ) -> M:
-    named = {key: f" in {file}" for key in flat(values) if file and key not in overrides}
+    named = {key: f" in {file}" for key, file in places.items() if key not in overrides}
     chosen = {*flat(values), *flat(overrides)}
     literals: Mapping[str, Any] = {
         key: _literal(model, key.split("."), value) if isinstance(value, str) else value
@@ -130,7 +133,8 @@ def _load(
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        lines = "".join(f"\n  {line}" for line in key_faults(model, error))
+        faults = [(line, line.partition(":")[0]) for line in key_faults(model, error)]
+        lines = "".join(f"\n  {line}{named.get(key, '')}" for line, key in faults)
         raise ConfigError(f"the configuration is wrong:{lines}") from error
 
 
@@ -210,8 +214,7 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        files = path.absolute().parent.glob("*.*")
-        near = difflib.get_close_matches(path.name, [it.name for it in files], n=1)
+        near = near_names(path.name, (it.name for it in path.absolute().parent.glob("*.*")))
         said = f"did you mean {path.with_name(near[0])}?" if near else f"looked in {Path.cwd()}"
         raise ConfigError(f"cannot read configuration {path}: no such file; {said}") from error
     except IsADirectoryError as error:
@@ -224,20 +227,30 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read configuration {path}: {error}{said}") from error
 
 
-def layered(model: type[BaseModel], files: Iterable[Path]) -> dict[str, Any]:
+class Layers(dict[str, Any]):
+    """The tables of several configuration files, with the file of each dotted key (`places`)."""
+
+    places: Mapping[str, Path] = MappingProxyType({})
+
+
+def layered(model: type[BaseModel], files: Iterable[Path]) -> Layers:
     """Return the tables of several files, each on top of those before it.
 
     Raises:
         ConfigError: a file cannot be read.
     """
     values: dict[str, Any] = {}
+    places: dict[str, Path] = {}
     for file in files:
         above = read_file(file)
         if is_record(file, above):
             above = brought_up(model, above, file)
         _switch_rows(values, above)
         values = _on_top(values, above)
-    return values
+        places |= dict.fromkeys(flat(above), file)
+    layers = Layers(values)
+    layers.places = places
+    return layers
 
 
 def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from agentgym_rl.core import ConfigError, Section, is_dict, is_list, reached, se
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """The format of a run's files: configuration, log and checkpoints. It grows with a change that an
 earlier version of the package would misread. Files without a number have format 0."""
 FORMAT_KEY = "format"
@@ -50,6 +50,8 @@ ROWS_THEN: Mapping[str, Mapping[str, Any]] = {
     "code": {**_ROWS, "constant_answers": True, "several_answers": True},
 }
 """The values of the option `rows` that runs of format 0 had, by the name of the environment."""
+OPTIONS_THEN: Mapping[str, Mapping[str, Any]] = {"reward": {"blank_answers": True}}
+"""The options that runs of formats 0 and 1 had, by the name of the environment."""
 
 
 class LaterVersion(ConfigError):
@@ -107,26 +109,27 @@ def brought_up(model: type[BaseModel], record: Mapping[str, Any], file: Path) ->
             kind = _kind(kind, table, section)
         if last in kind.model_fields and last not in section and value is not None:
             section[last] = value
-    if FORMAT_KEY not in record and is_dict(env := values.get("env")):
-        values["env"] = _with_rows(env)
+    if (found := record.get(FORMAT_KEY, 0)) < 2 and is_dict(env := values.get("env")):
+        values["env"] = _with_options(env, found)
     values = _without_useless(model, values)
     before, now = str(record.get(FOLDER_KEY) or record.get("run", "")), file.parent.resolve()
     return _found_again(values, before, now) if _is_elsewhere(before, now) else values
 
 
-def _with_rows(env: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an environment of a run of format 0, by itself or in a mix, whose rows are read as
-    they were then."""
+def _with_options(env: Mapping[str, Any], found: int) -> dict[str, Any]:
+    """Return an environment of a run of the format `found`, by itself or in a mix, whose rows are
+    read as they were then."""
     options = env.get("options")
     if not is_dict(options):
         return dict(env)
-    options = dict(options)
-    then = ROWS_THEN.get(re.split(r":|-v[0-9]+$", str(env.get("id")))[0])
+    name = re.split(r":|-v[0-9]+(?::|$)", str(env.get("id")))[0]
+    options = {**OPTIONS_THEN.get(name, {}), **options}
+    then = ROWS_THEN.get(name) if found == 0 else None
     rows: Any = options.get("rows") or {}
     if then is not None and is_dict(rows) and (rows or {"data", "eval_data"} & options.keys()):
         options["rows"] = {**then, **rows}
     if is_list(members := options.get("envs")):
-        options["envs"] = [_with_rows(it) if is_dict(it) else it for it in members]
+        options["envs"] = [_with_options(it, found) if is_dict(it) else it for it in members]
     return {**env, "options": options}
 
 

@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from .errors import WeightsError as WeightsError
     from .errors import cause_of as cause_of
     from .errors import near_match as near_match
+    from .errors import near_names as near_names
+    from .errors import near_of as near_of
     from .errors import raise_cause as raise_cause
     from .errors import too_slow as too_slow
     from .extensions import absent_members as absent_members
@@ -91,7 +93,6 @@ if TYPE_CHECKING:
     from .key_errors import SECRET as SECRET
     from .key_errors import key_error as key_error
     from .key_errors import names_of as names_of
-    from .key_errors import near_of as near_of
     from .key_errors import saved_as as saved_as
     from .key_errors import table_of as table_of
     from .messages import FleetView as FleetView
@@ -162,6 +163,7 @@ if TYPE_CHECKING:
     from .user_errors import explain as explain
     from .user_errors import headline as headline
     from .user_errors import is_users as is_users
+    from .user_errors import listed as listed
     from .user_errors import relative as relative
 else:
     from agentgym_rl.core.lazy import lazy_names

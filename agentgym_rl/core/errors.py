@@ -33,10 +33,27 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 
+def near_names(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return up to `most` known names that are close to an unknown one, the nearest first."""
+    return difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
+
+
 def near_match(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean NAME?" for an unknown name that is close to a known one, or ""."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = near_names(name, known)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def near_of(
+    name: str, known: Iterable[str], *, prefix: str = "", most: int = 1, others: str = "allowed"
+) -> str:
+    """Return a hint with the nearest matches of an unknown name, or with all names, which `others`
+    introduces."""
+    names = list(known)
+    near = near_names(name, names, most=most, cutoff=0.5 if most == 1 else 0.4)
+    if near:
+        return f"did you mean {' or '.join(prefix + it for it in near)}?"
+    return f"{others}: {', '.join(names) or 'none'}"
 
 
 def too_slow(what: str, key: str, limit_s: float) -> str:
@@ -172,7 +189,10 @@ def cause_of(error: BaseException) -> BaseException:
 
 def raise_cause(error: BaseException) -> NoReturn:
     """Raise the error inside nested groups that explains the others, with its own cause. The groups
-    are left out of its traceback, which would have the stack of every task."""
+    are left out of its traceback, which would have the stack of every task; an `ArlError` has a
+    complete message, and neither a cause nor our own functions in its traceback."""
     cause = cause_of(error)
+    if isinstance(cause, ArlError):
+        raise cause.with_traceback(None) from None
     before = None if cause.__suppress_context__ else cause.__context__
     raise cause from cause.__cause__ or before

@@ -7,7 +7,6 @@ Entry points: https://packaging.python.org/en/latest/specifications/entry-points
 from __future__ import annotations
 
 import ast
-import difflib
 import logging
 import sys
 import tomllib
@@ -18,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from .errors import ConfigError
+from .errors import ConfigError, near_of
 
 log = logging.getLogger(__name__)
 
@@ -144,16 +143,12 @@ def _found(group: str, name: str) -> Any:
         forget_entry_points()  # a package may have been installed since
         found = entry_points_of(group).get(name)
     if found is None:
-        known = extension_names(group)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = (
-            f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
-        )
         why = missing_member(group, name, f"{name!r} is a member of {PREFIX}{group}") or (
             f"{group} has no {name!r}: no installed package adds it (the group of entry points "
             f"{PREFIX}{group})"
         )
-        raise ConfigError(f"{why}; {hint}")
+        near = near_of(name, extension_names(group), most=3, others="known")
+        raise ConfigError(f"{why}; {near}")
     try:
         return found.load()
     except (Exception, SystemExit) as error:  # foreign code runs: it can raise anything

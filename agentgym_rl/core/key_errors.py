@@ -3,17 +3,17 @@ allowed, and the nearest name. Of pydantic's errors only the types and numbers a
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
 from .chat import is_list, is_mapping
+from .errors import near_match
 
 SECRET = "secret"
 """The type of errors whose input is not shown, since it may be a key."""
@@ -119,8 +119,7 @@ def _said(kind: str, context: Mapping[str, Any], got: Any) -> str:
     said = _WORDS.get(kind, "").format_map(context)
     tag = context.get("tag", got)
     if kind in ("literal_error", "union_tag_invalid") and isinstance(tag, str):
-        near = difflib.get_close_matches(tag, re.findall(r"'([^']*)'", said), n=1)
-        said += f"; did you mean {near[0]!r}?" if near else ""
+        said += near_match(tag, re.findall(r"'([^']*)'", said))
     return said
 
 
@@ -128,13 +127,6 @@ def names_of(model: type[BaseModel]) -> list[str]:
     """Return the names of the keys of a section, also those that other packages add."""
     added: Callable[[], Sequence[str]] = getattr(model, "added_names", tuple)
     return [*model.model_fields, *added()]
-
-
-def near_of(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return a hint with the nearest match of an unknown name, or with all names."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(names)}"
 
 
 def table_of(values: Any, short: str) -> Any:

@@ -8,7 +8,6 @@ what is played and learned.
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from types import FunctionType
@@ -35,7 +34,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from .chat import is_dict, is_list, is_mapping, is_tuple
-from .errors import ConfigError
+from .errors import ConfigError, near_match, near_names, near_of
 from .extensions import is_function_path, missing_member, path_of
 from .key_errors import (
     SAVE_FIRST,
@@ -43,7 +42,6 @@ from .key_errors import (
     key_error,
     key_lines,
     names_of,
-    near_of,
     saved_as,
     table_of,
 )
@@ -281,9 +279,8 @@ def named_or_function(name: str, known: Sequence[str]) -> str:
     """
     if name in known or is_function_path(name):
         return name
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"expected {', '.join(known)}, or a function as module:function{hint}")
+    near = near_match(name, known)
+    raise ValueError(f"expected {', '.join(known)}, or a function as module:function{near}")
 
 
 def missing_key(name: str) -> str:
@@ -410,9 +407,9 @@ def near_key(
             inner = f"{table!r}: {{{inner}}}"
         return f"dotted keys are for `overrides`; here it is {tables[0]}={{{inner}}}"
     elsewhere = THEIR_NAMES.get(last) or next(_named(model, last), "")
-    if elsewhere and not difflib.get_close_matches(last, known, n=1, cutoff=0.8):
+    if elsewhere and not near_names(last, known, cutoff=0.8):
         return f"did you mean {elsewhere}?"
-    return near_of(last, known, "".join(f"{table}." for table in tables))
+    return near_of(last, known, prefix="".join(f"{table}." for table in tables))
 
 
 def _named(model: type[BaseModel], name: str, prefix: str = "") -> Iterator[str]:

@@ -3,18 +3,21 @@ then the user's functions that led there, without frames of libraries and of thi
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import inspect
+import linecache
 import os
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from traceback import FrameSummary
-from typing import Any
+from typing import Any, cast
 
-from .errors import ArlError, leaves
+from .errors import ArlError, leaves, near_match
 
-_MOST_FRAMES, _MOST_CHARS = 4, 2000
+_MOST_FRAMES, _MOST_CHARS, _MOST_NAMES = 4, 2000, 20
 _ROOT = Path(__file__).parents[2]
 _FOLDERS = ("agentgym_rl/", "arl_", "extensions/", "envs/", "agents/", "sandboxes/")
 _OURS = tuple(str(_ROOT / "x")[:-1] + folder for folder in _FOLDERS)
@@ -75,10 +78,46 @@ def _explained(error: BaseException) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """Return the type and message of an error; of an `ArlError` only the message."""
+    """Return the type and message of an error, and the names that were there in place of a missing
+    key or attribute; of an `ArlError` only the message."""
     kind = "" if isinstance(error, ArlError) else type(error).__name__
     text = error.msg if isinstance(error, SyntaxError) else str(error)
+    with contextlib.suppress(Exception):  # their objects are foreign code
+        text += _known(error)
     return ": ".join(filter(None, [kind, text]))
+
+
+_PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context)
+
+
+def _known(error: BaseException) -> str:
+    """Return the keys of the mapping in which the user's line looked for a missing one, or the
+    attribute with the nearest name; "" if neither is known."""
+    if isinstance(error, AttributeError) and error.obj is not None and error.name:
+        return near_match(error.name, dir(error.obj))
+    if not isinstance(error, KeyError) or error.__traceback__ is None:
+        return ""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    source = linecache.getline(at.filename, line).encode()[at.colno : at.end_colno].decode()
+    expression = ast.parse(source, mode="eval").body
+    if not isinstance(expression, ast.Subscript):
+        return ""
+    owner = expression.value
+    if not all(isinstance(node, _PLAIN) for node in ast.walk(owner)):
+        return ""  # a call is not repeated
+    held = eval(ast.unparse(owner), frame.f_globals, frame.f_locals)
+    if not isinstance(held, Mapping):
+        return ""
+    keys = cast("Mapping[object, object]", held)
+    near = near_match(str(error.args[0]), map(str, keys))
+    return f"; {ast.unparse(owner)} has {listed(keys)}{near}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return some names as a list, the first ones of many."""
+    texts = list(map(str, names))
+    return ", ".join([*texts[:_MOST_NAMES], *["…"] * (len(texts) > _MOST_NAMES)]) or "no keys"
 
 
 def definition_of(target: Callable[..., Any]) -> str:

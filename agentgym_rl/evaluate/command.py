@@ -19,7 +19,7 @@ from agentgym_rl.config import (
     dump_record,
     refuse_keys,
 )
-from agentgym_rl.core import ConfigError, adapter_of, raise_cause
+from agentgym_rl.core import ArlError, ConfigError, adapter_of, raise_cause
 from agentgym_rl.engines import EngineSetup
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.models import model_folder, with_model_defaults
@@ -104,7 +104,7 @@ async def evaluate(
     try:
         with reporting_to(progress, target.config.logging, total_steps=0) as progress:
             (evaluated,) = await evaluate_all([target], progress, out=folder)
-    except BaseExceptionGroup as error:
+    except (BaseExceptionGroup, ArlError) as error:
         raise_cause(error)
     return replace(evaluated.result, name=str(evaluated.report["model"]))
 

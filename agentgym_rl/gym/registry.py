@@ -9,7 +9,6 @@ by `arl list`, none at import, and a broken plugin is a warning row, not a crash
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +18,15 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
-from agentgym_rl.core import ConfigError, entry_points_of, hint, is_mapping, key_faults, path_of
+from agentgym_rl.core import (
+    ConfigError,
+    entry_points_of,
+    hint,
+    is_mapping,
+    key_faults,
+    near_of,
+    path_of,
+)
 from agentgym_rl.core.extensions import forget_entry_points
 from agentgym_rl.runtime import import_object
 
@@ -115,16 +122,13 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
                 raise
             option = value if "=" in value else "NAME=VALUE"
             said = f"{kind} {name!r} takes options as --{kind} {name} --{kind}.options.{option}"
-            raise ConfigError(f"{error}\n{said}") from error
+            raise ConfigError(said if "=" in value else f"{said}\n{error}") from error
     row = _row(id, kind)
     if row is None:
         forget_entry_points()  # a plugin may have been installed since
         row = _row(id, kind)
     if row is None:
-        known = names(kind)
-        near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
-        said = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
-        said = hint(kind, id) or said
+        said = hint(kind, id) or near_of(id, sorted(names(kind)), most=3, others="known")
         raise ConfigError(f"no {kind} is called {id!r}; {said} (`arl list` shows all)")
     if row.spec is None:
         raise ConfigError(f"the plugin of {kind} {row.id!r} is broken:\n{row.error}")

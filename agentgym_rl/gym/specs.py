@@ -159,6 +159,8 @@ class Spec(BaseModel):
         takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
         near = _near(refusing, error, also=_OF_MAKE if self.kind == "env" else ())
         first, newline, source = explain(error).partition("\n")
+        if source.startswith("\n") and isinstance(error, TypeError) and "argument" in first:
+            newline = source = ""  # no traceback where the signature says all
         return ConfigError(
             f"{self.kind} {self.id} cannot {what} with options {dict(options)}: {first}{near}; "
             f"it takes {takes}{newline}{source}"
@@ -382,7 +384,8 @@ def _near(refusing: Callable[..., Any], error: BaseException, *, also: Sequence[
         names = [*inspect.signature(refusing).parameters, *also]
     except (ValueError, TypeError):  # classes written in C have no signature
         return ""
-    return near_match(match[2], names)
+    no_rows = f"; {match[2]}: its tasks are its own, not rows of files"
+    return no_rows if match[2] in ("data", "rows") else near_match(match[2], names)
 
 
 def _parameters(cls: Callable[..., Any]) -> str:

@@ -237,8 +237,12 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     """
     if path in BUNDLED_MODELS:
         return BUNDLED_MODELS[path]
-    if path == "bundled":
-        raise ConfigError(f"which of the bundled models? There are {', '.join(BUNDLED_MODELS)}")
+    if path == "bundled" or path.startswith("bundled/"):
+        near = hint("model", path).removeprefix(". ")
+        raise ConfigError(
+            f"--model {path}: which of the bundled models? There are {', '.join(BUNDLED_MODELS)}"
+            f"{near and f'. {near}'}"
+        )
     folder = Path(os.path.expanduser(path))
     if folder.exists():
         return _checked(folder.resolve())
@@ -352,6 +356,10 @@ def _absolute(path: str) -> str:
 def _checked(folder: Path) -> Path:
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).exists():
-            raise ConfigError(f"{folder} is no model folder: {name} is missing")
+            found = f"{name} is missing" if folder.is_dir() else "it is a file"
+            raise ConfigError(
+                f"{folder} is no model folder: {found}; expected one as `hf download` makes: "
+                "config.json, tokenizer.json, *.safetensors (GGUF files cannot be trained)"
+            )
     text_settings(folder)  # for its errors: a damaged folder is reported before anything starts
     return folder

@@ -42,9 +42,10 @@ from .task_choice import draws_kind
 Check = Callable[[Config, bool], Iterator[str]]
 _PROBE_S = 60.0
 TRIALS = "trials"
-Trial = Callable[[Config, Split], AbstractAsyncContextManager[None]]
+Trial = Callable[[Config, Split | None], AbstractAsyncContextManager[None]]
 """A context of a checked configuration and the split that is played first: it is entered before
-anything starts, and open until the end. It raises a ConfigError for a run that would fail."""
+anything starts, and open until the end. It raises a ConfigError for a run that would fail. The
+split is None where the code is not to be tried, only watched: in a worker of a run, for example."""
 SEED_LIMIT = 2**63
 """The limit of task seeds, which are stored as SQLite integers."""
 
@@ -175,7 +176,7 @@ def check_port(gateway: GatewayConfig) -> None:
 
 
 @asynccontextmanager
-async def tried(config: Config, split: Split) -> AsyncGenerator[None]:
+async def tried(config: Config, split: Split | None) -> AsyncGenerator[None]:
     """Open the trials that installed packages register in `agentgym_rl.trials`."""
     async with AsyncExitStack() as stack:
         for name in extension_names(TRIALS):

@@ -28,10 +28,10 @@ from agentgym_rl.core import (
 from agentgym_rl.core.chat import RENDERED
 from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gym import EnvSpec, Services, make_sandbox
-from agentgym_rl.gym.wrappers import within
+from agentgym_rl.gym.wrappers import StepTimeout, within
 from agentgym_rl.models import model_folder
-from agentgym_rl.runtime import LoopThread
 
+from .config_checks import tried
 from .episode import CLOSE_TIMEOUT_S
 from .factory import env_spec
 
@@ -107,20 +107,8 @@ async def check_prompts(
     if "train" in splits:
         trained = await spec.read_tasks("train", seed=config.seed)
         found.append(Lengths.planned("train", trained))
-    thread = LoopThread()  # so that an environment that blocks does not block this event loop
-    measuring = thread.start(_measure(spec, config.sandbox, chat, found, say))
-    try:
-        async with asyncio.timeout(_LONGEST_S + _REPORT_AFTER_S):
-            await asyncio.wrap_future(measuring)
-    except TimeoutError:
-        _log.warning(
-            "%s: reset has blocked for more than %.0f s, so it is not known how many prompts are "
-            "too long",
-            config.env.id, _LONGEST_S,
-        )  # fmt: skip
-    finally:
-        if not measuring.cancelled():
-            thread.close()
+    async with tried(config, None):  # a `reset` that blocks is interrupted
+        await _measure(spec, config.sandbox, chat, found, say)
     context = _context(folder, config.own_engine.max_model_len)
     for lengths in found:
         if lengths.lengths:
@@ -160,6 +148,10 @@ async def _measure(
                     task = each.task(number)
                     messages, _ = await env.reset(seed=task.seed, options={"task": task, **options})
                     each.lengths.append(len(chat.prompt(messages, env.tools or None)))
+                except StepTimeout as error:
+                    text = "%s: it is not known how many prompts are too long: %s"
+                    _log.warning(text, spec.id, error)
+                    return
                 except (Exception, SystemExit) as error:  # foreign code, or the template
                     _log.debug("a prompt of %s cannot be measured: %r", spec.id, error)
                     failures += 1

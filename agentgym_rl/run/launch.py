@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never
 from agentgym_rl.cluster import ForkServer
 from agentgym_rl.cluster.processes import submitted
 from agentgym_rl.config import Config, OwnEngineConfig, TrainerConfig, load_config, refuse_keys
-from agentgym_rl.core import extension_names, not_installed, raise_cause
+from agentgym_rl.core import ArlError, extension_names, not_installed, raise_cause
 from agentgym_rl.engines import kind_of
 from agentgym_rl.trainer import rank_environment, rank_imports
 
@@ -99,7 +99,7 @@ async def launch(
             resume = Path(os.path.abspath(resume)) if resume else None  # noqa: ASYNC240
             with reporting_to(progress, config.logging, total_steps=config.steps) as progress:
                 return await run(config, progress, resume=resume, server=server)
-    except BaseExceptionGroup as error:
+    except (BaseExceptionGroup, ArlError) as error:
         raise_cause(error)
 
 

@@ -28,7 +28,7 @@ from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.controller import Controller, HttpRanks
 from agentgym_rl.controller.ranks import TOO_LARGE
-from agentgym_rl.core import ConfigError, ProcessDied
+from agentgym_rl.core import ConfigError, ProcessDied, is_function_path
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.models import BUNDLED_MODELS, other_folders
@@ -61,15 +61,17 @@ async def try_model(
     *,
     forks: Forks | None = None,
 ) -> None:
-    """Refuse a model (or a frozen model beside it) that ranks would refuse, before an engine is
-    started for it. Bundled models are known to work.
+    """Refuse a model (or a frozen model beside it), or a user's own part of training, that ranks
+    would refuse, before an engine is started. Bundled models are known to work.
 
     Raises:
-        ConfigError: the model lacks tensors, cannot be packed, or could not be exported; the
-            message says which.
+        ConfigError: the model lacks tensors, cannot be packed, or could not be exported; or a
+            function does not keep its contract; the message says which.
         ProcessDied: the trial failed for another reason.
     """
-    if {model_dir, *other_folders(config.algo)} <= {*BUNDLED_MODELS.values()}:
+    own_parts = (config.algo.loss, config.algo.advantage or "", config.trainer.optimizer)
+    known = {model_dir, *other_folders(config.algo)} <= {*BUNDLED_MODELS.values()}
+    if known and not any(map(is_function_path, own_parts)):
         return
     answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
     async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:
@@ -79,7 +81,7 @@ async def try_model(
                 await own.watch()
         except TimeoutError as error:
             raise ConfigError(
-                f"the model was not loaded for a trial in {config.trainer.start_timeout_s:g} s "
+                f"the trial of the model took more than {config.trainer.start_timeout_s:g} s "
                 "(trainer.start_timeout_s)"
             ) from error
     why = json.loads(answer.read_text(encoding="utf-8"))["refusal"]

@@ -153,7 +153,7 @@ HOLDERS: tuple[tuple[str, str, str, str], ...] = (
     (r"agentgym_rl/rollout/episode\.py$", r"start|step|close|play", "the environment", _ENV_HINT),
     (r"agentgym_rl/rollout/episode\.py$", r"_run|_play", "the agent", _AGENT_HINT),
     (
-        r"/(gym/sync_env|gym/wrappers/timeout|gym/specs|arl_check/support)\.py$",
+        r"/(gym/sync_env|gym/tool_env/calls|gym/wrappers/timeout|gym/specs|arl_check/support)\.py$",
         r".*",
         *("the environment", _ENV_HINT),
     ),

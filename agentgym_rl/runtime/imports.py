@@ -16,7 +16,9 @@ from typing import Any
 
 from agentgym_rl.core import (
     ConfigError,
+    cause_of,
     explain,
+    headline,
     install_command,
     is_users,
     near_match,
@@ -63,10 +65,14 @@ def whose(module: str) -> str:
     return f"{text}, not your {own}: rename that, as in my_{own}" if own.exists() else text
 
 
-def hidden_modules() -> str:
-    """Return a hint if files in the current folder hide modules of Python."""
-    found = sorted(it.name for it in Path().glob("*.py") if it.stem in sys.stdlib_module_names)
-    return f"rename {', '.join(found)} in this folder: it hides a module of Python" * bool(found)
+def hidden_modules(error: BaseException) -> str:
+    """Return a hint if an error of an import names a module of Python that a file in the current
+    folder hides."""
+    cause = cause_of(error)
+    names = re.findall(r"'(\w+)'", str(cause) * isinstance(cause, ImportError | AttributeError))
+    hidden = [it for it in names if it in sys.stdlib_module_names and Path(f"{it}.py").exists()]
+    said = f"in this folder: it hides a module of Python ({headline(cause)})"
+    return f"rename {hidden[0]}.py {said}" if hidden else ""
 
 
 def import_function(

@@ -200,6 +200,8 @@ def leave_in_time(code: int) -> None:
     global _code
     if _code is None:  # Python calls the function before it waits for threads
         threading._register_atexit(_begin_to_leave)  # pyright: ignore[reportAttributeAccessIssue]
+        # Already now: from Python 3.12 on no thread starts while the interpreter shuts down.
+        threading.Thread(target=_leave, name="leaving", daemon=True).start()
     _code = code
     if code == 130:
         threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
@@ -211,15 +213,17 @@ def leave_in_time(code: int) -> None:
 
 
 _code: int | None = None
+_leaving = threading.Event()
 
 
 def _begin_to_leave() -> None:
     if _code == 130:
         faulthandler.dump_traceback_later(_EXIT_S, exit=True, file=2)
-    threading.Thread(target=_leave, name="leaving", daemon=True).start()
+    _leaving.set()
 
 
 def _leave() -> None:
+    _leaving.wait()  # as long as the process lives: the thread does not keep it alive
     time.sleep(CLOSE_S)
     main, frames = threading.main_thread(), sys._current_frames()
     for thread in threading.enumerate():

@@ -79,7 +79,9 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
         except FileExistsError:
             continue
         except OSError as error:
-            raise ConfigError(f"cannot create the run folder {folder}: {error}") from error
+            raise ConfigError(
+                f"cannot create the run folder {folder}: {error}; choose another with --run"
+            ) from error
         return folder, folder / MARK
     raise ConfigError(_taken(config.run))
 

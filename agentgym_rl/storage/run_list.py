@@ -25,7 +25,7 @@ MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",
     "trained_tokens_per_s": "throughput/trained_tokens_per_s",
-    "mismatch": "mismatch/token_mult_prob_error",
+    "token_mult_prob_error": "mismatch/token_mult_prob_error",
     "step_s": "time/step",
 }
 """The metrics that are averaged over all batches except the first, by their names in a summary."""

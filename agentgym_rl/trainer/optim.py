@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core import ConfigError, TrainerError, is_function_path
+from agentgym_rl.core import ConfigError, TrainerError, explain, is_function_path
 from agentgym_rl.runtime import check_eight_bits, import_function
 
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -198,7 +198,7 @@ def _own_optimizer(groups: list[dict[str, Any]], config: TrainerConfig) -> torch
         if isinstance(optimizer, torch.optim.Optimizer):
             _make_state(optimizer)
     except Exception as error:
-        raise ConfigError(f"{option} raised {error!r}") from error
+        raise ConfigError(f"{option} raised {explain(error)}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             f"{option} returned a {type(optimizer).__name__}; expected a torch.optim.Optimizer"
@@ -234,7 +234,7 @@ def check_optimizer(config: TrainerConfig) -> None:
         try:
             optimizer.step()
         except Exception as error:
-            raise ConfigError(f"{option}: its step raised {error!r}") from error
+            raise ConfigError(f"{option}: its step raised {explain(error)}") from error
         after = nn.utils.parameters_to_vector(model.parameters())
         if not bool(torch.isfinite(after).all()):
             raise ConfigError(f"{option}: its step at the rate {rate:g} left weights not finite")

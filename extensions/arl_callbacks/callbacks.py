@@ -12,11 +12,10 @@ with this error; one that returns or raises `StopTraining` ends it well after th
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from agentgym_rl.core import ArlError, ConfigError, Trajectory, is_mapping
+from agentgym_rl.core import ArlError, ConfigError, Trajectory, explain, is_mapping
 from agentgym_rl.evaluate import EvalResult
 from agentgym_rl.run import CALLBACKS, LivePart, TrainingRun
 from agentgym_rl.runtime import import_object
@@ -60,7 +59,8 @@ class Callbacks(LivePart):
             try:
                 yield title, found() if isinstance(found, type) else found
             except Exception as error:  # foreign code
-                raise ConfigError(f"{title} cannot be made without arguments: {error!r}") from error
+                text = f"{title} cannot be made without arguments: {explain(error)}"
+                raise ConfigError(text) from error
 
     async def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         await self._call("on_step", step, dict(metrics))
@@ -85,7 +85,7 @@ class Callbacks(LivePart):
             except StopTraining as stop:
                 answer = stop
             except Exception as error:  # foreign code
-                raise CallbackFailed(_failure(f"{title}, {event}", error)) from error
+                raise CallbackFailed(f"{title}, {event} raised {explain(error)}") from error
             if isinstance(answer, StopTraining) or answer is StopTraining:
                 self._stop(f"{title}, {event}", answer)
 
@@ -130,10 +130,3 @@ def _check(title: str, function: Any, gets: str) -> None:
         raise ConfigError(f"{title} takes {takes}; expected a function of ({gets})") from error
     except ValueError:  # a function of C code need not have a signature
         return
-
-
-def _failure(title: str, error: Exception) -> str:
-    """Return the message of a failed callback, with the last line of the user's code in it."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{title} raised {type(error).__name__}: {error}{place}"

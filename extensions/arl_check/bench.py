@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import json
@@ -14,7 +13,7 @@ from typing import Any
 
 import agentgym_rl
 from agentgym_rl.cli import Command, json_flag, print_result
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, near_match
 
 _HELP = """\
 Run a benchmark. The benchmarks are files of benchmarks/ in the source checkout;
@@ -74,11 +73,9 @@ def _benchmark(name: str) -> Any:
     root = Path(agentgym_rl.__file__).parents[1]
     known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"no benchmark {name!r}; {hint}known: {', '.join(known) or 'none'} (benchmarks come "
-            "with the source checkout)"
+            f"no benchmark {name!r}; known: {', '.join(known) or 'none'} (benchmarks come with the "
+            f"source checkout){near_match(name, known)}"
         )
     sys.path.insert(0, str(root))
     return importlib.import_module(f"benchmarks.{name}")

@@ -116,7 +116,7 @@ def _torch_report() -> dict[str, Any]:
 
 
 def _torch() -> Probe:
-    fix = 'pip install "torch>=2.11,<2.14"'
+    fix = 'pip install "torch>=2.11,<2.16"'
     try:
         found = _torch_report()
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import SandboxConfig
-from agentgym_rl.core import ConfigError, InfraError, Task
+from agentgym_rl.core import ConfigError, InfraError, Task, near_of
 from agentgym_rl.gym import Env, EnvSpec, SyncEnv, registry
 
 from .criteria import CRITERIA
@@ -219,8 +218,8 @@ def _chosen(only: Collection[str]) -> list[Criterion]:
     while waiting:
         id = waiting.pop()
         if id not in known:
-            near = difflib.get_close_matches(id, known, n=3, cutoff=0.4) or list(known)
-            raise ConfigError(f"no criterion is called {id!r}; there are {', '.join(near)}")
+            near = near_of(id, known, most=3, others="there are")
+            raise ConfigError(f"no criterion is called {id!r}; {near}")
         if id not in wanted:
             wanted.add(id)
             waiting += known[id].needs

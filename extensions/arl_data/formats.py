@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentgym_rl.core import ConfigError, Split, load_extensions, relative
+from agentgym_rl.core import ConfigError, Split, load_extensions, near_match, relative
 from agentgym_rl.gym import data
 from agentgym_rl.gym.data import Rows
 
@@ -33,7 +33,10 @@ def files_of(path: str) -> list[Path]:
     names = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
     files = [Path(name) for name in names if Path(name).is_file() or _format_of(Path(name))]
     if not files:
-        hint = f"; of a folder, name the files: {_inside(path)}" if Path(path).is_dir() else ""
+        beside = (it.name for it in Path(path).parent.glob("*") if it.is_file())
+        hint = near_match(Path(path).name, beside)
+        if Path(path).is_dir():
+            hint = f"; of a folder, name the files{_inside(path)}"
         id = relative(path)
         endings = tuple(ending for known in _formats().values() for ending in known.endings)
         if re.fullmatch(r"[\w.-]+/[\w.-]+", id) and not id.endswith(endings):
@@ -43,10 +46,10 @@ def files_of(path: str) -> list[Path]:
 
 
 def _inside(folder: str) -> str:
-    """Return a pattern for the files of rows in a folder."""
+    """Return a pattern for the files of rows in a folder, or the endings that none of them has."""
     endings = [ending for known in _formats().values() for ending in known.endings]
     found = [ending for ending in endings if any(Path(folder).glob(f"*{ending}"))]
-    return f"{folder}/*{found[0] if found else '.parquet'}"
+    return f": {folder}/*{found[0]}" if found else f" of rows: none ends in {', '.join(endings)}"
 
 
 def open_file(file: Path) -> data.Reader | Mapping[str, data.Reader]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import logging
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, hint
 from agentgym_rl.gym import data
 from agentgym_rl.gym.data import Row
 
@@ -81,13 +80,31 @@ def _warn(dataset: str, commit: str | None) -> None:
 
 
 def _advice(dataset: str, config: str | None, revision: str | None, error: Exception) -> str:
-    pinned = ["--revision", revision] if revision else []
-    download = ["hf", "download", dataset, "--repo-type", "dataset", *pinned]
+    """Return why a data set cannot be loaded: the hub's reason and its remedy, or the error of
+    `datasets` itself, such as that of an unknown `config`."""
+    which = f"data set {dataset} (config {config or 'default'}, revision {revision or 'latest'})"
+    if (of_hub := _error_of_hub(error)) is not None and not Path(dataset).is_dir():
+        given = {"error": of_hub, "revision": revision, "kind": "data set"}
+        if said := hint("download", dataset, given):
+            return f"{which} cannot be loaded: {said}"
     reason = str(error).strip().splitlines()[:1] or ["no message"]
-    return (
-        f"data set {dataset} (config {config or 'default'}, revision {revision or 'latest'}) "
-        f"cannot be loaded: {type(error).__name__}: {reason[0]}. If this machine has no network: "
-        f"run `{shlex.join([*download, '--local-dir', 'DIR'])}` on one that has, bring DIR here, "
-        "and set `path` to its .jsonl, .json or .parquet files, for example DIR/*.parquet, "
-        "instead of `dataset`"
-    )
+    said = f"{which} cannot be loaded: {type(error).__name__}: {reason[0]}"
+    if type(error).__name__ == "DatasetNotFoundError":  # `datasets` drops the hub's own error
+        from huggingface_hub import constants
+
+        said += (
+            f" Check the id at {constants.ENDPOINT}/datasets/{dataset}; if it is gated or private, "
+            "accept its terms there, and run `hf auth login`, or set HF_TOKEN"
+        )
+    return said
+
+
+def _error_of_hub(error: BaseException | None) -> BaseException | None:
+    """Return the error of the hub's client, or of the network, that has caused an error."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    while error is not None:
+        if isinstance(error, HfHubHTTPError | LocalEntryNotFoundError | ConnectionError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None

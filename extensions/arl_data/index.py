@@ -332,7 +332,7 @@ def _written(value: str | int) -> str:
 
 def _log_refused(index: TaskIndex, names: str) -> None:
     if not index.num_rows:
-        raise ConfigError(f"{names}: no rows")
+        raise ConfigError(f"{names}: no rows: the source is empty; each row is a task")
     reasons = "; ".join(index.reasons)
     if not len(index):
         left = f"{index.num_left_out} are left out" if index.num_left_out else ""

@@ -285,10 +285,14 @@ class InspectorApp:
         raise missing(f"no route /api/{'/'.join(parts)[:80]}")
 
     def _file(self, name: str) -> tuple[str, bytes]:
-        found = page_files(self._page).get(name or "index.html")
+        files = page_files(self._page)
+        found = files.get(name or "index.html")
         if found is None:
             raise missing(f"no file {name[:80]!r} in the page")
-        return TYPES[found.suffix], found.read_bytes()
+        content = found.read_bytes()
+        if found.suffix == ".html":
+            content = _with_preloads(content, files)
+        return TYPES[found.suffix], content
 
 
 def page_files(page: Path) -> dict[str, Path]:
@@ -299,6 +303,13 @@ def page_files(page: Path) -> dict[str, Path]:
         for file in sorted(page.rglob("*"))
         if file.suffix in TYPES and file.is_file() and not file.is_symlink()
     }
+
+
+def _with_preloads(index: bytes, files: Mapping[str, Path]) -> bytes:
+    """Return index.html with links that request all modules at once: a browser finds an imported
+    module only in the one that imports it, and they are five deep."""
+    links = [f'<link rel="modulepreload" href="{name}">' for name in files if name.endswith(".js")]
+    return index.replace(b"</head>", "\n".join([*links, "</head>"]).encode(), 1)
 
 
 def _said(text: str) -> tuple[str, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -55,8 +55,11 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
     }
 
 
-def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
-    """Return a group with its members' conversations side by side. Blocking.
+def group_detail(
+    run: InspectedRun, group_id: str, *, kept: Container[str] | None = None
+) -> dict[str, Any]:
+    """Return a group with its members' conversations side by side, or only with those of the
+    episodes in `kept`; `left_out` is the number of the others. Blocking.
 
     `advantage` is the mean over an episode's trained tokens. All of them have the same one, except
     with rewards of turns, KL in the reward or a critic. None: no advantages are recorded.
@@ -70,7 +73,8 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
         raise missing(f"no group {group_id[:80]!r} in run {run.id}")
     first, members = summaries[0], list[dict[str, Any]]()
     trained, task_data = _trained(run, first["step"]), dict[str, Any]()
-    for summary in summaries:
+    of_file = [it for it in summaries if kept is None or it["id"] in kept]
+    for summary in of_file:
         episode, task_data = _read(run, summary["id"])
         known = [trained[key][1] for row in episode.rows if (key := row_key(row)) in trained]
         joined = np.concatenate(known) if known else np.zeros(0)
@@ -87,7 +91,8 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
         )
     head = {name: first[name] for name in ("status", "cause", "step", "task")}
     known = {"task_data": task_data, "expected": expected_of(task_data)}
-    return {"id": group_id, **head, **known, "members": members}
+    left_out = len(summaries) - len(of_file)
+    return {"id": group_id, **head, **known, "members": members, "left_out": left_out}
 
 
 def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, Any]]:

@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -32,6 +32,8 @@ from .detail import episode_detail, group_detail
 from .folders import InspectedRun, Runs
 from .query import MOST, Query
 from .timeline import timeline
+
+T = TypeVar("T")
 
 _SCRIPTS = (".js", ".mjs")
 _IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)(["'])(\.{1,2}/[^"']+)\2""")
@@ -156,7 +158,7 @@ def write_page(
 ) -> dict[str, Any]:
     """Write one page that shows the runs in `places` without a server, and return a report on it.
     Blocking. For each run, it has the details of at most `episodes` episodes, spread evenly over
-    the run, and of their groups.
+    the run, and of their groups; of a group that is too large, those of some members.
 
     Raises:
         ConfigError: a place does not exist, there are no runs, a run cannot be read, or `out`
@@ -206,8 +208,9 @@ def _of(
         path = f"{base}/episodes/{_component(summary['id'])}"
         answers[path] = episode_detail(run, summary["id"])
         on_progress(1)
+    kept = {summary["id"] for summary in chosen}
     for group in dict.fromkeys(summary["group"] for summary in chosen):
-        answers[f"{base}/groups/{_component(group)}"] = group_detail(run, group)
+        answers[f"{base}/groups/{_component(group)}"] = group_detail(run, group, kept=kept)
     return answers, len(summaries) - len(chosen)
 
 
@@ -225,12 +228,24 @@ def _summaries(run: InspectedRun) -> Iterable[dict[str, Any]]:
 
 
 def _evenly(found: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """Choose at most `most` episodes spread over the run: complete groups if possible."""
+    """Choose at most `most` episodes spread over the run: complete groups of the usual size, and of
+    larger ones as many members as the others leave room for."""
+    if len(found) <= most:
+        return list(found)
     groups: dict[str, list[dict[str, Any]]] = {}
     for summary in found:
         groups.setdefault(summary["group"], []).append(summary)
-    size = max((len(members) for members in groups.values()), default=1)
-    names, count = list(groups), max(1, most // size)
-    if len(found) > most:
-        names = [names[i * len(names) // count] for i in range(min(count, len(names)))]
-    return [summary for name in names for summary in groups[name]][:most]
+    usual = sorted(map(len, groups.values()))[(len(groups) - 1) // 2]
+    count = min(len(groups), max(1, most // usual))
+    chosen = _spread(list(groups.values()), count)
+    taken, left = dict[str, list[dict[str, Any]]](), most
+    for number, members in enumerate(sorted(chosen, key=len)):  # the smallest first
+        share = min(len(members), left // (count - number))
+        taken[members[0]["group"]] = _spread(members, share)
+        left -= share
+    return [summary for name in groups for summary in taken.get(name, ())]
+
+
+def _spread(items: Sequence[T], count: int) -> list[T]:
+    """Return `count` of some items, evenly spread."""
+    return [items[number * len(items) // count] for number in range(count)]

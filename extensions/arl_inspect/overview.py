@@ -51,14 +51,16 @@ def overview(id: str, folder: Path, read: Read) -> dict[str, Any]:
         return found | _evaluated(evaluation_of(folder))
     if found["kind"] == "serve":
         found["agent"] = ""  # programs of others play
-    return found | _held_out(metrics["evaluations"]) | _trained(metrics["rows"], config, found)
+    return found | _held_out(metrics["evaluations"]) | _trained(metrics, config, found)
 
 
-def _trained(rows: Rows, config: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    planned = _whole(config.get("steps"))
+def _trained(
+    metrics: Mapping[str, Rows], config: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str, Any]:
+    planned, rows = _whole(config.get("steps")), metrics["rows"]
     return {
         "steps_planned": planned,
-        "left_s": _left_s(rows, planned) if found["status"] == "running" else None,
+        "left_s": _left_s(metrics, config) if found["status"] == "running" else None,
         "reward": recent_reward(rows),
         "curve": small_curve(rows),
     }
@@ -135,15 +137,20 @@ def _held_out(evaluations: Rows) -> dict[str, Any]:
     }
 
 
-def _left_s(rows: Rows, planned: int) -> float | None:
-    """Return the estimated time until the last batch is trained: the number of batches left times
-    the mean duration of the last ones."""
+def _left_s(metrics: Mapping[str, Rows], config: Mapping[str, Any]) -> float | None:
+    """Return the estimated time until the end: the number of batches left times the mean duration
+    of the last ones, and the evaluation after training, which lasts as long as the newest one.
+    Evaluations on schedule are played while batches are trained."""
+    rows, planned = metrics["rows"], _whole(config.get("steps"))
     recent = [
         value for value in (_number(row.get("time/step")) for row in rows[-_RECENT:]) if value
     ]
-    if not recent or planned <= len(rows):
+    played = [it for it in metrics["evaluations"] if _number(it.get("eval/duration_s"))]
+    is_over = any(it.get("version") and it.get("step") == planned - 1 for it in played)
+    if not recent or (planned <= len(rows) and (is_over or not played)):
         return None
-    return (planned - len(rows)) * sum(recent) / len(recent)
+    after = played[-1]["eval/duration_s"] if played and not is_over else 0.0
+    return max(planned - len(rows), 0) * sum(recent) / len(recent) + after
 
 
 def small_curve(rows: Rows, *, most: int = MOST_POINTS) -> list[list[float]]:

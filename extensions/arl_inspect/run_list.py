@@ -69,26 +69,16 @@ def comparison_lines(
     for name, run in zip(names, runs, strict=True):
         yield f"{name}  {run.run}  ({run.env}, {run.agent or run.kind}, {run.engine})"
     yield ""
-    over = ["mean ± deviation"] if _only_seeds_differ(different) else []
+    over = ["mean ± deviation"] if only_seeds_differ(different) else []
     rows: list[tuple[str, ...]] = [("", *names, *over)]
     rows.append(("state", *(run.state for run in runs), *("" for _ in over)))
     rows.append(("batches", *map(_batches, runs), *("" for _ in over)))
-    figures: list[tuple[str, list[float | None], str]] = [
-        ("reward, last batches", [run.reward for run in runs], ".3f"),
-        ("held-out, before", [run.eval_before for run in runs], ".3f"),
-        ("held-out, after", [run.eval_after for run in runs], ".3f"),
-    ]
-    for label, name, form in (
-        ("staleness, versions", "staleness", ".2f"),
-        ("overlap", "overlap", ".0%"),
-        ("trained tokens/s", "trained_tokens_per_s", ",.0f"),
-        ("engine/trainer mismatch", "mismatch", ".4f"),
-        ("s per batch", "step_s", ".2f"),
-    ):
-        figures.append((label, [run.means[name] for run in runs], form))
-    for label, values, form in figures:
-        spread = [_spread(values, form) for _ in over]
-        rows.append((label, *(_number(value, form) for value in values), *spread))
+    spread = spread_of(runs)
+    for label, name, form in _FIGURES:
+        found = spread[name]
+        both = "" if found is None else f"{found['mean']:{form}} ± {found['deviation']:{form}}"
+        values = (_number(_figure(run, name), form) for run in runs)
+        rows.append((label, *values, *(both or _UNKNOWN for _ in over)))
     yield from _aligned(rows)
     for name, run in zip(names[1:], runs[1:], strict=True):
         yield ""
@@ -97,18 +87,38 @@ def comparison_lines(
         yield from (f"  {key}" for key in keys)
 
 
-def _only_seeds_differ(different: Mapping[str, list[str]]) -> bool:
+_FIGURES = (
+    ("reward, last batches", "reward", ".3f"),
+    ("held-out, before", "eval_before", ".3f"),
+    ("held-out, after", "eval_after", ".3f"),
+    ("staleness, versions", "staleness", ".2f"),
+    ("overlap", "overlap", ".0%"),
+    ("trained tokens/s", "trained_tokens_per_s", ",.0f"),
+    ("token_mult_prob_error", "token_mult_prob_error", ".4f"),
+    ("s per batch", "step_s", ".2f"),
+)
+"""The label, name and format of each figure of a run that is compared."""
+
+
+def _figure(run: RunSummary, name: str) -> float | None:
+    return run.means[name] if name in run.means else getattr(run, name)
+
+
+def spread_of(runs: Sequence[RunSummary]) -> dict[str, dict[str, float] | None]:
+    """Return the mean and the standard deviation of each figure of several runs; None where that
+    of a run is not known."""
+    found: dict[str, dict[str, float] | None] = {}
+    for _, name, _ in _FIGURES:
+        known = [value for run in runs if (value := _figure(run, name)) is not None]
+        whole = len(known) == len(runs) > 1
+        found[name] = {"mean": mean(known), "deviation": stdev(known)} if whole else None
+    return found
+
+
+def only_seeds_differ(different: Mapping[str, list[str]]) -> bool:
     """Return whether the runs are those of several seeds, with the same configuration otherwise."""
     keys = [{key.partition(" ")[0] for key in each} for each in different.values()]
     return all("seed" in each and each <= {"seed", "folder"} for each in keys)
-
-
-def _spread(values: Sequence[float | None], form: str) -> str:
-    """Return the mean and the standard deviation of the values; "-" if one is not known."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return _UNKNOWN
-    return f"{format(mean(known), form)} ± {format(stdev(known), form)}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

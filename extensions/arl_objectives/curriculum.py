@@ -18,7 +18,7 @@ from numbers import Real
 from typing import Any
 
 from agentgym_rl.config import RolloutConfig
-from agentgym_rl.core import ConfigError, Group, Task, derived_number, is_mapping
+from agentgym_rl.core import ConfigError, Group, Task, derived_number, explain, is_mapping
 from agentgym_rl.rollout import Draws, DrawsKind
 from agentgym_rl.runtime import import_object
 from agentgym_rl.storage import EpisodeLog, Recovered
@@ -268,7 +268,7 @@ class Drawn(Draws):
         except ConfigError:
             raise
         except Exception as error:
-            raise self._wrong(f"{name} raised {error!r}") from error
+            raise self._wrong(f"{name} raised {explain(error)}") from error
 
     def _wrong(self, what: str) -> ConfigError:
         kind = type(self._strategy)

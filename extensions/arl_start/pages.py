@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, near_of
 
 from .shipped import shipped
 
@@ -161,6 +160,4 @@ def search(words: str) -> list[tuple[Section, str]]:
 
 def unknown(what: str, name: str, known: list[str]) -> ConfigError:
     """Return the error of a name that is not known, with near matches."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-    return ConfigError(f"{what}; {hint}")
+    return ConfigError(f"{what}; {near_of(name, known, most=3, others='there are')}")

@@ -36,7 +36,7 @@ _arl() {
   if [[ "$cur" == --*=* ]]; then  # a shell that does not split words at =
     prev="${cur%%=*}" before_equals="${cur%%=*}=" cur="${cur#*=}"
   fi
-  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+  for word in "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}"; do
     [[ "$word" != -* ]] && { command="$word"; break; }
   done
   local words="" files=""

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import inspect
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, near_names
 
 from .hub import did_you_mean, remedy
 
@@ -101,7 +100,7 @@ def hint(kind: str, name: str, given: Mapping[str, Any]) -> str:
     if kind == "preset":
         return _of_preset(name.lower())
     if kind == "download":
-        return remedy(name, given["error"], revision=given["revision"])
+        return remedy(name, **given)
     return did_you_mean(name) if kind == "model" else ""
 
 
@@ -167,7 +166,7 @@ def _of_gymnasium(name: str) -> str:
         from gymnasium import registry
     except ImportError:
         return f"did you mean gymnasium:{name}? It needs the package gymnasium"
-    near = [name] if name in registry else difflib.get_close_matches(name, registry, n=1)
+    near = [name] if name in registry else near_names(name, registry)
     return f"did you mean gymnasium:{near[0]}?" if near else ""
 
 

@@ -4,39 +4,42 @@ name may be a misspelling of."""
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, near_names
 
 
-def remedy(id: str, error: Exception, *, revision: str | None) -> str:
-    """Return what the hub refuses, and what to do, for an error of its client."""
+def remedy(id: str, error: Exception, *, revision: str | None, kind: str = "model") -> str:
+    """Return what the hub refuses, and what to do, for an error of its client; the `kind` is
+    "model" or "data set"."""
     from huggingface_hub import constants, errors, get_token
 
-    url = f"{constants.ENDPOINT}/{id}"
+    is_model = kind == "model"
+    url = f"{constants.ENDPOINT}/{'' if is_model else 'datasets/'}{id}"
+    key = "model.revision" if is_model else "env.options.rows.revision"
+    near = did_you_mean(id) if is_model else ""
     place = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "`hf auth login`"
     log_in = "run `hf auth login`, or set HF_TOKEN"
     if isinstance(error, errors.GatedRepoError):
         token = f"the account of the token from {place} has no access to it yet"
         whose = token if get_token() else f"there is no token here: {log_in}"
         return (
-            f"the model {id} of the Hugging Face hub is gated: accept its licence at {url} "
+            f"the {kind} {id} of the Hugging Face hub is gated: accept its licence at {url} "
             f"(some owners grant access by hand), and {whose}"
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         private = f"it is private and the token from {place} has no access" if get_token() else ""
         return (
-            f"the Hugging Face hub has no model {id}, or "
+            f"the Hugging Face hub has no {kind} {id}, or "
             f"{private or f'it is private and there is no token here ({log_in})'}: check the id at "
-            f"{url}{did_you_mean(id)}"
+            f"{url}{near}"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return (
-            f"the model {id} of the Hugging Face hub has no revision {revision!r}: leave out "
-            f"model.revision, or take one of {url}/commits/main"
+            f"the {kind} {id} of the Hugging Face hub has no revision {revision!r}: leave out "
+            f"{key}, or take one of {url}/commits/main"
         )
     if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in (401, 403):
         return (
@@ -50,11 +53,15 @@ def remedy(id: str, error: Exception, *, revision: str | None) -> str:
         )
     cause = error.__cause__ or error
     offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{cause}"
+    download, use = f"hf download {id}", "pass --model FOLDER"
+    if not is_model:
+        pinned = f" --revision {revision}" if revision else ""
+        download += f" --repo-type dataset{pinned} --local-dir DIR"
+        use = "pass its files, as in --data 'DIR/*.parquet'"
     return (
         f"the Hugging Face hub could not be reached ({type(cause).__name__}: {offline}). On a "
-        f"machine without network: run `hf download {id}` where there is one, copy the folder, "
-        "pass --model FOLDER"
-        f"{did_you_mean(id)}"
+        f"machine without network: run `{download}` where there is one, copy the folder, {use}"
+        f"{near}"
     )
 
 
@@ -74,8 +81,8 @@ def near_models(name: str) -> list[str]:
     known = {full.lower(): full for full in sorted(names)}
     ends = {low.rpartition("/")[2]: full for low, full in known.items()}
     found = [
-        *(known[near] for near in difflib.get_close_matches(asked, known, n=3, cutoff=0.75)),
-        *(ends[near] for near in difflib.get_close_matches(asked.rpartition("/")[2], ends, n=1)),
+        *(known[near] for near in near_names(asked, known, most=3, cutoff=0.75)),
+        *(ends[near] for near in near_names(asked.rpartition("/")[2], ends)),
     ]
     return list(dict.fromkeys(found))[:3]
 

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 from agentgym_rl.core import relative
+from agentgym_rl.gym.step_clock import current_owner
 from agentgym_rl.gym.wrappers import Held, Timeout
 from agentgym_rl.runtime import holder_of, place, queued_s
 
@@ -59,6 +60,9 @@ class BlockWatch:
         self._ended = threading.Event()
         self._due: Timeout | None = None
         """The limit whose step is to be interrupted."""
+        self._inherited: Timeout | None = None
+        """The limit of the step whose task has started the one that blocks, such as a tool call;
+        it is in the task's context, which only the signal handler can read."""
         self._held_s = 0.0
         self._seen: tuple[Timeout | None, str] | None = None
         """The limit of the step that blocks, or the agent, and the time it was first seen."""
@@ -112,6 +116,7 @@ class BlockWatch:
             now_s = time.monotonic() - self._queued_s(os.getpid(), self._task)
             if self._beats != beats:
                 beats, quiet_s, last_s, self._seen = self._beats, now_s, now_s, None
+                self._inherited = None
             elif now_s - quiet_s >= SEEN_S:
                 self._look(now_s, now_s - last_s)
                 last_s = now_s
@@ -119,8 +124,8 @@ class BlockWatch:
     def _look(self, now_s: float, lost_s: float) -> None:
         """Find what blocks the loop: add the lost time, and interrupt a step after its limit."""
         frame = sys._current_frames().get(self._thread)
-        limit = _limit_of(frame)
         who = _holder(frame)
+        limit = _limit_of(frame) or self._inherited
         if (limit, who[:9]) != self._seen:
             self._seen, self._since_s = (limit, who[:9]), now_s
         if who:
@@ -129,7 +134,8 @@ class BlockWatch:
                 self._tell(who, self._lost_s[who])
         held_s = now_s - self._since_s
         limit_s = limit.step_timeout_s if limit else self._limit_of_agent(frame, who)
-        if held_s > limit_s and self._interrupts and _SIGNAL is not None:
+        asks = limit is None and bool(who) and not held_s
+        if (asks or held_s > limit_s) and self._interrupts and _SIGNAL is not None:
             self._due, self._held_s = limit, held_s
             signal.pthread_kill(self._thread, _SIGNAL)
 
@@ -149,7 +155,9 @@ class BlockWatch:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raise `Held` in the main thread, if the code to interrupt still runs."""
-        due, limit = self._due, _limit_of(frame)
+        due, owner = self._due, current_owner()
+        self._inherited = owner if isinstance(owner, Timeout) else None
+        limit = _limit_of(frame) or self._inherited
         self._due, where = None, place(_places(frame))
         if due is not limit:
             return

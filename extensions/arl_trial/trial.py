@@ -38,9 +38,11 @@ from agentgym_rl.core import (
     is_list,
     is_mapping,
     is_tuple,
+    listed,
+    raise_cause,
 )
 from agentgym_rl.gym import Env, EnvSpec, Step, registry
-from agentgym_rl.gym.wrappers import Held, Wrapper
+from agentgym_rl.gym.wrappers import Held, Wrapper, within
 from agentgym_rl.rollout import (
     GroupRewarder,
     accept_filter,
@@ -48,7 +50,7 @@ from agentgym_rl.rollout import (
     player_kind,
     specimen,
 )
-from agentgym_rl.runtime import OURS
+from agentgym_rl.runtime import OURS, hidden_modules
 
 from .blocking import BlockWatch
 from .keys import TrialKeys
@@ -66,32 +68,41 @@ _WITHOUT = "\n--rollout.trial_s=0 starts without this trial"
 
 
 @asynccontextmanager
-async def watched(config: Config, split: Split) -> AsyncGenerator[None]:
-    """Try the environment and the agent of a run, and watch them while it lasts.
+async def watched(config: Config, split: Split | None) -> AsyncGenerator[None]:
+    """Try the environment and the agent of a run, unless `split` is None, and watch them while it
+    lasts.
 
     Raises:
         ConfigError: their code failed; the message has the place and what to do.
     """
     with BlockWatch() as watch:
-        limit_s = config.of(TrialKeys).trial_s
-        spec = env_spec(config.env, config.rollout)
-        if limit_s and await is_tried(spec, config.env, config.agent, config.rollout):
-            try:
-                async with asyncio.timeout(limit_s):
-                    with _same_random_numbers():
-                        problem = await _try(spec, config, split, watch)
-                if problem:
-                    raise ConfigError(problem + _WITHOUT)
-            except TimeoutError:
-                if watch.interrupted:
-                    raise ConfigError(watch.interrupted + _WITHOUT) from None
-                text = "%s: an episode took more than %g s (rollout.trial_s), so it is not tried"
-                log.info(text, config.env.id, limit_s)
-            except ArlError:
-                raise
-            except Exception:  # the trial's own fault must not stop a run
-                log.warning("the trial of %s failed by itself", config.env.id, exc_info=True)
+        if split is not None:
+            await _tried(config, split, watch)
         yield
+
+
+async def _tried(config: Config, split: Split, watch: BlockWatch) -> None:
+    limit_s = config.of(TrialKeys).trial_s
+    spec = env_spec(config.env, config.rollout)
+    if not limit_s or not await is_tried(spec, config.env, config.agent, config.rollout):
+        return
+    try:
+        async with asyncio.timeout(limit_s):
+            with _same_random_numbers():
+                problem = await _try(spec, config, split, watch)
+        if problem:
+            raise ConfigError(problem + _WITHOUT)
+    except TimeoutError:
+        if watch.interrupted:
+            raise ConfigError(watch.interrupted + _WITHOUT) from None
+        text = "%s: an episode took more than %g s (rollout.trial_s), so it is not tried"
+        log.info(text, config.env.id, limit_s)
+    except ArlError:
+        raise
+    except Exception as error:  # the trial's own fault must not stop a run
+        if hint := hidden_modules(error):
+            raise ConfigError(hint) from error
+        log.warning("the trial of %s failed by itself", config.env.id, exc_info=True)
 
 
 async def is_tried(
@@ -165,7 +176,7 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
         for idle in (_without_reward(spec, config), without_steps(played, script, agent)):
             if idle:
                 log.warning("%s", idle)
-    if problem and depends_on_reply(problem) and script.num_requests:
+    if problem and depends_on_reply(problem, task.data) and script.num_requests:
         log.warning("a reply of %r, in a trial, is an error. %s", TEXT, problem)
         return ""
     if problem:
@@ -221,10 +232,13 @@ _BY_REPLY = re.compile(
 """The errors that a reply of the wrong form causes: a better model may never do so."""
 
 
-def depends_on_reply(problem: str) -> bool:
-    """Return whether the problem may be one of the scripted reply, and not of the code."""
+def depends_on_reply(problem: str, data: Mapping[str, Any]) -> bool:
+    """Return whether the problem may be one of the scripted reply, and not of the code: a column
+    that the task's `data`, or the row in it, lacks is not."""
     first = problem.partition("\n")[0]
-    return bool(_BY_REPLY.search(first)) and "the row has" not in first and "env.reset" not in first
+    tables = (data, *filter(is_mapping, data.values()))
+    of_task = any(f" has {listed(it)}" in first for it in tables)
+    return bool(_BY_REPLY.search(first)) and not of_task and "env.reset" not in first
 
 
 @asynccontextmanager
@@ -271,20 +285,21 @@ async def _played(player: Player, script: Script, task: Task) -> Trajectory | No
     """Return the episode of a task; None if it is longer than the script."""
     from agentgym_rl.gateway import SessionSampling
 
-    playing = asyncio.create_task(
-        player.play(
-            task, episode_id="trial", group_id="trial", sampling=SessionSampling(max_tokens=64)
-        ),
-        name="trial",
-    )
-    ended = asyncio.create_task(script.ended.wait(), name="end of the script")
+    async def play() -> Trajectory | None:
+        sampling = SessionSampling(max_tokens=64)
+        return await player.play(task, episode_id="trial", group_id="trial", sampling=sampling)
+
     try:
-        await asyncio.wait([playing, ended], return_when=asyncio.FIRST_COMPLETED)
-        return playing.result() if playing.done() else None
-    finally:
-        ended.cancel()
-        playing.cancel()
-        await asyncio.wait([playing])
+        async with asyncio.TaskGroup() as tasks:
+            # `within` leaves an episode that swallows its cancellation
+            playing = tasks.create_task(within(None, play()), name="trial")
+            ended = tasks.create_task(script.ended.wait(), name="end of the script")
+            await asyncio.wait([playing, ended], return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            playing.cancel()  # no effect if it has ended
+    except BaseExceptionGroup as group:
+        raise_cause(group)
+    return None if playing.cancelled() else playing.result()
 
 
 class _Sendable(Wrapper):

@@ -69,7 +69,7 @@ def test_an_error_of_a_callback_ends_the_run_and_is_its_message(warm, tmp_path):
     own = {"run": str(tmp_path / "run"), "eval.num_tasks": 0}
     with pytest.raises(CallbackFailed) as raised:
         asyncio.run(train(overrides=SMALL | own, callbacks=[on_step]))
-    said = "callbacks[0], on_step raised KeyError: 'no such metric' ("
+    said = "callbacks[0], on_step raised KeyError: 'no such metric'; metrics has reward/mean, "
     assert str(raised.value).startswith(said)
     assert "test_callbacks.py" in str(raised.value)
 

@@ -201,8 +201,8 @@ def test_no_command_shows_the_help(arl):
         ("runs --steps=3", "which is for `arl train`, `arl serve`, `arl plan`"),
         ("export x --split=tran --out y", "unknown --split 'tran'; did you mean train?"),
         ("bench gatway", "did you mean gateway?"),
-        ("train --logging.trackers tensorbord", "did you mean 'tensorboard'?"),
-        ("train --trainer.schedule=cosin", "did you mean 'cosine'?"),
+        ("train --logging.trackers tensorbord", "did you mean tensorboard?"),
+        ("train --trainer.schedule=cosin", "did you mean cosine?"),
         ("train --engine.gpus=1", "engine.type 'vllm' has it"),
         ("train --trainer.learning_rate=inf", "finite"),
         ("train --trainer.betas=0.9,1.5", "less than 1"),
@@ -216,7 +216,7 @@ def test_no_command_shows_the_help(arl):
         ("train --rollout.max_staleness", "write --rollout.max_staleness=value"),
         ("train --env math --env.id=math", "give one of them"),
         ("engine --json", "unknown argument '--json'"),
-        ("engine --backend=vlm", "did you mean 'vllm'?"),
+        ("engine --backend=vlm", "did you mean vllm?"),
         ("bench nothing", "known: all, clients, code, coding, crash, curriculum"),
         ("train --env=mth", "arl list"),
         ("train --engine=openai", "works with `arl eval` alone"),
@@ -267,6 +267,17 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(capsys):
     assert json.loads(capsys.readouterr().out) == {
         "error": {"type": "ZeroDivisionError", "message": "1/0"}
     }
+
+
+def test_an_error_of_a_hidden_module_is_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calendar.py").touch()
+    error = AttributeError("module 'calendar' has no attribute 'timegm'")
+    assert cli._explain(error, as_json=False) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "arl: rename calendar.py in this folder: it hides a module of Python (At"
+    )
 
 
 def test_an_error_beside_an_outdated_package_names_the_package(capsys, monkeypatch):

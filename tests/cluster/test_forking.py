@@ -25,7 +25,7 @@ import atexit, json, os, signal, sys, threading
 atexit.register(lambda: print("left"))
 print(json.dumps({
     "argv": sys.argv[1:], "module": __spec__.name, "main": __name__,
-    "finds": os.environ["PYTHONPATH"].split(os.pathsep)[0] in sys.path,
+    "finds": os.path.dirname(os.path.abspath(__file__)) in sys.path,
     "told": os.environ.get("TOLD"), "server": os.environ.get("OPENBLAS_NUM_THREADS"),
     "folder": os.getcwd(), "leads": os.getsid(0) == os.getpid(),
     "num_threads": threading.active_count(),

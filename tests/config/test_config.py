@@ -21,6 +21,7 @@ from agentgym_rl.config import (
     load_config,
     section_types,
 )
+from agentgym_rl.config.file import layered
 from agentgym_rl.core import AdapterKeys, ConfigError, differences
 from tests.kit.cases import cases
 
@@ -640,3 +641,35 @@ def test_an_unknown_key_names_its_file(tmp_path):
         load_config(file, {"rollout.group_sise": 3})
     with pytest.raises(ConfigError, match=r"unknown key stepz; did you"):
         load_config({"stepz": 3})
+
+
+@cases(
+    "wrong, said",
+    [
+        (
+            "[rollout]\ngroup_sise = 4",
+            r"unknown key rollout\.group_sise in .*b\.toml; did you mean",
+        ),
+        ("[rollout]\ngroup_size = 'x'", r"rollout\.group_size: expected a whole .* in .*b\.toml"),
+        ("seed = 'x'", r"seed: expected a whole number \(got 'x'\) in .*b\.toml"),
+    ],
+)
+@cases("names", [["b"], ["a", "b"], ["b", "a"], ["a", "b", "c"]])
+def test_a_wrong_key_of_several_files_names_its_own(tmp_path, names, wrong, said):
+    text = {"a": "steps = 3\n[rollout]\nmax_tokens = 9", "b": wrong, "c": "[eval]\nnum_tasks = 2"}
+    files = [tmp_path / f"{name}.toml" for name in names]
+    for name, file in zip(names, files, strict=True):
+        file.write_text(text[name])
+    source = files[0] if len(files) == 1 else layered(Config, files)
+    with pytest.raises(ConfigError, match=said):
+        load_config(source)
+
+
+def test_a_wrong_key_that_a_later_file_or_a_flag_gives_has_that_place(tmp_path):
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    for file in files:
+        file.write_text("seed = 'x'")
+    with pytest.raises(ConfigError, match=r"seed: .* in .*b\.toml"):
+        load_config(layered(Config, files))
+    with pytest.raises(ConfigError, match=r"seed: expected a whole number \(got 'y'\)$"):
+        load_config(layered(Config, files), {"seed": "y"})

@@ -145,7 +145,7 @@ def test_an_engine_of_a_package_has_its_keys(parrots, caplog):
 @cases(
     "overrides, said",
     [
-        ({"engine.type": "parot"}, "did you mean 'parrot'?"),
+        ({"engine.type": "parot"}, "did you mean parrot?"),
         ({"engine.type": "parrot", "engine.repyl": "Aye"}, "did you mean engine.reply?"),
         ({"engine.reply": "Aye"}, "engine.type 'parrot' has it"),
         ({"engine.type": "parrot", "engine.num_servers": 0}, "engine.num_servers: too small"),

@@ -197,7 +197,7 @@ def test_a_term_is_on_where_its_section_is(theirs):
         ),
         ("algo.broken.coef", 1, r"objectives: 'broken' .* cannot be imported: ZeroDivisionError"),
         ("algo.keyless.coef", 1, "whose section is <class 'dict'>; expected a class with a sec"),
-        ("logging.trackers", "note", "did you mean 'notes'"),
+        ("logging.trackers", "note", "did you mean notes"),
     ],
 )
 def test_what_is_wrong_with_a_key_is_named(theirs, key, value, said):

@@ -21,7 +21,7 @@ SEEN = []
 @asynccontextmanager
 async def budgeted(config, split):
     SEEN.append((split, config.steps))
-    if config.steps > 7:
+    if split and config.steps > 7:
         raise ConfigError(f"steps {config.steps}: the budget is 7")
     yield
     SEEN.append("end")
@@ -48,6 +48,17 @@ def test_a_trial_is_open_while_a_run_lasts(seen):
     assert seen == [("eval", 3), "run", "end"]
 
 
+def test_a_worker_of_a_run_is_only_watched(seen, monkeypatch):
+    from arl_scale.workers import client
+    from arl_scale.workers.process import work
+
+    monkeypatch.setattr(client, "_TRY_FOR_S", 0.0)  # nobody answers there
+    config = load_config(None, {"steps": 3})
+    with pytest.raises(client.ControllerError):
+        asyncio.run(work(config, controller_url="http://127.0.0.1:9", token="-"))
+    assert seen == [(None, 3)]
+
+
 def test_a_trial_refuses_a_run_before_it_has_a_folder(seen, tmp_path):
     from agentgym_rl.report import reporting_to
 
@@ -59,5 +70,5 @@ def test_a_trial_refuses_a_run_before_it_has_a_folder(seen, tmp_path):
 
     with pytest.raises(ConfigError, match="the budget is 7"):
         asyncio.run(main())
-    assert seen == [("train", 8)]
+    assert seen == [(None, 8), "end", ("train", 8)]
     assert not (tmp_path / "runs").exists()

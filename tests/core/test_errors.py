@@ -63,7 +63,7 @@ def test_warnings_of_many_episodes_are_few(caplog):
     assert (len(shown), len(caplog.messages)) == (1, 20)
 
 
-def test_a_cause_is_raised_with_its_own_cause_and_without_its_groups():
+def test_an_error_of_ours_is_raised_alone_since_its_message_is_complete():
     try:
         raise KeyError("theirs")
     except KeyError as theirs:
@@ -81,4 +81,4 @@ def test_a_cause_is_raised_with_its_own_cause_and_without_its_groups():
         run()
     text = "".join(traceback.format_exception(raised.value))
     assert "Exception Group" not in text
-    assert "KeyError: 'theirs'" in text
+    assert "KeyError" not in text

@@ -49,6 +49,39 @@ def subscripts():
     return Task("a", seed=1)["question"]
 
 
+def column(name="qestion"):
+    from agentgym_rl import Task
+    task = Task("a", seed=1, data={"question": "2+2?", "answer": "4"})
+    return len(task.data[name])
+
+
+class Row:
+    def __init__(self):
+        self.row = {"data": {str(n): n for n in range(30)}}
+
+    def read(self):
+        return self.row["data"]["10a"]
+
+
+def empty(found={}):
+    return found[0]
+
+
+def called():
+    def rows():
+        return {"a": 1}
+    return rows()["b"]
+
+
+def popped(row={"a": 1}):
+    return row.pop("b")
+
+
+def attribute():
+    from agentgym_rl import Task
+    return Task("a", seed=1).sed
+
+
 def odd():
     class Odd(Exception):
         def __str__(self):
@@ -121,6 +154,28 @@ def test_what_to_do_and_causes(theirs, name, said):
     function = getattr(theirs, name)
     call = function if name != "awaited" else lambda: asyncio.run(function())
     assert said in text_of(call)
+
+
+TWENTY = ", ".join(map(str, range(20)))
+
+
+@cases(
+    "name, said",
+    [
+        ("column", "'qestion'; task.data has question, answer; did you mean question? (their"),
+        ("empty", "KeyError: 0; found has no keys (their"),
+        ("called", "KeyError: 'b' (their"),  # it is not called a second time
+        ("popped", "KeyError: 'b' (their"),
+        ("attribute", "object has no attribute 'sed'; did you mean seed? (their"),
+    ],
+)
+def test_a_missing_key_or_attribute_names_what_is_there(theirs, name, said):
+    assert said in text_of(getattr(theirs, name))
+
+
+def test_many_keys_are_cut_and_the_near_one_is_named(theirs):
+    said = f"'10a'; self.row['data'] has {TWENTY}, …; did you mean 10? (their"
+    assert said in text_of(theirs.Row().read)
 
 
 def test_an_error_that_cannot_be_shown_has_its_type(theirs):

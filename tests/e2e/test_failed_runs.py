@@ -11,6 +11,7 @@ from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
 
 from agentgym_rl.storage.run_list import summary
+from tests.kit.cases import cases
 
 from .conftest import Run
 
@@ -51,6 +52,22 @@ def wait_for(run: Run, text: str) -> None:
 def evaluation(run: Run) -> dict:
     """The result of the evaluation before training."""
     return json.loads((run.folder / "evaluations" / "step-0" / "result.json").read_text())
+
+
+@cases(
+    "key, said",
+    [
+        ("algo.loss=own_parts:raises", "did you mean logprobs? ("),
+        ("trainer.optimizer=own_parts:nothing", "returned a NoneType; expected a torch.optim"),
+    ],
+)
+def test_a_wrong_part_of_training_is_refused_before_anything_starts(start, key, said):
+    run = start(f"--{key}", "--steps=2")
+    code, _, err = run.wait()
+    assert code == 2, err
+    assert said in err
+    assert "(nothing was started)" in err
+    assert not run.folder.exists()
 
 
 def test_a_first_batch_that_fails_keeps_the_evaluation_before_it(start, fails_in):

@@ -54,8 +54,8 @@ def test_every_closed_block_is_a_call_and_text_around_it_is_content():
         ('{"name": 3, "arguments": {}}', ""),
         ("f(1)", ""),
         ("", ""),
-        ("[" * 5000, ""),
-        ('{"name": "f", "arguments": {"x": ' + "[" * 5000 + "]" * 5000 + "}}", "f"),
+        ("[" * 50_000, ""),
+        ('{"name": "f", "arguments": {"x": ' + "[" * 50_000 + "]" * 50_000 + "}}", "f"),
     ],
 )
 def test_a_malformed_block_is_still_a_call_with_all_of_its_text(inside, name):

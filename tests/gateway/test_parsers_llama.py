@@ -67,7 +67,7 @@ def test_what_is_no_call_is_content(text):
         ('{"name": "f", "parameters": "{}"}', "f"),
         ('{"name": "f", "arguments": {},}', "f"),
         (TAG + '{"name": "f"}', "f"),
-        (TAG + '{"name": "f", "parameters": {"x": ' + "[" * 5000 + "]" * 5000 + "}}", "f"),
+        (TAG + '{"name": "f", "parameters": {"x": ' + "[" * 50_000 + "]" * 50_000 + "}}", "f"),
         (TAG + '{"name": "f", "parameters": null}', "f"),
         (TAG + '{"parameters": {}}', ""),
         (TAG + "{f(1)}", ""),

@@ -178,8 +178,19 @@ def test_what_is_no_env_is_a_config_error(id):
 
 def test_a_wrong_option_is_a_config_error():
     register("echo-v0")
-    with pytest.raises(ConfigError, match=r"echo-v0.*lvl"):
+    with pytest.raises(ConfigError, match=r"echo-v0.*lvl") as caught:
         registry.make("echo", lvl=2)
+    assert "Traceback" not in str(caught.value)
+    with pytest.raises(ConfigError, match="data: its tasks are its own, not rows of files"):
+        registry.make("echo", data="rows.jsonl")
+
+
+def test_an_option_behind_a_colon_is_shown_as_its_flag():
+    register("echo-v0")
+    with pytest.raises(
+        ConfigError, match=r"^env 'echo' takes options as --env echo --env\.options"
+    ):
+        registry.spec("echo:level=2")
 
 
 class Touchy(Echo):

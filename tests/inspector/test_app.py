@@ -238,7 +238,9 @@ def test_the_page_s_files_and_headers(run, tmp_path):
     (page / "secret.py").write_text("2")
     (page / "out.js").symlink_to(run / "config.toml")
     ask = make_client(run, page=page)
-    assert ask.raw("/") == (200, b"<head></head>")
+    preload = b'<link rel="modulepreload" href="vendor/a.js">'
+    assert ask.raw("/") == (200, b"<head>" + preload + b"\n</head>")
+    assert ask.raw("/index.html") == ask.raw("/")
     assert "default-src 'self'" in ask.answered["content-security-policy"]
     assert ask.raw("/vendor/a.js") == (200, b"1")
     assert ask.answered["content-type"].startswith("text/javascript")

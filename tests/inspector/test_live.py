@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from arl_inspect.export import write_page
 from arl_inspect.serve import inspect_live
+from made_runs import make_episode, make_run
 
 from agentgym_rl.cli.main import _main
 from agentgym_rl.core import ConfigError
@@ -120,6 +121,35 @@ def test_one_file_has_the_answers(run, ask, page, tmp_path):
     assert answers["/api/runs/first/groups/g0"] == ask("/api/runs/first/groups/g0")
     with pytest.raises(ConfigError, match="the file exists"):
         written(run, page, tmp_path, episodes=200)
+
+
+def test_a_large_group_leaves_room_for_the_others(tmp_path, page):
+    sizes = {"small": 4, "large": 60, "last": 4}
+    groups = {
+        name: [make_episode(f"{name}-{i}", name) for i in range(n)] for name, n in sizes.items()
+    }
+    report, _, data = written(make_run(tmp_path / "uneven", groups), page, tmp_path, episodes=20)
+    assert (report["episodes"], report["left_out"]) == (20, 48)
+    base = "/api/runs/uneven/groups/"
+    kept = {name: data["answers"][base + name] for name in sizes}
+    members = {name: [it["id"] for it in each["members"]] for name, each in kept.items()}
+    assert {name: len(each) for name, each in members.items()} == {
+        "small": 4,
+        "large": 12,
+        "last": 4,
+    }
+    assert sorted(int(id.removeprefix("large-")) // 5 for id in members["large"]) == list(range(12))
+    assert {name: each["left_out"] for name, each in kept.items()} == {
+        "small": 0,
+        "large": 48,
+        "last": 0,
+    }
+
+
+def test_one_enormous_group_alone_is_cut(tmp_path, page):
+    groups = {"all": [make_episode(f"all-{i}", "all") for i in range(30)]}
+    report, _, _ = written(make_run(tmp_path / "one", groups), page, tmp_path, episodes=7)
+    assert (report["episodes"], report["left_out"]) == (7, 23)
 
 
 @cases(

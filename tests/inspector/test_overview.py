@@ -12,6 +12,8 @@ from arl_inspect.export import write_page
 from arl_inspect.overview import MOST_POINTS, small_curve
 from made_runs import make_client, make_episode, make_run
 
+from tests.kit.cases import cases
+
 
 def lines(file: Path, records) -> None:
     file.write_text("".join(json.dumps(it) + "\n" for it in records))
@@ -62,6 +64,33 @@ def test_a_living_run_says_what_is_left(run):
     assert (found["status"], found["left_s"]) == ("running", pytest.approx(5.5))
     assert found["duration_s"] >= 0
     assert entry(run)["left_s"] is None, "it does not run any more"
+
+
+@cases(
+    "trained, evaluated, left_s",
+    [
+        (2, [(0, None, 30.0)], 5.5 + 30.0),  # as long as the one before training
+        (2, [(0, None, 30.0), (2, 1, 10.0)], 5.5 + 10.0),
+        (3, [(0, None, 30.0)], 30.0),  # only the evaluation is left
+        (3, [(0, None, 30.0), (3, 2, 10.0)], None),
+        (3, [], None),
+    ],
+)
+def test_the_evaluation_after_training_is_part_of_what_is_left(run, trained, evaluated, left_s):
+    times = (9.0, 2.0, 5.5)[:trained]
+    lines(run / "metrics.jsonl", [{"step": n, "time/step": s} for n, s in enumerate(times)])
+    lines(
+        run / "evaluations.jsonl",
+        [
+            evaluation(version, 0.5) | {"step": step, "eval/duration_s": seconds}
+            for version, step, seconds in evaluated
+        ],
+    )
+    (run / "lock").touch()
+    with (run / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = entry(run)["left_s"]
+    assert found == (left_s if left_s is None else pytest.approx(left_s))
 
 
 def test_the_duration_of_a_run_that_ended_is_that_of_its_files(run):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from arl_inspect.folders import InspectedRun
-from arl_inspect.run_list import comparison_lines, delete, differing, size_text
+from arl_inspect.run_list import comparison_lines, delete, differing, size_text, spread_of
 
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config, dump_toml
@@ -205,7 +205,7 @@ def test_runs_beside_each_other(make, arl):
 
 def test_runs_that_differ_in_their_seed_alone_get_a_mean_and_a_deviation():
     means = dict.fromkeys(
-        ("staleness", "overlap", "trained_tokens_per_s", "mismatch", "step_s"), 1.0
+        ("staleness", "overlap", "trained_tokens_per_s", "token_mult_prob_error", "step_s"), 1.0
     )
     runs = [
         RunSummary(
@@ -222,9 +222,22 @@ def test_runs_that_differ_in_their_seed_alone_get_a_mean_and_a_deviation():
     assert "100% ± 0%" in text
     (before,) = (line for line in text.splitlines() if line.startswith("held-out, before"))
     assert before.split()[2:] == ["0.500", "-", "-", "-"], "a mean of all, or none"
+    spread = spread_of(runs)
+    assert spread["reward"] == {"mean": pytest.approx(0.3), "deviation": pytest.approx(0.1)}
+    assert spread["eval_before"] is None
+    assert set(spread) == {"reward", "eval_before", "eval_after", *means}
     longer = [*runs[:2], replace(runs[2], config={"seed": 2, "steps": 2})]
     assert "±" not in "\n".join(comparison_lines(longer, differing(longer)))
     assert "±" not in "\n".join(comparison_lines(runs[:1] * 2, {"r0": []}))
+
+
+def test_json_has_the_mean_of_seeds_alone(make, arl):
+    make("a", seed=1)
+    other = make("b", seed=2)
+    found = json.loads(arl("--compare", "--json", "runs/a", "runs/b")[1])
+    assert set(found["spread"]["reward"]) == {"mean", "deviation"}
+    (other / "config.toml").write_text(dump_toml(Config(seed=2, steps=4)))
+    assert "spread" not in json.loads(arl("--compare", "--json", "runs/a", "runs/b")[1])
 
 
 def test_no_runs_yet(arl):

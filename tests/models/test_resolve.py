@@ -273,3 +273,23 @@ def test_a_teacher_alone_leaves_the_reference_unset():
     models = '[{ model = "http://127.0.0.1:1" }, { model = "bundled/math" }]'
     config = load_config(overrides={"algo.teacher.models": models})
     assert resolve_paths(config).algo.kl.reference == ""
+
+
+@cases(
+    "name, said",
+    [
+        ("model.gguf", "is no model folder: it is a file; expected one as `hf"),
+        ("model", "is no model folder: config.json is missing; expected one"),
+    ],
+)
+def test_what_is_no_model_folder_says_what_one_is(tmp_path, name, said):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(ConfigError, match=said):
+        resolve_model(str(tmp_path / name))
+
+
+def test_a_misspelt_bundled_model_does_not_ask_the_hub(caplog):
+    with caplog.at_level("INFO"), pytest.raises(ConfigError, match=r"Did you mean bundled/math"):
+        resolve_model("bundled/maths")
+    assert "hub" not in caplog.text

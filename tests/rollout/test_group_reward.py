@@ -32,6 +32,11 @@ HERE = "tests.rollout.test_group_reward"
 asked: Counter[str] = Counter()
 
 
+def _selected(path, what):
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(f"SELECT {what}").fetchall()
+
+
 async def rank(task, members):
     """Pay the later members more; count the calls by task."""
     asked[task.id] += 1
@@ -139,7 +144,7 @@ def test_a_resumed_run_has_the_rewards_and_does_not_ask_again(log, tmp_path):
     (group,) = found.waiting
     assert [m.reward for m in group.members] == [10.25, 11.25]
     assert [m.group_reward for m in group.members] == [10.0, 11.0]
-    ((listed,),) = sqlite3.connect(log.path).execute("SELECT sum(reward) FROM trajectories")
+    ((listed,),) = _selected(log.path, "sum(reward) FROM trajectories")
     assert listed == 21.5
     rewarder = GroupRewarder(RolloutConfig(group_reward=f"{HERE}:rank"))
     again = asyncio.run(rewarder.rewarded(Task("t0", 0), group.members))
@@ -183,7 +188,7 @@ def test_a_judge_that_cannot_be_reached_drops_groups_and_then_ends_the_run(log, 
     assert asked == {"t0": 2}
     assert found.buffer.dropped == {"infra_error": 1}
     assert "group g0 is dropped" in caplog.text
-    rows = sqlite3.connect(log.path).execute("SELECT status, cause FROM groups").fetchall()
+    rows = _selected(log.path, "status, cause FROM groups")
     assert rows == [("dropped", "infra_error")]
     for index in range(1, 6):
         asyncio.run(finished(found, index))
@@ -224,7 +229,7 @@ def test_a_function_without_async_does_not_block_the_run(log, monkeypatch):
 
     asyncio.run(both())
     assert found.buffer.accepted == 1
-    ((listed,),) = sqlite3.connect(log.path).execute("SELECT sum(reward) FROM trajectories")
+    ((listed,),) = _selected(log.path, "sum(reward) FROM trajectories")
     assert listed == 2.5
 
 

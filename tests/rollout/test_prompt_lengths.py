@@ -14,6 +14,7 @@ from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout import check_prompts
 from agentgym_rl.rollout import prompt_lengths as counting
+from agentgym_rl.runtime import run_interruptible
 
 SHORT, LONG = "What is 2+3?", "number word " * 100
 
@@ -30,7 +31,7 @@ class Odd(Env):
 
     async def reset(self, *, seed=None, options=None):
         if self.trouble == "blocks":
-            time.sleep(0.5)  # noqa: ASYNC251
+            time.sleep(60)  # noqa: ASYNC251
         if self.trouble == "waits":
             await asyncio.sleep(60)
         if self.trouble == "fails":
@@ -68,10 +69,10 @@ def warned(caplog):
     return [r.getMessage() for r in caplog.records if r.name == counting.__name__]
 
 
-def check(path=None, splits=("eval", "train"), said=lambda text: None, **keys):
+def check(path=None, splits=("eval", "train"), said=lambda text: None, run=asyncio.run, **keys):
     named = {"env.id": f"reward:{__name__}:score", "env.options.data": str(path)} if path else {}
     settings = {**named, **{key.replace("__", "."): value for key, value in keys.items()}}
-    asyncio.run(check_prompts(load_config(None, settings), splits, say=said))
+    run(check_prompts(load_config(None, settings), splits, say=said))
 
 
 def test_prompts_that_do_not_fit_are_counted_for_each_split(tmp_path, caplog):
@@ -154,10 +155,19 @@ def test_an_environment_that_misbehaves_holds_up_nothing(monkeypatch, caplog):
     for trouble in ("waits", "fails"):
         check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble=trouble)
     assert warned(caplog) == []
-    monkeypatch.setattr(counting, "_REPORT_AFTER_S", 0.0)
-    check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble="blocks")
+
+
+def test_a_reset_that_blocks_is_interrupted_and_named(caplog):
+    begun_s = time.monotonic()
+    check(
+        None, ("train",), run=lambda work: run_interruptible(lambda: work),
+        env__id=f"{__name__}:Odd", env__options__trouble="blocks", rollout__tool_timeout_s=0.5,
+    )  # fmt: skip
+    assert time.monotonic() - begun_s < 30
     (said,) = warned(caplog)
-    assert "reset has blocked for more than" in said
+    assert "it is not known how many prompts are too long: " in said
+    assert "tests/rollout/test_prompt_lengths.py, line " in said
+    assert "in reset has blocked the event loop" in said
 
 
 def test_prompts_that_are_rendered_already_are_refused():

@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from agentgym_rl.core import ConfigError
-from agentgym_rl.runtime import import_object, parse_python
+from agentgym_rl.runtime import hidden_modules, import_object, parse_python
+from tests.kit.cases import cases
 
 SOURCE = "\n".join(f"def f{i}(a, b):\n    return a + b * {i}\n" for i in range(50))
 
@@ -59,3 +60,25 @@ def test_a_missing_function_is_answered_with_those_of_the_module(tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"has no attribute 'typo'.*; it has score$"):
         import_object("own_scores:typo")
+
+
+@cases(
+    "error, said",
+    [
+        (AttributeError("module 'calendar' has no attribute 'timegm'"), "rename calendar.py in"),
+        (ImportError("cannot import name 'x' from 'calendar' (calendar.py)"), "rename calendar.py"),
+        (ExceptionGroup("tasks", [ImportError("from 'calendar'")]), "(ImportError: from 'calen"),
+        (ImportError("cannot import name 'x' from 'queue' (queue.py)"), ""),
+        (ImportError("cannot import name 'x' from 'own' (own.py)"), ""),
+        (ValueError("'calendar' has no such day"), ""),
+    ],
+)
+def test_a_file_that_hides_a_module_of_python_is_named_for_its_own_errors(
+    tmp_path, monkeypatch, error, said
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("calendar", "own"):
+        (tmp_path / f"{name}.py").touch()
+    found = hidden_modules(error)
+    assert said in found
+    assert bool(found) == bool(said)

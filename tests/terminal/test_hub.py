@@ -7,7 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
+from arl_data.hub import _advice
+from huggingface_hub import HfApi, constants, errors
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.models import resolve_model
@@ -97,6 +98,31 @@ def test_a_hub_that_does_not_answer_is_the_network(hub):
     hub.shutdown()
     hub.server_close()
     assert f"On a machine without network: run `hf download {ID}`" in refusal(hub, "gated")
+
+
+@cases(
+    "answer, said",
+    [
+        ("gated", "the data set owner/Model-1B of the Hugging Face hub is gated: accept its"),
+        ("missing", "the Hugging Face hub has no data set owner/Model-1B, or it is private"),
+        ("revision", "has no revision 'v9': leave out env.options.rows.revision"),
+    ],
+)
+def test_data_sets_have_the_same_remedies(hub, answer, said):
+    hub.answer = answer
+    with pytest.raises(errors.HfHubHTTPError) as caught:
+        HfApi(endpoint=constants.ENDPOINT).dataset_info(ID, revision="v9")
+    wrapped = FileNotFoundError("Dataset cannot be accessed.")
+    wrapped.__cause__ = caught.value
+    found = _advice(ID, None, "v9", wrapped)
+    assert said in found
+    assert f"{constants.ENDPOINT}/datasets/{ID}" in found
+    assert "without network" not in found
+
+
+def test_an_error_of_the_data_set_itself_is_not_the_hubs():
+    found = _advice(ID, "x", None, ValueError("BuilderConfig 'x' not found"))
+    assert found.endswith("cannot be loaded: ValueError: BuilderConfig 'x' not found")
 
 
 def test_a_full_disk_is_not_the_network(hub, monkeypatch):

@@ -2,6 +2,7 @@
 and the time that shorter blocks take is reported once."""
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -9,7 +10,7 @@ import time
 import pytest
 from arl_trial.blocking import BlockWatch
 
-from agentgym_rl import Env, Step, SyncEnv, make
+from agentgym_rl import Env, Step, SyncEnv, ToolEnv, make, tool
 from agentgym_rl.gym.wrappers import StepTimeout
 from agentgym_rl.runtime import run_interruptible
 from tests.kit.cases import cases
@@ -159,3 +160,50 @@ def test_time_in_which_the_thread_had_no_cpu_is_not_lost_to_its_code(caplog):
     with caplog.at_level(logging.WARNING):
         run_interruptible(main)
     assert [text for text in caplog.messages if "held the event loop" in text] == []
+
+
+class Calls(ToolEnv):
+    def begin(self, task):
+        return "?"
+
+    @tool
+    def look(self, wait_s: float) -> str:
+        time.sleep(wait_s)
+        return "seen"
+
+    @tool
+    async def rest(self) -> str:
+        await asyncio.sleep(0)
+        return "rested"
+
+
+def message(*calls):
+    functions = [{"name": name, "arguments": json.dumps(given)} for name, given in calls]
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": f"c{i}", "type": "function", "function": it} for i, it in enumerate(functions)
+        ],
+    }
+
+
+async def called(*calls, limit_s=0.5):
+    env = make(Calls, step_timeout_s=limit_s)
+    await env.reset(seed=1)
+    with BlockWatch():
+        with pytest.raises(StepTimeout) as caught:
+            await env.step(message(*calls))
+        await env.reset(seed=1)
+        step = await env.step(message(("rest", {}), ("rest", {})))
+    return str(caught.value), [each["content"] for each in step.observation]
+
+
+@cases("calls", [[("rest", {}), ("look", {"wait_s": 60})], [("look", {"wait_s": 0.4})] * 150])
+def test_one_of_several_calls_that_blocks_is_interrupted(calls):
+    begun_s = time.monotonic()
+    said, after = run_interruptible(lambda: called(*calls))
+    assert "test_blocking.py, line" in said
+    assert "in look has blocked" in said
+    assert after == ["rested", "rested"]
+    assert time.monotonic() - begun_s < 30

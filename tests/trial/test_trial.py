@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import textwrap
+import time
 
 import pytest
 from arl_trial.scripted import call_of, value_of
@@ -101,7 +102,7 @@ REWARDS = {
     "part": ("    return {'reward': 1, 'format': 'x'}\n", "a dictionary with 'format': 'x'"),
     "column": (
         "    return row['anwser'] in completion\n",
-        "KeyError: 'anwser'; the row has prompt, answer; did you mean answer? (theirs.py, line 10",
+        "KeyError: 'anwser'; row has prompt, answer; did you mean answer? (theirs.py, line 10",
     ),
     "attribute": (
         "    return row.answer in completion\n",
@@ -155,7 +156,7 @@ ENVS = {
     ),
     "raises in reset": (
         env(RESET.replace("return [", 'options["task"].data["question"]; return [') + STEP),
-        "env.reset: KeyError: 'question' (theirs.py, line 11, in reset)",
+        "'question'; options['task'].data has no keys (theirs.py, line 11, in reset)",
     ),
     "raises in step": (
         env(RESET + returning("action.content")),
@@ -319,7 +320,7 @@ def test_a_reply_of_the_wrong_form_is_only_a_warning(theirs, caplog):
         theirs(f"{RUN}{ASKS}        [][0]\n", **OWN)
     (told,) = (text for text in caplog.messages if "in a trial" in text)
     assert "IndexError: list index out of range (theirs.py, line 13, in run)" in told
-    assert not depends_on_reply("env.reset: KeyError: 'x' (a.py, line 1, in reset)")
+    assert not depends_on_reply("env.reset: KeyError: 'x' (a.py, line 1, in reset)", {})
 
 
 NEVER_PAYS = """
@@ -427,3 +428,26 @@ def test_the_watch_lasts_as_long_as_the_run(theirs):
 
     asyncio.run(main())
     assert ["block watch" in names for names in threads] == [True, False]
+
+
+STUBBORN = """
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except BaseException:
+                pass
+"""
+
+
+@cases(
+    "text, keys",
+    [
+        (f"{RUN}{STUBBORN}", OWN),
+        (env(RESET.replace("        return", STUBBORN + "        return") + STEP), {}),
+    ],
+    ids=["agent", "reset"],
+)
+def test_code_that_swallows_its_cancellation_does_not_hold_up_the_trial(theirs, text, keys):
+    begun_s = time.monotonic()
+    theirs(text, **keys, **{"rollout.trial_s": 0.5})
+    assert time.monotonic() - begun_s < 30

@@ -281,7 +281,8 @@ class _Channel(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             reply.end(ServerDisconnectedError("the connection was closed"))
         else:
-            self._transport.writelines((head, body))
+            # asyncio of Python 3.12 never finishes the sending of an empty piece.
+            self._transport.writelines((head, body) if body else (head,))
         return reply
 
     def hold(self, held: bool) -> None:

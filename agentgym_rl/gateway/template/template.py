@@ -202,7 +202,8 @@ def _missing(folder: Path, name: str, others: list[str]) -> str:
         )
     return (
         f"{folder} has no chat template (chat_template.jinja, or chat_template in "
-        "tokenizer_config.json); a base model does not take chat messages"
+        "tokenizer_config.json); a base model does not take chat messages: take its instruct "
+        "version, or put a chat_template.jinja there"
     )
 
 

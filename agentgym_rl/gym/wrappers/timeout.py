@@ -48,7 +48,7 @@ class Timeout(Wrapper):
     def __init__(self, env: Env, timeout_s: float) -> None:
         super().__init__(env)
         self._timeout_s = timeout_s
-        self._clock = StepClock()
+        self._clock = StepClock(self)
         self._held: Held | None = None
         """The interruption of the present call, whatever the environment makes of it."""
 
@@ -105,8 +105,10 @@ class Timeout(Wrapper):
             if self._held:  # the environment has caught it
                 raise self._blocked(what) from None
             return found
-        except Held:
-            raise self._blocked(what) from None
+        except (Held, BaseExceptionGroup):  # a group: one of its tasks was interrupted
+            if self._held:
+                raise self._blocked(what) from None
+            raise
         except TimeoutError as error:
             if not limit.expired():  # a TimeoutError of the environment itself
                 raise

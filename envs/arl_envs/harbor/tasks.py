@@ -6,14 +6,13 @@ import importlib
 import logging
 import time
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
 from agentgym_rl import ConfigError, EnvError, Task, TaskSource
-from agentgym_rl.core import Split, derived_seed
+from agentgym_rl.core import Split, derived_seed, near_names
 from agentgym_rl.runtime import Repeated
 from arl_envs.splits import split_of
 
@@ -213,8 +212,8 @@ def _unknown(source: str) -> str:
         beside = [each.name for each in here.parent.iterdir() if each.is_dir()]
     except OSError:  # the folder that should hold it is missing, too
         beside = []
-    near = [str(here.with_name(name)) for name in get_close_matches(here.name, beside)]
-    near = [*get_close_matches(source, GENERATORS), *near]
+    near = [str(here.with_name(name)) for name in near_names(here.name, beside, most=3)]
+    near = [*near_names(source, GENERATORS, most=3), *near]
     new = source if source.isidentifier() else "NAME"
     meant = f"; did you mean {' or '.join(near)}?" if near else "."
     return (

@@ -10,11 +10,11 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl import ConfigError
+from agentgym_rl.core import near_match
 
 from . import arl_results
 from .config import read_config
@@ -114,11 +114,9 @@ def _order(
     """
     signs = arl_results.SIGNS
     if not isinstance(parser, str) or parser not in signs:
-        near = get_close_matches(str(parser), signs)
-        meant = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
             f"task {name}: task.yaml: parser_name: got {parser!r:.60}; "
-            f"allowed: {', '.join(signs)}{meant}"
+            f"allowed: {', '.join(signs)}{near_match(str(parser), signs)}"
         )
     texts = [data.lower() for data in (*files.values(), *tests.values())]
     tested = b"\n".join(data.lower() for data in tests.values())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl import ConfigError
-from agentgym_rl.core import install_command
+from agentgym_rl.core import install_command, near_of
 
 LARGEST_SEED = 2**32 - 2
 """The largest seed; some datasets take no larger ones, and add an index."""
@@ -34,10 +33,9 @@ def check(dataset: str, config: Mapping[str, Any]) -> None:
     if dataset in _NOT_ALONE:
         raise ConfigError(f"dataset {dataset!r} mixes others: name the others, each with a weight")
     if dataset not in known:
-        near = difflib.get_close_matches(dataset, known, n=3, cutoff=0.5) or known
+        near = near_of(dataset, known, most=3, others="there are")
         raise ConfigError(
-            f"no dataset of reasoning-gym is called {dataset!r}; there are {', '.join(near)} "
-            "(--env reasoning_gym:NAME)"
+            f"no dataset of reasoning-gym is called {dataset!r}; {near} (--env reasoning_gym:NAME)"
         )
     if reserved := {"seed", "size"} & config.keys():
         raise ConfigError(f"{dataset}: {', '.join(sorted(reserved))} come from the task")

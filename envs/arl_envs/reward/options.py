@@ -94,6 +94,9 @@ class Options:
     """The system message for prompts, which are refused if they have one of their own."""
     processor: str | None = None
     """The `module:function` that makes a row another one, a list of several, or None: left out."""
+    blank_answers: bool = False
+    """Whether rows without a reference answer are played. By default they are refused, if the
+    reward is a function and the form of the rows names the column of answers."""
     executor: Executor = "inline"
     """The place where the function runs: on the event loop, for one that takes microseconds or is
     async; in a `thread`, for one that waits for something; or in the killable, locked-down `pool`
@@ -128,6 +131,8 @@ class Options:
         number = isinstance(limit, int | float) and not isinstance(limit, bool)
         if limit is not None and not (number and 0 < limit < math.inf):
             raise ConfigError(f"timeout_s: got {limit!r}, expected seconds above 0")
+        if not isinstance(self.blank_answers, bool):
+            raise ConfigError(f"blank_answers: got {self.blank_answers!r}; allowed: true, false")
         if not isinstance(self.rows, Mapping):
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
         given: tuple[Any, ...] = (self.data, self.eval_data, self.rows)

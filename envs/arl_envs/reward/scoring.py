@@ -9,13 +9,12 @@ import inspect
 import logging
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agentgym_rl import EnvError, InfraError, Verifier
-from agentgym_rl.core import definition_of, headline, near_match
+from agentgym_rl.core import definition_of, headline
 from agentgym_rl.gym import VerifierPool
 from agentgym_rl.runtime import in_thread
 
@@ -94,8 +93,7 @@ class Scorer:
         except InfraError:
             raise
         except (Exception, SystemExit) as error:  # the user's code
-            text = headline(error)
-            raise EnvError(f"{self._name} raised {text}{_columns(text, row)}") from error
+            raise EnvError(f"{self._name} raised {headline(error)}") from error
         return self._read(value)
 
     async def close(self) -> None:
@@ -117,11 +115,7 @@ class Scorer:
             return Score(0.0, {}, timed_out=True)
         error = InfraError if called.status == "crash" else EnvError
         text = called.error.replace(os.getcwd() + os.sep, "")  # workers have another folder
-        first, newline, rest = text.partition("\n")
-        raise error(
-            f"{self._name} in the verifier pool: {called.status}: {first}"
-            f"{_columns(first, given[1])}{newline}{rest}"
-        )
+        raise error(f"{self._name} in the verifier pool: {called.status}: {text}")
 
     def _read(self, value: Any) -> Score:
         """Return the reward from the function's value; errors name the place of the function."""
@@ -130,14 +124,6 @@ class Scorer:
         except EnvError as error:
             place = definition_of(self._function) if self._function else ""
             raise EnvError(f"{error}{f' ({place})' if place else ''}") from None
-
-
-def _columns(error: str, row: Mapping[str, Any]) -> str:
-    """Return the columns of the row, if the error is that of a missing one."""
-    missing = re.match(r"KeyError: '(.+?)'", error)
-    if not missing or missing[1] in row:
-        return ""
-    return f"; the row has {', '.join(map(str, row))}{near_match(missing[1], map(str, row))}"
 
 
 @lru_cache(maxsize=64)

@@ -69,7 +69,10 @@ class MakeTasks:
         self.parameters.check_columns(row, self.function)
         answer = row.get(self.answer)
         if self.answer and (answer is None or (isinstance(answer, str) and not answer.strip())):
-            raise RowRefused(f"{self.answer}: got {shorten(answer)}, expected the answer")
+            raise RowRefused(
+                f"{self.answer}: got {shorten(answer)}, expected the answer "
+                "(blank_answers=true keeps such rows)"
+            )
         messages = self._messages(row)
         question = json.dumps(messages, ensure_ascii=False)
         weight = weight_of(row, self.weight_field)
@@ -125,13 +128,15 @@ class Choose:
     file's first row, if no field is named."""
 
     make: MakeTasks
+    blank_answers: bool = False
 
     def __call__(self, row: Row, where: str) -> MakeTasks:
         if self.make.prompt_field:
             return self.make
         found = gym_data.form_of(row, where, flag="--env.options.prompt_field=")
         field, form = found.form.prompt, found.form
-        answer = form.answer if self.make.function and form.answer in row else ""
+        checks = self.make.function and not self.blank_answers and form.answer in row
+        answer = form.answer if checks else ""
         if found.name != "prompt":
             _log_form(where.rpartition(", ")[0] or where, str(found))
         read = None if form.read is None else form
@@ -163,7 +168,7 @@ def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
         options.function,
         Parameters() if function is None else parameters(function, options.function),
     )
-    tasks = row_tasks(split, rows, Choose(make), seed=seed)
+    tasks = row_tasks(split, rows, Choose(make, options.blank_answers), seed=seed)
     if len(tasks):
         _, row = task_parts(tasks[0].data)
         prompt = prompt_field or "prompt"

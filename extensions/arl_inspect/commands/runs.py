@@ -46,7 +46,9 @@ def runs(args: Namespace) -> int:
         comparison_lines,
         differing,
         noted,
+        only_seeds_differ,
         runs_lines,
+        spread_of,
         tag_lines,
     )
 
@@ -71,6 +73,8 @@ def runs(args: Namespace) -> int:
     lines = comparison_lines(found, different) if args.compare else runs_lines(found)
     lines = [*lines, *tag_lines(found)]
     result = {"runs": [asdict(run) | noted(run) for run in found], "different": different}
+    if different and only_seeds_differ(different):
+        result["spread"] = spread_of(found)
     print_result(result, "\n".join(lines), as_json=args.json)
     return 0
 

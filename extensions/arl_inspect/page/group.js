@@ -34,13 +34,14 @@ function Found({ run, id, group, options }) {
   return html`<p>${group.cause || group.status}${group.step === null ? "" : `, in batch ${group.step}`} · task ${group.task || "–"} ·
       ${" "}rewards ${sorted.map((member) => figure(member.reward)).join(", ")}</p>
     ${group.expected && html`<dl class="result"><div class="expected"><dt>expected</dt><dd><${Text} value=${group.expected} /></dd></div></dl>`}
-    ${same > 0 && html`<details open><summary>What all of them were told</summary>
+    ${same > 0 && html`<details open><summary>What all of them received</summary>
       <${Conversation} messages=${group.members[0].messages.slice(0, same)} /></details>`}
-    ${right && left.reward === right.reward && html`<p class="quiet">${sorted[0].reward === sorted.at(-1).reward ? "All members" : "These two"} have the same reward.</p>`}
+    ${right && left.reward === right.reward && html`<p class="quiet">${sorted[0].reward === sorted.at(-1).reward ? (group.left_out ? "All members in this file" : "All members") : "These two"} have the same reward.</p>`}
     <div class="members" role="region" aria-label="two members">
       ${one("left", left, right)}${right && one("right", right, left)}
     </div>
-    <h2>All members</h2>
+    <h2>${group.left_out ? "The members in this file" : "All members"}</h2>
+    ${group.left_out > 0 && html`<p class="quiet">${group.left_out} of ${group.members.length + group.left_out} members of this group are left out of the file (--episodes).</p>`}
     <${All} run=${run} members=${sorted} chosen=${[left, right]} list=${list} />
     <details><summary>Task</summary><${Text} value=${group.task_data} /></details>`;
 }

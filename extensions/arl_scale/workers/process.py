@@ -32,7 +32,7 @@ from agentgym_rl.core.messages import Used
 from agentgym_rl.engines import EngineClient, EngineSetup
 from agentgym_rl.fleet import wait_serving
 from agentgym_rl.fleet.servers import agreed
-from agentgym_rl.rollout import Player, play_member, serving_policy
+from agentgym_rl.rollout import Player, play_member, serving_policy, tried
 from agentgym_rl.rollout.throughput import used_by
 
 from .client import ControllerError, CutOff, LeaseLost, LeasesClient, RunEnding
@@ -186,7 +186,8 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
     # The configured port is that of the gateway of `arl train`.
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": 0})})
     try:
-        async with LeasesClient.connected(controller_url, token) as client:
+        # the run has tried the code; here a step that blocks is interrupted
+        async with tried(config, None), LeasesClient.connected(controller_url, token) as client:
             setup = EngineSetup.of(config)
             fleet = FollowedFleet(setup, client)
             async with fleet.running(), serving_policy(config, fleet) as player:

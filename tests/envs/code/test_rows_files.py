@@ -78,8 +78,13 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no file, and no pattern that fits any"):
         row_tasks("train", path=str(tmp_path / "*.jsonl"))
+    with pytest.raises(ConfigError, match=r"name the files of rows: none ends in \.csv, \.tsv"):
+        row_tasks("train", path=str(tmp_path))
+    (tmp_path / "rows.parquet").touch()
     with pytest.raises(ConfigError, match=r"name the files: .*/\*\.parquet"):
         row_tasks("train", path=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"fits any; did you mean rows\.parquet\?"):
+        row_tasks("train", path=str(tmp_path / "row.parquet"))
 
 
 def test_a_pattern_names_several_files(tmp_path: Path) -> None:

@@ -350,8 +350,8 @@ def test_another_text_criterion_or_setting_is_another_question(tmp_path):
 
     _, server = asking(lambda _: score(3), several, cache=tmp_path / "c.db")
     assert len(server.requests) == 3
-    db = sqlite3.connect(tmp_path / "c.db")
-    ((count,),) = db.execute("SELECT count(*) FROM verdicts")
+    with contextlib.closing(sqlite3.connect(tmp_path / "c.db")) as db:
+        ((count,),) = db.execute("SELECT count(*) FROM verdicts")
     assert count == 3
 
 
@@ -385,7 +385,8 @@ def test_several_processes_keep_one_verdict_for_a_question(tmp_path):
     for worker in workers:
         worker.join(250)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    ((count,),) = sqlite3.connect(path).execute("SELECT count(*) FROM verdicts")
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        ((count,),) = db.execute("SELECT count(*) FROM verdicts")
     assert count == 50
 
 

@@ -476,6 +476,16 @@ def test_a_row_with_a_blank_answer_is_refused_and_named(tmp_path, caplog):
     assert "expected the answer" in caplog.text
 
 
+def test_rows_with_a_blank_answer_are_kept_on_demand(tmp_path, caplog):
+    path = write(tmp_path / "rows.jsonl", *({"prompt": f"{n}?", "answer": ""} for n in range(3)))
+    rows = {"eval_fraction": 0}
+    with pytest.raises(ConfigError, match="blank_answers=true keeps such rows"):
+        source(data=path, rows=rows)
+    assert len(source(data=path, rows=rows, blank_answers=True)) == 3
+    with pytest.raises(ConfigError, match=r"blank_answers: got 'yes'; allowed: true, false"):
+        source(data=path, rows=rows, blank_answers="yes")
+
+
 def test_a_blank_column_that_is_no_answer_is_read(tmp_path):
     path = write(tmp_path / "rows.jsonl", {"question": "Why?", "topic": ""})
     assert len(source(data=path, rows={"eval_fraction": 0})) == 1
