@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,10 @@ class Anatomy:
         return self.vocabulary * self.hidden
 
 
-def anatomy_of(folder: Path, *, bfloat16: bool) -> Anatomy:
+@cache
+def anatomy_of(folder: Path, *, bfloat16: bool, frozen: bool = False) -> Anatomy:
     """Return the numbers of the model of a folder's config.json; its blocks compute in bfloat16, or
-    in float32.
+    in float32. `frozen`: only an adapter of all linear layers trains.
 
     Raises:
         ConfigError: transformers has no such causal language model.
@@ -75,7 +77,7 @@ def anatomy_of(folder: Path, *, bfloat16: bool) -> Anatomy:
     # transformers' product of grouped matrices, which mixtures use, is only in bfloat16 on "meta".
     mixture = any(getattr(config, name, 0) for name in _MIXTURE)
     halves = bfloat16 or mixture
-    kept = _kept(config, 2, halves=halves) - _kept(config, 1, halves=halves)
+    two, one = (_kept(config, n, halves=halves, frozen=frozen) for n in (2, 1))
     return Anatomy(
         shapes=shapes,
         vocabulary=int(config.vocab_size),
@@ -83,13 +85,14 @@ def anatomy_of(folder: Path, *, bfloat16: bool) -> Anatomy:
         num_blocks=len(blocks),
         largest_block=max(sizes, default=0),
         outside=total - sum(sizes),
-        kept=kept * (2 if halves and not bfloat16 else 1),
+        kept=(two - one) * (2 if halves and not bfloat16 else 1),
         itemsize=2 if bfloat16 else 4,
     )
 
 
-def _kept(config: Any, num_blocks: int, *, halves: bool) -> float:
-    """Return the bytes that the first blocks keep of a token for the gradient."""
+def _kept(config: Any, num_blocks: int, *, halves: bool, frozen: bool) -> float:
+    """Return the bytes that the first blocks keep of a token for the gradient. An adapter needs the
+    inputs of linear layers, as their weights do, and `frozen` norms need less."""
     few = copy.deepcopy(config)
     few.num_hidden_layers = num_blocks
     if getattr(few, "layer_types", None):
@@ -97,6 +100,8 @@ def _kept(config: Any, num_blocks: int, *, halves: bool) -> float:
     dtype = torch.bfloat16 if halves else torch.float32
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(few, dtype=dtype, attn_implementation=_COUNTED)
+    for parameter in model.parameters():
+        parameter.requires_grad_(not frozen or parameter.ndim > 1)
     weights = {p.untyped_storage()._cdata for p in model.parameters()}
     found: dict[int, int] = {}
     alive: list[Tensor] = []  # so that no other storage takes the place of one that was counted

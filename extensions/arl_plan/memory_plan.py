@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from agentgym_rl.models.defaults import kv_bytes_per_token
 from agentgym_rl.models.resolve import BUNDLED_MODELS
 from agentgym_rl.trainer.policy import default_chunk
 
-from .anatomy import Anatomy, anatomy_of
+from .anatomy import anatomy_of
 from .memory import (
     EngineMemory,
     Passes,
@@ -140,8 +141,7 @@ def memory_plan(make: Make, folder: Path, *, gpu: str, gpus: int | None = None) 
         ConfigError: the GPU or the model's architecture is not known.
     """
     config = fitted(make({}), folder)
-    anatomy = anatomy_of(folder, bfloat16=config.compute_dtype == "bfloat16")
-    plan = _planned(config, anatomy, folder, gpu)
+    plan = _planned(config, folder, gpu)
     if plan.rank.peak <= plan.room:
         return plan
     engines = plan.engines * plan.workers
@@ -156,8 +156,8 @@ def memory_plan(make: Make, folder: Path, *, gpu: str, gpus: int | None = None) 
         keys = {**keys, **step}
         if keys.get("lora.rank") == 0:  # whole weights on more GPUs, without what slows them
             keys.pop("trainer.cpu_offload", None)
-        changed = {k: v for k, v in keys.items() if not (k == "lora.rank" and v == 0)}
-        found = _planned(fitted(_with(make, changed, config), folder), anatomy, folder, gpu)
+        changed = {k: v for k, v in keys.items() if v != attrgetter(k)(config)}
+        found = _planned(fitted(_with(make, changed, config), folder), folder, gpu)
         if found.rank.peak <= found.room:
             return replace(plan, remedy=changed)
     return plan
@@ -205,8 +205,10 @@ def folder_of(path: str) -> Path:
         ) from error
 
 
-def _planned(config: Config, anatomy: Anatomy, folder: Path, gpu: str) -> MemoryPlan:
+def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     trainer, engine, adapter = config.trainer, config.own_engine, adapter_of(config)
+    halves = config.compute_dtype == "bfloat16"
+    anatomy = anatomy_of(folder, bfloat16=halves, frozen=adapter is not None)
     size = ModelSize.of(anatomy.shapes, vocabulary=anatomy.vocabulary)
     shapes, vocabulary = anatomy.shapes, anatomy.vocabulary
     matrices = adapter and ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary))

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentgym_rl.cli import (
     Command,
@@ -17,11 +18,11 @@ from agentgym_rl.cli import (
     print_result,
     steps_flag,
 )
-from agentgym_rl.cli.command import overrides_of
-from agentgym_rl.config import Config, load_config
 from agentgym_rl.core import ConfigError
-from agentgym_rl.models import model_name
 from agentgym_rl.runtime import log
+
+if TYPE_CHECKING:
+    from agentgym_rl.config import Config
 
 _HELP = """\
 Predict throughput, staleness and idle time of a run, and suggest other
@@ -117,6 +118,9 @@ def _memory(args: Namespace) -> int:
     if not args.gpu:
         raise ConfigError("--memory counts what GPUs hold: name them, such as --gpu h100")
     log.setup("warning")
+    from agentgym_rl.cli.command import overrides_of
+    from agentgym_rl.config import load_config
+    from agentgym_rl.models import model_name
     from arl_plan.memory_plan import folder_of, memory_plan
 
     allocation = {"cluster.allocation": args.allocation} if args.allocation else {}

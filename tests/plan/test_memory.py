@@ -22,7 +22,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.core import adapter_of
 from tests.e2e.forked import run_all
 
-CHILD = Path(__file__).with_name("memory_child.py")
+CHILD = Path(__file__).parents[1] / "trainer" / "memory_child.py"
 TOKENS, VOCAB = 256, 2048
 BASE = {"row": 64, "trainer.max_tokens_per_microbatch": TOKENS}
 LONG = BASE | {"row": 256}
@@ -56,8 +56,10 @@ def folders(tmp_path_factory) -> dict[int, Path]:
 def counted(folder: Path, options: dict, ranks: int) -> float:
     """The peak of a rank on a CPU, as it is planned."""
     keys = {key: value for key, value in options.items() if "." in key}
-    config = load_config(None, keys | {"trainer.num_ranks": ranks})
-    anatomy, adapter = anatomy_of(folder, bfloat16=False), adapter_of(config)
+    keys |= {"trainer.num_ranks": ranks, "engine.max_model_len": options["row"]}
+    config = load_config(None, keys)
+    adapter = adapter_of(config)
+    anatomy = anatomy_of(folder, bfloat16=False, frozen=adapter is not None)
     size = ModelSize.of(anatomy.shapes, vocabulary=VOCAB)
     matrices = adapter and ModelSize.of(adapter.matrix_shapes(anatomy.shapes, vocabulary=VOCAB))
     trainer = config.trainer
@@ -114,12 +116,12 @@ def planned(folder: Path, name: str, allocation: str, *, gpus: int, **keys: obje
 
 def test_a_model_that_fits_and_one_for_which_a_key_is_named(tmp_path):
     assert planned(tmp_path, "0.6B", "vllm:d1+fsdp:d1", gpus=2).fits
-    found = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8)
+    keys = {"engine.max_model_len": 4096}
+    found = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8, **keys)
     assert not found.fits
     assert dict(found.remedy) == {"trainer.activation_checkpointing": True}
     assert "it would with trainer.activation_checkpointing=true" in found.verdict()
-    keys = dict(found.remedy) | {"engine.max_model_len": 512}
-    again = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8, **keys)
+    again = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8, **keys | dict(found.remedy))
     assert again.fits
     assert again.verdict() == "It fits."
 
@@ -156,3 +158,18 @@ def test_gradients_that_are_reduced_each_time_are_shards(tmp_path):
         for each in (False, True)
     )  # fmt: skip
     assert whole.gradients == 4 * anatomy.total == 8 * shards.gradients
+
+
+SCALE = Path(__file__).parents[2] / "docs" / "scale.md"
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("8B", 8), ("32B", 16), ("235B-A22B", 64)])
+def test_the_page_about_scale_has_the_numbers_of_the_plan(tmp_path, name, ranks):
+    keys = {"trainer.activation_checkpointing": True, "engine.max_model_len": 4096}
+    found = planned(tmp_path, name, f"vllm:d1t8+fsdp:d{ranks}", gpus=ranks + 8, **keys)
+    size = 4 * anatomy_of(tmp_path / name, bfloat16=True).total
+    others = found.rank.step - found.rank.gradients
+    whole, shards = (f"{(others + each) / 1e9:.0f} GB" for each in (size, size / ranks))
+    (row,) = (it for it in SCALE.read_text().splitlines() if it.startswith(f"| {name}, {ranks} |"))
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[4:6] == [whole, shards]

@@ -1,4 +1,4 @@
-"""A trainer rank that counts the most bytes of tensors it has at once, for test_memory.py.
+"""A trainer rank that counts the most bytes of tensors it has at once (tests/plan/test_memory.py).
 
     python memory_child.py MODEL OUT RANK SIZE OPTIONS
 
