@@ -26,8 +26,7 @@ from pathlib import Path
 from agentgym_rl.cluster import Forks, LocalProcesses, Processes, Silence, Supervisor
 from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.controller import Controller, HttpRanks
-from agentgym_rl.controller.ranks import TOO_LARGE
+from agentgym_rl.controller import TOO_LARGE, Controller, HttpRanks
 from agentgym_rl.core import ConfigError, ProcessDied, is_function_path
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import Fleet

@@ -34,7 +34,7 @@ from vllm.distributed.weight_transfer.base import (
 
 from agentgym_rl.core import WeightsError
 from agentgym_rl.core.model_folder import Shapes
-from agentgym_rl.storage.weights_folder import SHARED_MEMORY
+from agentgym_rl.storage import SHARED_MEMORY
 from agentgym_rl.weights import BroadcastGroup, is_adapter, opened_version, whole_units
 from agentgym_rl.weights.adapter import merged
 
