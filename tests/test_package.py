@@ -401,7 +401,7 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_800,
     "storage": 3_100,
-    "trainer": 5_600,
+    "trainer": 5_900,
     "weights": 2_650,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
