@@ -52,7 +52,8 @@ class Slices:
 
     def _check(self, loaded: Loaded, world: World) -> None:
         """Check the numbers that were converted, a group of tensors on each rank (collective)."""
-        own, bad = loaded.model.state_dict(keep_vars=True), list[str]()
+        own: dict[str, Any] = loaded.model.state_dict(keep_vars=True)
+        bad = list[str]()
         for number, group in enumerate(loaded.converted):
             whole = self._whole(own[name] for name in group)
             tensors = {name: whole.get(own[name], own[name]) for name in group}

@@ -105,7 +105,7 @@ def load_slices(folder: Path, *, dtype: torch.dtype, rank: int, size: int) -> Lo
     with _refusing(folder) as heads:
         known = set(plain.values())
         stored = {name: _Stored(head, dtype, name not in known) for name, head in heads.items()}
-        hook = register_module_parameter_registration_hook(cut)
+        hook = register_module_parameter_registration_hook(cut)  # pyright: ignore[reportArgumentType]
         try:
             # In other threads, transformers would read all tensors before the first is cut.
             os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"

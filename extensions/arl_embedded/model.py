@@ -216,7 +216,7 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
     module = module.to(device).eval().requires_grad_(False)
     head = module.get_output_embeddings()
     if device.type == "cuda" and is_linear(head) and head.bias is None:
-        head.forward = lambda x: wide_linear(head.weight, x)  # logits are not rounded
+        head.forward = lambda input: wide_linear(head.weight, input)  # logits are not rounded
     limit = context_limit(module.config, config.max_model_len)
     layout = WeightLayout(module, names=names)
     decoder = choose_decoder(module, config, limit)
