@@ -26,8 +26,7 @@ from pathlib import Path
 from agentgym_rl.cluster import Forks, LocalProcesses, Processes, Silence, Supervisor
 from agentgym_rl.cluster.health import LOOK_EVERY_S
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.controller import Controller, HttpRanks
-from agentgym_rl.controller.ranks import TOO_LARGE
+from agentgym_rl.controller import TOO_LARGE, Controller, HttpRanks
 from agentgym_rl.core import ConfigError, ProcessDied, is_function_path
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import Fleet
@@ -119,12 +118,9 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     _was_ready: bool = False
     """True once all ranks were ready: if the first ranks never are, a restart would not help."""
     _is_finishing: bool = False
-    _splits: bool = False
-    """Whether micro-batches have half as many tokens, since a batch did not fit in memory."""
-    _began_at: int = 0
-    """The version when ranks were started last."""
-    _ends: dict[str, ProcessDied] = field(default_factory=dict[str, ProcessDied])
-    """The losses in this life of the ranks, by name."""
+    _splits: bool = False  # since a batch did not fit in memory, micro-batches are half as large
+    _began_at: int = 0  # the version when ranks were started last
+    _ends: dict[str, ProcessDied] = field(default_factory=dict[str, ProcessDied])  # of this life
 
     def __post_init__(self) -> None:
         limit = self.config.max_restarts

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .packed import PackedModel as PackedModel
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
+    from .policy import default_chunk as default_chunk
     from .recompute import Recomputer as Recomputer
     from .recompute import open_recomputer as open_recomputer
     from .recompute import replay_batches as replay_batches

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import Config
-from agentgym_rl.controller.ranks import TOO_LARGE
+from agentgym_rl.controller import TOO_LARGE
 from agentgym_rl.core import ArlError, BatchShard, Published, StepReport, StorageError, TrainerError
 from agentgym_rl.models import with_model_defaults
 from agentgym_rl.runtime import lacks_memory

@@ -12,10 +12,8 @@ from typing import Any
 
 from agentgym_rl.config import Config, ServerEngineConfig
 from agentgym_rl.core import ConfigError, adapter_of
-from agentgym_rl.models import with_model_defaults
-from agentgym_rl.models.defaults import kv_bytes_per_token
-from agentgym_rl.models.resolve import BUNDLED_MODELS
-from agentgym_rl.trainer.policy import default_chunk
+from agentgym_rl.models import BUNDLED_MODELS, kv_bytes_per_token, with_model_defaults
+from agentgym_rl.trainer import default_chunk
 
 from .anatomy import anatomy_of
 from .memory import (

@@ -118,7 +118,7 @@ def _memory(args: Namespace) -> int:
     if not args.gpu:
         raise ConfigError("--memory counts what GPUs hold: name them, such as --gpu h100")
     log.setup("warning")
-    from agentgym_rl.cli.command import overrides_of
+    from agentgym_rl.cli import overrides_of
     from agentgym_rl.config import load_config
     from agentgym_rl.models import model_name
     from arl_plan.memory_plan import folder_of, memory_plan
