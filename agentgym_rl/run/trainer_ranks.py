@@ -118,12 +118,9 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     _was_ready: bool = False
     """True once all ranks were ready: if the first ranks never are, a restart would not help."""
     _is_finishing: bool = False
-    _splits: bool = False
-    """Whether micro-batches have half as many tokens, since a batch did not fit in memory."""
-    _began_at: int = 0
-    """The version when ranks were started last."""
-    _ends: dict[str, ProcessDied] = field(default_factory=dict[str, ProcessDied])
-    """The losses in this life of the ranks, by name."""
+    _splits: bool = False  # since a batch did not fit in memory, micro-batches are half as large
+    _began_at: int = 0  # the version when ranks were started last
+    _ends: dict[str, ProcessDied] = field(default_factory=dict[str, ProcessDied])  # of this life
 
     def __post_init__(self) -> None:
         limit = self.config.max_restarts

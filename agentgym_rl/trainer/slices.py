@@ -56,7 +56,7 @@ class Slices:
         bad = list[str]()
         for number, group in enumerate(loaded.converted):
             whole = self._whole(own[name] for name in group)
-            tensors = {name: whole.get(own[name], own[name]) for name in group}
+            tensors: dict[str, Tensor] = {name: whole.get(own[name], own[name]) for name in group}
             if number % world.size == world.rank:
                 bad += loaded.names.changed(loaded.names.of(tensors))
         loaded.names.check(world.gather(bad))
