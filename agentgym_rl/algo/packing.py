@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentgym_rl.core import UNKNOWN_EXPERT, Choices, Row
-from agentgym_rl.core.token_records import ALL, FORCED, few_ids, joined, unpacked_set
+from agentgym_rl.core import UNKNOWN_EXPERT, Choices, Row, few_ids
+from agentgym_rl.core.token_records import ALL, FORCED, joined, unpacked_set
 
 from .balance import check_fit, fill_bins
 from .prefixes import LEAST_SHARED, Chain, Tokens, chained, fill_shared

@@ -157,6 +157,9 @@ if TYPE_CHECKING:
     from .token_records import UNKNOWN_EXPERT as UNKNOWN_EXPERT
     from .token_records import Choices as Choices
     from .token_records import choices_of as choices_of
+    from .token_records import few_ids as few_ids
+    from .token_records import packed_set as packed_set
+    from .token_records import set_of as set_of
     from .trajectory import Outcome as Outcome
     from .trajectory import Trajectory as Trajectory
     from .trajectory import forks_json as forks_json

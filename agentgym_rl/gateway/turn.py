@@ -17,8 +17,8 @@ from agentgym_rl.core import (
     Sampler,
     SamplingParams,
     choices_of,
+    set_of,
 )
-from agentgym_rl.core.token_records import set_of
 from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, in_thread_if_large
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.client_sampling import refused

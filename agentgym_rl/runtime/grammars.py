@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from agentgym_rl.core import Choices, choices_of
-from agentgym_rl.core.token_records import packed_set
+from agentgym_rl.core import Choices, choices_of, packed_set
 
 from .lru_dict import LruDict
 
