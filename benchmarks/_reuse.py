@@ -37,7 +37,8 @@ NUM_ENGINES = 2
 Windows = Literal["publication", "swap"]
 _NEW, _REPLY = 72, 24
 """The new tokens of a turn's prompt, and of its reply: together a multiple of vLLM's blocks."""
-_BLOCK = 16
+_BLOCK = 32
+"""The smallest block that the kernels of vLLM on CPUs take."""
 _TIMEOUT_S = 1200.0
 GOAL = (
     "prefilled tokens of sessions are at most 1.1 times their new tokens, and one history for each "
@@ -64,7 +65,9 @@ def measured(
                 urls = [stack.enter_context(engine_server(config)) for _ in range(NUM_ENGINES)]
                 for window in windows:
                     say(f"{engine}, {SESSIONS} sessions, salts by {window}")
-                    rows.append(asyncio.run(_Case(engine, urls, window, folder).play()))
+                    case = _Case(engine, urls, window, folder)
+                    rows.append(asyncio.run(case.play()))
+                    say(f"  {rows[-1]}")
     return rows
 
 

@@ -97,21 +97,13 @@ class Publications:
     async def begin_swap(self, version: int, lives: Iterable[str]) -> None:
         """Begin the swap of servers that have staged `version`: from now on each may serve it.
         Until then, and after `end_swap`, its requests share the KV of the version that it serves.
-
-        Raises:
-            ValueError: see `end_publication`.
         """
         alive = self._alive(lives)
         self.router.begin_update(version, [server.name for server in alive.values()])
         await self.mirrors.all_know()
 
     def end_swap(self, version: int, *, served: Iterable[str], failed: Iterable[str]) -> None:
-        """End the swap that began last: `served` servers serve `version`, `failed` ones leave
-        service.
-
-        Raises:
-            ValueError: see `end_publication`.
-        """
+        """End the swap that began last: `served` servers serve `version`, `failed` ones leave."""
         for server in self._alive(failed).values():
             self.leave(server)
         reached = [server.name for server in self._alive(served).values()]

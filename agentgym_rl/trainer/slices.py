@@ -52,11 +52,11 @@ class Slices:
 
     def _check(self, loaded: Loaded, world: World) -> None:
         """Check the numbers that were converted, a group of tensors on each rank (collective)."""
-        own: dict[str, Any] = loaded.model.state_dict(keep_vars=True)
+        own = cast("dict[str, nn.Parameter]", loaded.model.state_dict(keep_vars=True))
         bad = list[str]()
         for number, group in enumerate(loaded.converted):
             whole = self._whole(own[name] for name in group)
-            tensors: dict[str, Tensor] = {name: whole.get(own[name], own[name]) for name in group}
+            tensors = {name: whole.get(own[name], own[name]) for name in group}
             if number % world.size == world.rank:
                 bad += loaded.names.changed(loaded.names.of(tensors))
         loaded.names.check(world.gather(bad))
