@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .evaluation import summary_lines as summary_lines
     from .progress import Progress as Progress
     from .progress import make_progress as make_progress
+    from .progress import named as named
     from .progress import reporting_to as reporting_to
     from .run import training_text as training_text
 else:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
+from contextvars import ContextVar
 from typing import Literal, Protocol
 
 from rich.console import Console
@@ -55,6 +56,22 @@ def make_progress(style: Literal["auto", "rich", "plain", "none"], *, total_step
     if style == "none":
         return _Silent()
     return _Rich(total_steps) if style == "rich" else _Plain(total_steps)
+
+
+_run: ContextVar[str] = ContextVar("_run", default="")
+_live: list[str] = []
+
+
+@contextmanager
+def named(run: str) -> Iterator[None]:
+    """Name the run of this task and of those that it starts, for a context: its lines begin with
+    the name while other runs are live in this process."""
+    _run.set(run)
+    _live.append(run)
+    try:
+        yield
+    finally:
+        _live.remove(run)
 
 
 @contextmanager
@@ -124,7 +141,8 @@ class _Plain:
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
-        print(f"{self._said - self._start:5.1f}s {text}", file=sys.stderr, flush=True)
+        name = f"{_run.get()} ".lstrip() if len(_live) > 1 else ""
+        print(f"{name}{self._said - self._start:5.1f}s {text}", file=sys.stderr, flush=True)
 
 
 class _Rich:

@@ -29,7 +29,9 @@ def training_text(result: Mapping[str, Any]) -> str:
     steps, taught = result["steps"], result["batches_taught"]
     some = f", {taught:,} of which taught something" if taught < steps else ""
     batches = f"{steps:,} batch{'es' * (steps != 1)}{some}"
-    lines += figures("training", f"{batches}; {result['duration_s']:.0f} s in all")
+    seconds, before = f"{result['duration_s']:.0f} s", result["resumed_from"]
+    now = "" if before is None else f"{steps - before:,} of them since the resume, in {seconds}"
+    lines += figures("training", f"{batches}; {now or f'{seconds} in all'}")
     lines += figures(
         "overlap", f"{result['overlap']:.0%} of tokens sampled while the trainer computed"
     )

@@ -29,7 +29,7 @@ from agentgym_rl.models import (
     weights_size,
     with_model_defaults,
 )
-from agentgym_rl.report import Progress
+from agentgym_rl.report import Progress, named
 from agentgym_rl.rollout import addition_kinds
 from agentgym_rl.runtime import replace_text
 from agentgym_rl.storage import (
@@ -96,6 +96,7 @@ async def training(
             moved = schedule_moved(run_dir, config.steps, config.trainer.schedule)
             replace_text(config_file, dump_record(config, run_dir))
         stack.enter_context(recorded_end(run_dir, kind.command, is_new=resume is None))
+        stack.enter_context(named(run_dir.name))
         forks = await stack.enter_async_context(Forks(server)) if server else None
         receivers: list[Receiver] = []
         for name in extension_names(RECEIVERS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,8 @@ class TrainResult(Result):
     duration_s: float
     run: str
     num_episodes: int
-    """The number of recorded episodes, of training and all evaluations; the fields below cover
-    these."""
+    """The number of recorded episodes, of training and all evaluations, since the run began or was
+    resumed; the fields below, and `duration_s`, cover these."""
     episodes_per_s: float
     loop_lag_ms: Mapping[str, float]
     sandbox: SandboxPace | None
@@ -163,8 +164,4 @@ def _best(trainer: TrainerConfig, run_dir: Path) -> BestCheckpoint | None:
 
 def _outcomes(*evaluations: EvalResult | None) -> dict[str, int]:
     """Return the number of episodes with each outcome, over all evaluations."""
-    outcomes: dict[str, int] = {}
-    for result in filter(None, evaluations):
-        for outcome, count in result.outcomes.items():
-            outcomes[outcome] = outcomes.get(outcome, 0) + count
-    return outcomes
+    return dict(sum((Counter(each.outcomes) for each in evaluations if each), Counter[str]()))

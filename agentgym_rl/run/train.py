@@ -124,8 +124,8 @@ class _PlayedRun(TrainingRun):
             if self.config.eval.scheduled and not scheduled.done():
                 self.progress.phase("waiting for evaluations on schedule")
             await scheduled
-            counts = [finished.outcomes, *(r.outcomes for r in (before, after) if r)]
-            episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
+            ends_played = sum(sum(r.outcomes.values()) - r.resumed for r in (before, after) if r)
+            episodes = finished.outcomes.total() + ends_played + evaluator.num_scheduled
             pace = meter.read(episodes=episodes, others=self.fleet.mirrors.used)
         restarts = self.producer.restarts if self.producer else 0
         return Played(finished, pace, before, after, restarts)

@@ -14,6 +14,7 @@ nothing else of this package.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -268,7 +269,8 @@ class _Watch:
             if self._interrupted:
                 self._looks += 1
                 self._still_looks += still
-            self._act(still_s)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                self._act(still_s)
         self._part()
 
     def _read_signals(self) -> None:
@@ -293,15 +295,16 @@ class _Watch:
         """Report the code that blocks the loop, and end the process if that is due."""
         late = self._looks * LOOK_S >= END_S and 2 * self._still_looks >= self._looks
         given_up = still_s >= self._order.hang_s
-        if not late and not given_up and not self._time.is_due():
+        if self._ended or not (late or given_up or self._time.is_due()):
             return
         who, hint, is_known = self._holder()
         if late:
-            self._end(f"interrupted, and ended by force: {who} did not let it end. {hint}")
+            self._end(f"interrupted, and ended by force: {who} did not let it end", hint)
         elif given_up and is_known:
             self._end(
                 f"given up: {who} has held the event loop for {still_s:.0f} s, so that nothing "
-                f"else could run. {hint}"
+                "else could run",
+                hint,
             )
         elif who not in self._named and (is_known or still_s >= NAMED_ANYWAY_S):
             self._named.add(who)
@@ -330,9 +333,10 @@ class _Watch:
                 break
         return os.pread(self._order.trace, size - before, before).decode(errors="replace")
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, hint: str) -> None:
+        why = f"{why}. {hint}" if hint else why
         self._owe_nothing("ArlError", why)  # before it ends, since readers read at its end
-        _report(f"{why}. The log is kept: `arl train --resume` continues a run")
+        _report(why)
         os.kill(self._order.pid, signal.SIGKILL)
         time.sleep(LOOK_S)
 

@@ -67,6 +67,13 @@ class RunSummary:
     end: RunEnd | None = None
     """The end of its last process, if that failed or was interrupted."""
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    evaluated: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default=({}, {}), repr=False)
+    """The metrics of the evaluations before and after; of an evaluation, its result."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run's folder."""
+        return Path(self.run).name
 
 
 def find_runs(places: Sequence[Path], *, as_named: bool = False) -> list[RunSummary]:
@@ -105,12 +112,13 @@ def summary(folder: Path) -> RunSummary:
     except (OSError, ValueError) as caught:
         error = str(caught)
     files = [(path, path.stat()) for path in _files(folder)]
-    rewards = {e["version"]: e.get("eval/reward") for e in evaluations if e.get("version") == 0}
-    later = [e.get("eval/reward") for e in evaluations if e.get("version")]
+    none: Mapping[str, Any] = {}
+    first = next((e for e in evaluations if e.get("version") == 0), none)
+    last = next((e for e in reversed(evaluations) if e.get("version")), none)
     kind, result = kind_of_folder(folder), evaluation_of(folder)
     planned = 0 if kind == "eval" else int(config.get("steps", 0))
     if kind == "eval":
-        later = [result.get("reward")] if result.get("split", "eval") == "eval" else []
+        last = result if result.get("split", "eval") == "eval" else none
     return RunSummary(
         run=shown(folder),
         state=state_of(folder, len(steps), planned),
@@ -120,8 +128,8 @@ def summary(folder: Path) -> RunSummary:
         batches=len(steps),
         batches_planned=planned,
         reward=result.get("reward") if kind == "eval" else recent_reward(steps),
-        eval_before=rewards.get(0),
-        eval_after=later[-1] if later else None,
+        eval_before=first.get("eval/reward"),
+        eval_after=last.get("reward" if kind == "eval" else "eval/reward"),
         means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
         updated_s=max((s.st_mtime for path, s in files if path.name not in _READERS), default=0.0),
         size_bytes=sum(stat.st_size for _, stat in files),
@@ -129,6 +137,7 @@ def summary(folder: Path) -> RunSummary:
         kind=kind,
         end=end_of(folder),
         config=config,
+        evaluated=(first, last),
     )
 
 

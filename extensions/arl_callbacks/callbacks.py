@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from agentgym_rl.core import ArlError, ConfigError, Trajectory, explain, is_mapping
+from agentgym_rl.core import ArlError, ConfigError, Trajectory, explain, is_mapping, near_of
 from agentgym_rl.evaluate import EvalResult
 from agentgym_rl.run import CALLBACKS, LivePart, TrainingRun
 from agentgym_rl.runtime import import_object
@@ -108,11 +108,15 @@ def _functions(title: str, callback: Any) -> dict[str, Callable[..., Any]]:
     elif inspect.isroutine(callback):
         found = {str(getattr(callback, "__name__", "")): callback}
     else:
-        found = {name: getattr(callback, name) for name in EVENTS if hasattr(callback, name)}
-    if not found or found.keys() - EVENTS.keys():
+        named = {name: getattr(callback, name) for name in dir(callback) if name.startswith("on_")}
+        found = {name: it for name, it in named.items() if name in EVENTS or callable(it)}
+    unknown = sorted(found.keys() - EVENTS.keys())
+    if unknown or not found:
+        why = f"{unknown[0]} is no event, {near_of(unknown[0], EVENTS)} " if unknown else ""
         raise ConfigError(
-            f"{title} is {callback!r:.100}; expected an object with methods {', '.join(EVENTS)}, a "
-            "function with one of these names, or {'on_step': function}"
+            f"{title} is {callback!r:.100}; {why}expected an object with methods "
+            f"{', '.join(EVENTS)}, a function with one of these names, or "
+            "{'on_step': function}"
         )
     for event, function in found.items():
         _check(f"{title}, {event}", function, EVENTS[event])

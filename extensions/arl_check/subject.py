@@ -11,14 +11,18 @@ from typing import Any
 from agentgym_rl.core import InfraError, Message, Split, Task, TaskSource
 from agentgym_rl.gym import Env, EnvSpec, Spec, Step, SyncEnv, to_async
 from agentgym_rl.gym.specs import wrapped
+from agentgym_rl.gym.tool_env import SEEN, BadCall, ToolError
 from agentgym_rl.gym.wrappers import StepTimeout
 
 from .elsewhere import Elsewhere, look_elsewhere
 from .policies import BAD_ANSWERS, IDLE, ORACLE, Policy, View, hostile
-from .support import Closing, Spy, Wanted, each_task, first_tasks
+from .support import Closing, Spy, Wanted, each_task, first_tasks, shown
 
 MAX_TURNS = 50
 """The most turns of an episode, if the environment has no limit of its own."""
+
+
+_BY_ARGUMENTS = (ValueError, LookupError, ArithmeticError, OSError)
 
 
 class Play:
@@ -43,6 +47,11 @@ class Play:
         """The exception that ended the episode, of the environment or of `make`'s wrappers."""
         self.raised: Exception | None = None
         """The exception of the environment itself, or the StepTimeout."""
+        self.tools_that_ran = set[str]()
+        """The tools of which a call returned, or raised ToolError."""
+        self.tool_failures: dict[str, str] = {}
+        """The first other exception of each tool, with its place; the exception itself would keep
+        open what its frames have."""
 
     async def start(self) -> bool:
         """Reset the environment; return whether that worked."""
@@ -72,6 +81,7 @@ class Play:
         if action is None:
             return False
         self.actions.append(action)
+        watched = SEEN.set(self._see)
         try:
             step = await self.env.step(action)
         except InfraError:
@@ -79,6 +89,8 @@ class Play:
         except Exception as error:
             self._failed(error)
             return False
+        finally:
+            SEEN.reset(watched)
         self.steps.append(step)
         view.messages += [action, *step.observation]
         view.turn += 1
@@ -90,6 +102,16 @@ class Play:
             while await self.turn() and (max_turns is None or len(self.steps) < max_turns):
                 pass
         return self
+
+    def _see(self, tool: str, error: BaseException | None) -> None:
+        """Record the end of a tool call. Calls that cannot be run say nothing about the tool, nor
+        do errors that meaningless arguments may cause."""
+        if error is None or isinstance(error, ToolError):
+            self.tools_that_ran.add(tool)
+        elif not isinstance(error, BadCall) and (
+            self.policy is ORACLE or not isinstance(error, _BY_ARGUMENTS)
+        ):
+            self.tool_failures.setdefault(tool, shown(error))
 
     def _failed(self, error: Exception) -> None:
         self.error = error

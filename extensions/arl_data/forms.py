@@ -4,7 +4,7 @@ the prompt in them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from agentgym_rl.core import is_list, is_mapping
 from agentgym_rl.gym import data
@@ -44,9 +44,30 @@ def _message(turn: Any) -> Mapping[str, Any]:
 def _without_reply(messages: Any, name: str) -> list[Any]:
     if not is_list(messages) or not messages:
         raise RowRefused(f"{name}: got {shorten(messages)}, expected a list of messages")
-    last = messages[-1]
-    replied = is_mapping(last) and last.get("role") == "assistant"
-    return messages[:-1] if replied else messages
+    return messages[:-1] if _is_reply(messages[-1]) else messages
+
+
+def _is_reply(message: Any) -> TypeGuard[Mapping[str, Any]]:
+    return is_mapping(message) and message.get("role") == "assistant"
+
+
+def reply(row: Row) -> Any:
+    """Return what the assistant says or calls at the end of a conversation, or None."""
+    messages = row.get("messages")
+    last = messages[-1] if is_list(messages) and messages else None
+    return (last.get("content") or last.get("tool_calls")) if _is_reply(last) else None
+
+
+def sharegpt_reply(row: Row) -> Any:
+    """Return what the assistant says at the end of a conversation in ShareGPT's form, or None."""
+    turns = row.get("conversations")
+    return reply({"messages": [_message(turn) for turn in turns]}) if is_list(turns) else None
+
+
+def ground_truth(row: Row) -> Any:
+    """Return the answer in a row of verl, or None."""
+    found = row.get("reward_model")
+    return found.get("ground_truth") if is_mapping(found) else None
 
 
 PROMPT_ANSWER = data.RowForm("prompt", ("answer",), answer="answer")
@@ -54,7 +75,10 @@ PROMPT_COMPLETION = data.RowForm("prompt", ("completion",), answer="completion")
 PROMPT_SOLUTION = data.RowForm("prompt", ("solution",), answer="solution")
 PROMPT_GROUND_TRUTH = data.RowForm("prompt", ("ground_truth",), answer="ground_truth")
 VERL = data.RowForm(
-    "prompt", ("data_source", "reward_model"), answer="reward_model['ground_truth']"
+    "prompt",
+    ("data_source", "reward_model"),
+    answer="reward_model['ground_truth']",
+    find_answer=ground_truth,
 )
 QUESTION = data.RowForm("question")
 QUESTION_ANSWER = data.RowForm("question", ("answer",), answer="answer")
@@ -70,10 +94,12 @@ MESSAGES = data.RowForm(
     read=before_reply,
     reads="messages without the last reply",
     answer="messages[-1]['content']",
+    find_answer=reply,
 )
 CONVERSATIONS = data.RowForm(
     "conversations",
     read=sharegpt,
     reads="conversations without the last reply",
     answer="conversations[-1]['value']",
+    find_answer=sharegpt_reply,
 )

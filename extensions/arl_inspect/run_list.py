@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentgym_rl.core import ConfigError, differences
 from agentgym_rl.storage import RunSummary
@@ -58,7 +58,40 @@ def _batches(run: RunSummary) -> str:
 def _held_out(run: RunSummary) -> str:
     if run.kind == "eval":
         return _share(run.eval_after)
-    return f"{_share(run.eval_before)} → {_share(run.eval_after)}"
+    measured = _measured(run)
+    both = list(zip((run.eval_before, run.eval_after), measured, strict=True))
+    if not _unlike(measured):
+        return " → ".join(_share(reward) for reward, _ in both)
+    return " → ".join(f"{_share(it)} of {how.num_tasks:,}" for it, how in both if how) + " tasks"
+
+
+class _Measured(NamedTuple):
+    """The extent of an evaluation."""
+
+    num_tasks: int
+    reward_ci: tuple[Any, Any] | None
+    """The 95 % interval of the reward."""
+
+
+def _measured(run: RunSummary) -> list[_Measured | None]:
+    """Return how the rewards before and after were measured; None: not at all."""
+    found: list[_Measured | None] = []
+    for each in run.evaluated:
+        num_tasks = each.get("eval/tasks", each.get("num_tasks"))
+        low, high = each.get("eval/reward_low"), each.get("eval/reward_high")
+        interval = each.get("reward_ci") or (None if None in (low, high) else (low, high))
+        found.append(_Measured(int(num_tasks), interval) if num_tasks else None)
+    return found
+
+
+def _unlike(measured: Iterable[_Measured | None]) -> bool:
+    """Return whether evaluations played different numbers of tasks."""
+    return len({it.num_tasks for it in measured if it}) > 1
+
+
+def _interval(measured: _Measured | None) -> str:
+    ends = measured and measured.reward_ci
+    return f"{ends[0]:.3f}-{ends[1]:.3f}" if ends else _UNKNOWN
 
 
 def comparison_lines(
@@ -79,12 +112,42 @@ def comparison_lines(
         both = "" if found is None else f"{found['mean']:{form}} ± {found['deviation']:{form}}"
         values = (_number(_figure(run, name), form) for run in runs)
         rows.append((label, *values, *(both or _UNKNOWN for _ in over)))
+        rows += [(label, *cells, *("" for _ in over)) for label, cells in _extent(runs, name)]
     yield from _aligned(rows)
+    if said := _caution(runs, different):
+        yield from ("", said)
     for name, run in zip(names[1:], runs[1:], strict=True):
         yield ""
         keys = different[run.run]
         yield f"{name} beside A: {'the same configuration' if not keys else ''}".rstrip()
         yield from (f"  {key}" for key in keys)
+
+
+def _extent(runs: Sequence[RunSummary], name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield rows about how a held-out reward was measured: its interval, and the number of tasks if
+    that is not everywhere the same."""
+    if name not in ("eval_before", "eval_after"):
+        return
+    measured = [_measured(run)[name == "eval_after"] for run in runs]
+    if any(it and it.reward_ci for it in measured):
+        yield "  95 % interval", list(map(_interval, measured))
+    if _unlike(it for run in runs for it in _measured(run)):
+        yield "  tasks", [f"{it.num_tasks:,}" if it else _UNKNOWN for it in measured]
+
+
+_MEASURES = ("env", "eval.split", "eval.seed", "eval.temperature", "eval.samples_per_task")
+"""The keys, or sections, on which a held-out reward depends besides its number of tasks."""
+
+
+def _caution(runs: Sequence[RunSummary], different: Mapping[str, list[str]]) -> str:
+    """Return why the held-out rewards of the runs are not the same measure; "" if they are."""
+    keys = {key.partition(" is ")[0] for each in different.values() for key in each}
+    why = sorted(key for key in keys if key.startswith(_MEASURES))
+    if _unlike(it for run in runs for it in _measured(run)):
+        why.insert(0, "the number of tasks")
+    if not why or all(run.eval_before is None and run.eval_after is None for run in runs):
+        return ""
+    return f"held-out rewards are unlike measures: {', '.join(why)} differ"
 
 
 _FIGURES = (

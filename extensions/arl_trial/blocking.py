@@ -95,6 +95,10 @@ class BlockWatch:
             if lost_s >= TOLD_S and who not in self._told:
                 self._tell(who, lost_s)
 
+    def ran_s(self) -> float:
+        """Return a time, in seconds, that stops while the loop's thread has no CPU."""
+        return time.monotonic() - self._queued_s(os.getpid(), self._task)
+
     @contextmanager
     def trying(self, endpoint: str, agent_s: float) -> Generator[None]:
         """Interrupt an agent, too, in this context: one that blocks for more than `agent_s`, or
@@ -113,7 +117,7 @@ class BlockWatch:
     def _watch(self) -> None:
         beats, quiet_s, last_s = 0, 0.0, 0.0
         while not self._ended.wait(LOOK_S):
-            now_s = time.monotonic() - self._queued_s(os.getpid(), self._task)
+            now_s = self.ran_s()
             if self._beats != beats:
                 beats, quiet_s, last_s, self._seen = self._beats, now_s, now_s, None
                 self._inherited = None

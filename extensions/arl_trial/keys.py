@@ -14,4 +14,5 @@ class TrialKeys(Section):
 
     trial_s: Anytime[float] = Field(default=10.0, ge=0)
     """The longest time, in seconds, for which your environment and agent are tried before engines
-    start: one episode against scripted replies. A trial that takes longer is left; 0: none."""
+    start: one episode against scripted replies. Time without a CPU does not count. A trial that
+    takes longer is left, with a warning; 0: none."""

@@ -15,7 +15,7 @@ import logging
 import random
 import re
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MODEL, TEXT = "trial", "4"
+_LONGER = 6
+"""The multiple of its time limit that is advised to a trial that was left."""
+_EXACT_S = 0.01
 _WITHOUT = "\n--rollout.trial_s=0 starts without this trial"
 
 
@@ -87,7 +90,7 @@ async def _tried(config: Config, split: Split, watch: BlockWatch) -> None:
     if not limit_s or not await is_tried(spec, config.env, config.agent, config.rollout):
         return
     try:
-        async with asyncio.timeout(limit_s):
+        async with limited(limit_s, watch.ran_s):
             with _same_random_numbers():
                 problem = await _try(spec, config, split, watch)
         if problem:
@@ -95,14 +98,38 @@ async def _tried(config: Config, split: Split, watch: BlockWatch) -> None:
     except TimeoutError:
         if watch.interrupted:
             raise ConfigError(watch.interrupted + _WITHOUT) from None
-        text = "%s: an episode took more than %g s (rollout.trial_s), so it is not tried"
-        log.info(text, config.env.id, limit_s)
+        log.warning(
+            "the trial of %s with %s was left undone after %g s: mistakes in their code may show "
+            "only in the run. --rollout.trial_s=%g gives it longer, 0 starts without it",
+            *(config.env.id, config.agent.id, limit_s, _LONGER * limit_s),
+        )
     except ArlError:
         raise
     except Exception as error:  # the trial's own fault must not stop a run
         if hint := hidden_modules(error):
             raise ConfigError(hint) from error
         log.warning("the trial of %s failed by itself", config.env.id, exc_info=True)
+
+
+@asynccontextmanager
+async def limited(limit_s: float, ran_s: Callable[[], float]) -> AsyncGenerator[None]:
+    """Raise TimeoutError in the context after `limit_s` of the clock `ran_s`, which never runs
+    faster than the loop's."""
+    loop, end_s = asyncio.get_running_loop(), ran_s() + limit_s
+
+    def look() -> None:
+        nonlocal timer
+        if (left_s := end_s - ran_s()) > _EXACT_S:
+            timer = loop.call_later(left_s, look)
+        else:
+            limit.reschedule(loop.time())
+
+    timer = loop.call_later(limit_s, look)
+    try:
+        async with asyncio.timeout(None) as limit:
+            yield
+    finally:
+        timer.cancel()
 
 
 async def is_tried(

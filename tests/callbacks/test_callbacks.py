@@ -82,6 +82,14 @@ def part(*callbacks, **overrides) -> Callbacks:
     return Callbacks(SimpleNamespace(config=config, controller=controller, progress=progress))
 
 
+class Misspelt:
+    on_time = True
+
+    def on_step(self, step, metrics): ...
+
+    def on_epsiode(self, episode): ...
+
+
 def raises(step, metrics):
     raise StopTraining("now")
 
@@ -98,6 +106,7 @@ def test_a_callback_that_stops_returns_or_raises_it(callback):
     [
         (3, r"callbacks\[0\] is 3; expected an object with methods on_step, on_episode"),
         (raises, "a function with one of these names"),
+        (Misspelt(), r"on_epsiode is no event, did you mean on_episode\? expected an object"),
         ({"on_stop": raises}, "or {'on_step': function}"),
         ({"on_episode": raises}, r"takes \(step, metrics\); expected a function of \(episode\)"),
         ({"on_step": 3}, r"callbacks\[0\], on_step is 3; expected a function of"),

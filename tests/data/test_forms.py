@@ -65,6 +65,30 @@ def test_the_prompt_is_found_and_said_once(tmp_path, caplog, name, row, said):
     assert f"rows read as {name}: prompt = {said}" in lines[0]
 
 
+WITHOUT_ANSWER = {
+    "messages": {"messages": [{"role": "user", "content": "Why not?"}]},
+    "conversations": {"conversations": [{"from": "human", "value": "Why not?"}]},
+    "verl": {"data_source": "x", "prompt": "Why not?", "reward_model": {"style": "rule"}},
+    "prompt/completion": {"prompt": "Why not?", "completion": []},
+}
+
+
+@cases("name, row", WITHOUT_ANSWER.items(), ids=list(WITHOUT_ANSWER))
+def test_a_row_without_the_answer_that_the_others_have_is_refused(tmp_path, caplog, name, row):
+    path = write(tmp_path / "a.jsonl", FORMS[name][0], row)
+    assert len(tasks_of(path, rows={"eval_fraction": 0})) == 1
+    assert "1 of 2 rows are refused" in caplog.text
+    assert "expected the answer (blank_answers=true keeps such rows)" in caplog.text
+    assert len(tasks_of(path, rows={"eval_fraction": 0}, blank_answers=True)) == 2
+
+
+def test_an_answer_may_be_a_call_of_a_tool(tmp_path):
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    path = write(tmp_path / "a.jsonl", {"messages": [USER, called]})
+    assert len(tasks_of(path, rows={"eval_fraction": 0})) == 1
+
+
 def test_an_instruction_is_followed_by_its_input(tmp_path):
     row = {"instruction": "Add.", "input": "1 and 2", "output": "3"}
     (task,) = tasks_of(write(tmp_path / "a.jsonl", row), rows={"eval_fraction": 0})
@@ -118,7 +142,8 @@ def test_the_form_with_most_columns_is_taken():
 @cases("row", [{"messages": "Why?"}, {"messages": [3]}, {"conversations": [3]}])
 def test_a_broken_conversation_refuses_its_row_alone(tmp_path, row):
     (kind,) = row
-    turns = {"messages": [USER, REPLY], "conversations": [{"from": "human", "value": "Why?"}]}
+    said = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]
+    turns = {"messages": [USER, REPLY], "conversations": said}
     path = write(tmp_path / "a.jsonl", {kind: turns[kind]}, row)
     tasks = tasks_of(path, rows={"eval_fraction": 0})
     assert (len(tasks), tasks.describe()["rows_refused"]) == (1, 1)

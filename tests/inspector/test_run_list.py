@@ -229,6 +229,41 @@ def test_runs_that_differ_in_their_seed_alone_get_a_mean_and_a_deviation():
     assert "±" not in "\n".join(comparison_lines(runs[:1] * 2, {"r0": []}))
 
 
+def evaluated(folder, *ends: tuple[int, float, int]) -> None:
+    lines = [
+        {"version": version, "eval/reward": reward, "eval/tasks": float(tasks)}
+        | {"eval/reward_low": reward - 0.1, "eval/reward_high": reward + 0.1}
+        for version, reward, tasks in ends
+    ]
+    (folder / "evaluations.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+
+
+def test_held_out_rewards_over_other_numbers_of_tasks_are_marked(make, arl):
+    evaluated(make("a"), (0, 0.347, 1024), (3, 0.812, 64))
+    assert "0.347 of 1,024 → 0.812 of 64 tasks" in arl()[1]
+    folder = make("b")
+    evaluated(folder, (0, 0.347, 64), (3, 0.812, 64))
+    assert "0.347 → 0.812  " in arl("runs/b")[1]
+    out = arl("--compare", "runs/a", "runs/b")[1]
+    assert "held-out rewards are unlike measures: the number of tasks differ" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["tasks", "1,024", "64"] in rows
+    assert ["95", "%", "interval", "0.712-0.912", "0.712-0.912"] in rows
+    (found,) = json.loads(arl("--json", "runs/b")[1])["runs"]
+    assert found["evaluated"][1]["eval/tasks"] == 64
+    assert [it.name for it in find_runs([folder])] == ["b"]
+
+
+def test_rewards_of_other_environments_are_unlike_measures(make, arl):
+    for name, level in (("a", 1), ("b", 2), ("c", 2)):
+        evaluated(make(name, env={"id": "math", "options": {"level": level}}), (3, 0.5, 64))
+    marked = "held-out rewards are unlike measures: env.options.level differ"
+    assert marked in arl("--compare", "runs/a", "runs/b")[1]
+    same = arl("--compare", "runs/b", "runs/c")[1]
+    assert "unlike" not in same
+    assert "tasks" not in same
+
+
 def test_json_has_the_mean_of_seeds_alone(make, arl):
     make("a", seed=1)
     other = make("b", seed=2)

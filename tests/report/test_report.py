@@ -1,11 +1,12 @@
 """What a person sees of a run."""
 
+import asyncio
 import re
 import time
 
 import pytest
 
-from agentgym_rl.report import make_progress, training_text
+from agentgym_rl.report import make_progress, named, training_text
 from agentgym_rl.report.evaluation import _estimate_lines, eval_line
 from agentgym_rl.report.figures import evaluated_lines, trained_lines
 from agentgym_rl.report.progress import sparkline
@@ -47,10 +48,38 @@ def test_the_time_left_of_a_run_that_goes_on_is_of_its_own_pace(capsys):
     assert 5 < float(re.search(r"eta (\d+) s", last)[1]) < 100
 
 
+def test_lines_of_several_runs_in_a_process_begin_with_their_names(capsys):
+    async def play(run: str, others: asyncio.Barrier) -> None:
+        progress = make_progress("plain", total_steps=1)
+        with named(run):
+            progress.phase("alone" if not others.n_waiting else "beside the other")
+            await others.wait()
+            progress.phase("training")
+            await others.wait()
+
+    async def main() -> None:
+        others = asyncio.Barrier(2)
+        async with asyncio.TaskGroup() as runs:
+            for run in ("sweep-1", "sweep-2"):
+                runs.create_task(play(run, others))
+
+    asyncio.run(main())
+    first, second, *both = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r" +0\.\ds alone", first)
+    assert re.fullmatch(r"sweep-2 +0\.\ds beside the other", second)
+    assert sorted(line.split()[0] for line in both) == ["sweep-1", "sweep-2"]
+
+
 NO_EVALUATION = {
     **{"run": "runs/a", "steps": 2, "duration_s": 9.0, "overlap": 0.5, "envs": {}, "best": None},
     **{"eval_before": None, "eval_after": None, "eval_outcomes": {}, "evaluations": ()},
-    **{"batches_taught": 2, "staleness_mean": 1.0, "staleness_max": 2.0, "groups_dropped": {}},
+    **{
+        "batches_taught": 2,
+        "resumed_from": None,
+        "staleness_mean": 1.0,
+        "staleness_max": 2.0,
+        "groups_dropped": {},
+    },
     **{
         "num_episodes": 16,
         "episodes": 16,
@@ -66,6 +95,14 @@ def test_a_run_says_how_many_batches_taught_something():
     assert "3 batches, 1 of which taught something; " in few
     assert " 3 batches; " in training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 3})
     assert " 1 batch; " in training_text({**NO_EVALUATION, "steps": 1, "batches_taught": 1})
+
+
+def test_a_resumed_run_tells_its_own_batches_and_time():
+    whole = {**NO_EVALUATION, "steps": 10, "batches_taught": 10, "duration_s": 38.0}
+    assert "10 batches; 38 s in all" in training_text(whole)
+    text = training_text({**whole, "resumed_from": 6})
+    assert "10 batches; 4 of them since the resume, in 38 s" in text
+    assert "in all" not in text
 
 
 def test_a_run_with_a_judge_says_what_it_cost():

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from arl_trial.scripted import call_of, value_of
-from arl_trial.trial import depends_on_reply, watched
+from arl_trial.trial import depends_on_reply, limited, watched
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core import ConfigError
@@ -252,6 +252,31 @@ def test_an_agent_that_fails(theirs, text, said):
 def test_an_agent_that_blocks_for_longer_than_the_trial_may_take(theirs):
     with pytest.raises(ConfigError, match=r"(?s)theirs\.py, line 12, in run has blocked for"):
         theirs(f"{RUN}        time.sleep(60)\n", **OWN, **{"rollout.trial_s": 1.0})
+
+
+def test_a_trial_that_is_left_undone_says_so(theirs, caplog):
+    text = env(RESET.replace("return", "await asyncio.sleep(60); return") + STEP)
+    theirs(text, **{"agent.id": "react", "rollout.trial_s": 0.5})
+    (told,) = (r.message for r in caplog.records if r.levelno == logging.WARNING)
+    assert told.startswith("the trial of theirs:Theirs with react was left undone after 0.5 s: ")
+    assert "--rollout.trial_s=3 gives it longer" in told
+
+
+def test_time_without_a_cpu_does_not_count_in_a_trial():
+    """The clock runs at half the speed of time at first, as on a busy machine."""
+    begun_s = time.monotonic()
+
+    def ran_s() -> float:
+        passed_s = time.monotonic() - begun_s
+        return max(passed_s / 2, passed_s - 0.5)
+
+    async def main():
+        with pytest.raises(TimeoutError):
+            async with limited(0.5, ran_s):
+                await asyncio.sleep(60)
+
+    asyncio.run(main())
+    assert ran_s() >= 0.49
 
 
 NUMBER = "Step([], float(int(action['content'])), True, False, {})"

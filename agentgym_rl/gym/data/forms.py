@@ -32,6 +32,8 @@ class RowForm:
     """The description of the prompt that is read, for the log; by default, its column."""
     answer: str = ""
     """The place of the reference answer in the row, for the log; "": such rows have none."""
+    find_answer: Callable[[Row], Any] | None = None
+    """A module's function that returns the answer, or None; by default, the column `answer`."""
 
     def fits(self, row: Row, *, blank: bool = False) -> bool:
         """Return whether a row has the columns of this form; if not `blank`, with values."""
@@ -45,6 +47,11 @@ class RowForm:
             RowRefused: the row has none.
         """
         return row.get(self.prompt) if self.read is None else self.read(row)
+
+    def has_answer(self, row: Row) -> bool:
+        """Return whether a row has a reference answer that is not blank."""
+        found = self.find_answer(row) if self.find_answer else row.get(self.answer)
+        return bool(found.strip()) if isinstance(found, str) else found not in (None, [])
 
 
 class Recognized(NamedTuple):

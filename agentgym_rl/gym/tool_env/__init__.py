@@ -6,6 +6,7 @@ string.
 """
 
 from .calls import (
+    SEEN,
     Answered,
     BadCall,
     Call,
@@ -25,6 +26,7 @@ from .env import BadResult, ToolEnv
 from .schema import Tool, tool
 
 __all__ = [
+    "SEEN",
     "Answered",
     "BadCall",
     "BadResult",

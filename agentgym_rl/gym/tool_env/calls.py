@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,11 @@ _SHORTAGES = {
 }
 """The errors of a machine that lacks resources, independent of a call's arguments; other errors,
 such as ENOENT, may be caused by the arguments."""
+
+Seen = Callable[[str, BaseException | None], None]
+"""A function that gets the name of each call that has ended, and its error, if it failed."""
+SEEN: ContextVar[Seen] = ContextVar("SEEN", default=lambda name, error: None)
+"""The observer of the calls in a context, such as `arl check`'s."""
 
 _MAX_WARNED = 100
 _warned: set[str] = set()
@@ -195,7 +201,9 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
         result = run(read)
         if inspect.isawaitable(result):
             result = await _result(result)
-        return as_text(result), False
+        text = as_text(result)
+        SEEN.get()(name, None)
+        return text, False
     except InfraError:
         raise
     except NotJson as error:
@@ -203,11 +211,13 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
         _warn_once(name, text)
         return _error(text), True
     except (BadCall, ToolError) as error:
+        SEEN.get()(name, error)
         return _error(str(error)), True
     except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {error}"
         if _is_infra(error):
             raise InfraError(f"tool {name}: {text}") from error
+        SEEN.get()(name, error)
         _warn_once(name, f"tool {name!r:.100} raised {explain(error)}")
         return _error(text), True
 

@@ -38,8 +38,8 @@ class MakeTasks:
     parameters: Parameters = Parameters()  # noqa: RUF009 (frozen)
     form: gym_data.RowForm | None = None
     """The form of the rows, which finds the prompt in place of `prompt_field`."""
-    answer: str = ""
-    """The column of the reference answer, which must not be blank; "": none is known."""
+    answered: gym_data.RowForm | None = None
+    """The form whose reference answer must not be blank; None: no answer is known."""
 
     def __str__(self) -> str:
         return self.processor or type(self).__name__
@@ -67,13 +67,9 @@ class MakeTasks:
                 f"the row is no JSON ({error}); a `processor` can make it so"
             ) from error
         self.parameters.check_columns(row, self.function)
-        answer = row.get(self.answer)
-        if self.answer and (answer is None or (isinstance(answer, str) and not answer.strip())):
-            raise RowRefused(
-                f"{self.answer}: got {shorten(answer)}, expected the answer "
-                "(blank_answers=true keeps such rows)"
-            )
         messages = self._messages(row)
+        if self.answered and not self.answered.has_answer(row):
+            raise RowRefused(_no_answer(self.answered, row))
         question = json.dumps(messages, ensure_ascii=False)
         weight = weight_of(row, self.weight_field)
         said = " ".join(message["content"] or "" for message in messages)
@@ -102,6 +98,12 @@ class MakeTasks:
         if messages[0]["role"] in _SYSTEM:
             raise RowRefused("a system message of its own, where system_prompt is set")
         return [{"role": "system", "content": self.system_prompt}, *messages]
+
+
+def _no_answer(form: gym_data.RowForm, row: Row) -> str:
+    """Return why a row without a reference answer is refused."""
+    got = f"got {shorten(row[form.answer])}" if form.answer in row else "there is none"
+    return f"{form.answer}: {got}, expected the answer (blank_answers=true keeps such rows)"
 
 
 def _messages(prompt: list[Any]) -> list[dict[str, Any]]:
@@ -135,12 +137,12 @@ class Choose:
             return self.make
         found = gym_data.form_of(row, where, flag="--env.options.prompt_field=")
         field, form = found.form.prompt, found.form
-        checks = self.make.function and not self.blank_answers and form.answer in row
-        answer = form.answer if checks else ""
+        is_known = form.find_answer is not None or form.answer in row
+        checks = self.make.function and not self.blank_answers and is_known
         if found.name != "prompt":
             _log_form(where.rpartition(", ")[0] or where, str(found))
         read = None if form.read is None else form
-        return replace(self.make, prompt_field=field, form=read, answer=answer)
+        return replace(self.make, prompt_field=field, form=read, answered=form if checks else None)
 
 
 @lru_cache(maxsize=64)

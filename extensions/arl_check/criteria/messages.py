@@ -189,10 +189,23 @@ async def tool_results(subject: Subject) -> None:
             if wanted is None or got == wanted or (not got and step.terminated):
                 continue
             raise Violation(f"{play}: calls {wanted!r:.200} were answered as {got!r:.200}")
+    _check_failures(await subject.plays())
     if not called:
         raise NotJudged("no agent called a tool")
 
 
+def _check_failures(plays: Sequence[Play]) -> None:
+    """Refuse a tool whose calls have all raised an exception that is no ToolError."""
+    ran = set[str]().union(*(play.tools_that_ran for play in plays))
+    for play in plays:
+        for tool, error in play.tool_failures.items():
+            if tool not in ran:
+                raise Violation(
+                    f"{play}: tool {tool!r} raised {error}; every call failed", fix=_WORKING
+                )
+
+
+_WORKING = "correct the tool; a fault of the arguments is a ToolError(text), which the agent reads"
 _SENDABLE = "return text from the tool, such as str(result), or what pydantic can write as JSON"
 
 

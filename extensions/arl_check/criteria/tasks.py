@@ -8,8 +8,9 @@ from typing import Any, get_args
 
 from agentgym_rl.core import ConfigError, Split, Task, TaskSource, length_of
 from agentgym_rl.gym.seats import MultiSeatEnv
+from arl_check.policies import CALL_EVERYTHING, ORACLE
 from arl_check.report import NotJudged, Violation, criterion
-from arl_check.subject import Subject
+from arl_check.subject import Subject, as_text
 from arl_check.support import shown, task_text
 
 from .messages import json_problem
@@ -17,6 +18,8 @@ from .messages import json_problem
 NUM_PURE = 32
 NUM_TASKS = 256
 NUM_SPLIT = 128
+NUM_ALIKE = 16
+"""The most pairs of tasks with the same opening that are played."""
 _SEED_LIMIT = 2**63
 
 
@@ -116,9 +119,10 @@ def _task_problem(task: Any, split: Split) -> str:
 
 @criterion(
     "splits-disjoint",
-    "no held-out task opens like a training task",
-    fix="decide a task's split by a hash of what it asks (as arl_envs/splits.py does), or use "
-    "different rows; a game with one task: a task_source of length 1",
+    "no held-out task opens, and goes on, like a training task",
+    fix="draw what tasks ask from many more possibilities, and decide the split by a hash of it: "
+    'in `begin`, draw until `zlib.crc32(text.encode()) % 2 == (task.split == "eval")`. Hold out '
+    "other rows. A game with one task: a task_source of length 1",
     needs=("first-messages", "task-source", "seed-determinism"),
 )
 async def splits_disjoint(subject: Subject) -> None:
@@ -130,24 +134,35 @@ async def splits_disjoint(subject: Subject) -> None:
     if len({*train, *held_out}) == 1 or isinstance(env.unwrapped, MultiSeatEnv):
         await _check_seeds(subject)  # games have few openings, and go on differently
         return
-    if shared := train.keys() & held_out.keys():
-        text = next(iter(shared))
-        raise Violation(
-            f"{len(shared)} of {len(held_out)} openings of eval tasks are those of training tasks: "
-            f"{held_out[text]} and {train[text]} open with {text:.200}"
-        )
+    shared = [text for text in held_out if text in train]
+    for text in shared[:NUM_ALIKE]:
+        if await _beyond_opening(subject, held_out[text]) == await _beyond_opening(
+            subject, train[text]
+        ):
+            raise Violation(
+                f"{len(shared)} of {len(held_out)} openings of eval tasks are those of training "
+                f"tasks. {held_out[text].id} and {train[text].id} have the same solution and "
+                f"answers to calls, too; they open with {text:.200}"
+            )
 
 
-async def _openings(subject: Subject, split: Split) -> dict[str, str]:
-    """Return the ids of the first tasks by their first messages."""
-    found: dict[str, str] = {}
+async def _beyond_opening(subject: Subject, task: Task) -> str:
+    """Return what distinguishes tasks with one opening, such as another database: the solution,
+    and the answers to calls of all tools."""
+    plays = [await subject.played(task, policy) for policy in (ORACLE, CALL_EVERYTHING)]
+    return "".join(as_text(play.actions) + play.transcript() for play in plays)
+
+
+async def _openings(subject: Subject, split: Split) -> dict[str, Task]:
+    """Return the first tasks by their first messages."""
+    found: dict[str, Task] = {}
     for task in await subject.many_tasks(NUM_SPLIT, split):
         env, _ = subject.make()
         try:
             messages, _ = await env.reset(seed=task.seed, options={"task": task, **subject.given})
         finally:
             await subject.closing.close(env)
-        found[json.dumps(messages)] = task.id
+        found[json.dumps(messages)] = task
     return found
 
 

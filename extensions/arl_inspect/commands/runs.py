@@ -21,13 +21,14 @@ List runs, the newest first, with their state, progress and size on disk.
 
 STATE is running, finished (all batches are trained), stopped (`arl train
 --resume RUN` continues it), or failed: then its error is below the table, and
---resume continues it as well. BATCHES names the folders of `arl eval --out` and
-of `arl serve`. REWARD is the mean of training episodes in the last 5 batches,
-HELD-OUT the rewards of the evaluations before and after. Tags (see `arl
-inspect`) are listed below the table. --compare keeps the given order; for runs
-that differ only in their seed, it adds the mean and standard deviation. Running
-runs are not deleted. --json prints one object, with the complete configuration,
-notes and tags of each run.
+--resume continues it as well. BATCHES names the folders of `arl eval --out`
+and of `arl serve`. REWARD is the mean of training episodes in the last 5
+batches, HELD-OUT the rewards of the evaluations before and after, with their
+numbers of tasks if these differ. Tags (see `arl inspect`) are listed below the
+table. --compare keeps the given order, shows 95 % intervals, and says if the
+held-out rewards are unlike measures; for runs that differ only in their seed, it
+adds the mean and standard deviation. Running runs are not deleted. --json
+prints one object, with the complete configuration, notes and tags of each run.
 """
 
 

@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import random
+import sqlite3
 import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, ClassVar
 
 from toys import Sums, Toy
@@ -252,6 +254,20 @@ class TrainsOnHeldOut(Toy):
     @classmethod
     def task_source(cls, split: str, *, seed: int) -> TaskSource:
         return SameRows(split, seed)
+
+
+class OneOpeningForMany(Toy):
+    """No defect: many tasks open alike, with other numbers behind a tool."""
+
+    def opening(self, task: Task) -> list[Message]:
+        return [{"role": "user", "content": f"What is the sum of order {task.data['b'] % 9}?"}]
+
+
+class AsksOneOfNine(OneOpeningForMany):
+    """A defect: nothing is behind the opening, and it is drawn from too few."""
+
+    def solve(self) -> None:
+        return None
 
 
 class GlobalRandom(Toy):
@@ -531,6 +547,20 @@ class UnsendableResult(NeverPays):
     @tool
     def look(self) -> object:
         return object()
+
+
+class WrongColumn(NeverPays):
+    planted = "tool-results"
+    max_turns = 3
+
+    def finish(self, text: str) -> float:
+        return 0.0
+
+    @tool
+    def price(self, name: str) -> str:
+        with closing(sqlite3.connect(":memory:")) as rows:
+            rows.execute("CREATE TABLE items (name TEXT, price REAL)")
+            return str(rows.execute("SELECT cost FROM items WHERE name = ?", [name]).fetchall())
 
 
 class SecondTable(NeverPays):

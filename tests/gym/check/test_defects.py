@@ -83,6 +83,8 @@ def test_infrastructure_that_fails_in_a_group_is_raised_itself(given):
     [
         ("TwoNumbers", "step-tuple", "TwoNumbers.finish returned (0.0, True)", "from `finish`"),
         ("SecondTable", "reset-tuple", "table orders already exists", "tables and connections of"),
+        ("WrongColumn", "tool-results", "no such column: cost (", "is a ToolError(text)"),
+        ("AsksOneOfNine", "splits-disjoint", "9 of 9 openings of", "% 2 == (task.split =="),
         ("Unjudgeable", "signature", "could not be judged: ", "correct the code that raised"),
     ],
 )
@@ -90,6 +92,11 @@ def test_the_advice_is_that_for_the_cause(name, id, found, fix):
     results = {each.id: each for each in checked(f"defects:{name}", only=[id]).results}
     assert found in results[id].detail
     assert fix in results[id].fix
+
+
+def test_openings_may_be_alike_where_the_tasks_behind_them_are_not():
+    report = checked("defects:OneOpeningForMany", only=["splits-disjoint"])
+    assert report.passed, str(report)
 
 
 def test_every_criterion_has_a_planted_defect():
