@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym_rl.cluster import Forks, LocalProcesses, Processes, Silence, Supervisor
+from agentgym_rl.cluster import Processes, Silence, Supervisor
 from agentgym_rl.cluster.health import LOOK_EVERY_S
-from agentgym_rl.config import Config, TrainerConfig
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.controller import TOO_LARGE, Controller, HttpRanks
-from agentgym_rl.core import ConfigError, ProcessDied, is_function_path
+from agentgym_rl.core import ProcessDied
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import Fleet
-from agentgym_rl.models import BUNDLED_MODELS, other_folders
 from agentgym_rl.runtime import in_url, lacks_memory, together
 from agentgym_rl.storage import EpisodeLog, Recovered, newest_checkpoint, read_manifest
 from agentgym_rl.storage.run_folder import shown
-from agentgym_rl.trainer import trainer_processes, trial_process
+from agentgym_rl.trainer import trainer_processes
 
 from .loop import Loop
 
@@ -50,43 +48,6 @@ _TOGETHER_S = 0.5
 _PROGRESS = 10
 """The number of new batches after which earlier restarts do not count."""
 _KILLED = "was killed by SIGKILL"
-
-
-async def try_model(
-    config: Config,
-    model_dir: Path,
-    run_dir: Path,
-    config_file: Path,
-    *,
-    forks: Forks | None = None,
-) -> None:
-    """Refuse a model (or a frozen model beside it), or a user's own part of training, that ranks
-    would refuse, before an engine is started. Bundled models are known to work.
-
-    Raises:
-        ConfigError: the model lacks tensors, cannot be packed, or could not be exported; or a
-            function does not keep its contract; the message says which.
-        ProcessDied: the trial failed for another reason.
-    """
-    own_parts = (config.algo.loss, config.algo.advantage or "", config.trainer.optimizer)
-    known = {model_dir, *other_folders(config.algo)} <= {*BUNDLED_MODELS.values()}
-    if known and not any(map(is_function_path, own_parts)):
-        return
-    answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
-    async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:
-        await own.start(trial_process(config.trainer, config_file, answer))
-        try:
-            async with asyncio.timeout(config.trainer.start_timeout_s):
-                await own.watch()
-        except TimeoutError as error:
-            raise ConfigError(
-                f"the trial of the model took more than {config.trainer.start_timeout_s:g} s "
-                "(trainer.start_timeout_s)"
-            ) from error
-    why = json.loads(answer.read_text(encoding="utf-8"))["refusal"]
-    answer.unlink()
-    if why:
-        raise ConfigError(f"{why} (nothing was started)")
 
 
 @dataclass

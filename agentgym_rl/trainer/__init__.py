@@ -14,7 +14,6 @@ attention.py    attention within packed rows
 optim.py        AdamW, Muon, schedules, clipping
 publication.py  the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
-trial.py        a trial of the model before a run starts anything
 export.py       the export to a folder that `from_pretrained` loads
 world.py        the ranks, and the messages between them
 measurement.py  the contract of measurements, whose numbers are metrics
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .adapter import Adapter as Adapter
+    from .adapter import add_adapter as add_adapter
     from .checkpoint import Checkpoints as Checkpoints
     from .checkpoint import load_checkpoint as load_checkpoint
     from .export import export_checkpoint as export_checkpoint
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from .launch import rank_environment as rank_environment
     from .launch import rank_imports as rank_imports
     from .launch import trainer_processes as trainer_processes
-    from .launch import trial_process as trial_process
     from .measurement import Measurement as Measurement
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm
     from .objective import RankBatch as RankBatch
+    from .optim import check_optimizer as check_optimizer
     from .optim import learning_rate as learning_rate
     from .optim import make_optimizer as make_optimizer
     from .optim import set_learning_rate as set_learning_rate

@@ -58,21 +58,6 @@ def trainer_processes(
     ]
 
 
-def trial_process(config: TrainerConfig, config_file: Path, answer: Path) -> ProcessSpec:
-    """Return the process that tests the configured model and writes a refusal's reason to
-    `answer`."""
-    return ProcessSpec(
-        name="trial",
-        argv=[
-            *(sys.executable, "-m", "agentgym_rl.trainer.trial"),
-            *(str(config_file), str(answer)),
-        ],
-        env=rank_environment(config),
-        finite=True,
-        imports=rank_imports(config),
-    )
-
-
 def rank_imports(config: TrainerConfig) -> tuple[str, ...]:
     """Return the modules that a rank may be forked from; none if it may use a GPU."""
     return () if may_use_gpu(config.device) else _IMPORTS
