@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import json
 import random
 import shutil
@@ -133,29 +134,40 @@ def parity(setting: Setting) -> list[dict[str, Any]]:
 
 
 def attention(setting: Setting) -> list[dict[str, Any]]:
-    """Compare `trainer.attention` varlen with rows: time of forward and backward, log-probs."""
-    folder, rows = setting.folder(setting.sizes[0]), []
+    """Compare `trainer.attention` varlen with rows in both dtypes: time of forward and backward,
+    log-probs."""
+    folder, rows = setting.folder(setting.sizes[0]), list[dict[str, Any]]()
     lengths = (20, 35, 50) if setting.toy else (64, 128, 256, 512, 1024, 96, 160, 800) * 2
-    packed = _random_pack(lengths)
-    logprobs: dict[str, torch.Tensor] = {}
+    packs = {
+        "apart": _random_pack(lengths),
+        "shared beginning": _random_pack(lengths, shared=lengths[0]),
+    }
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
     kinds: tuple[Literal["rows", "varlen"], ...] = ("rows", "varlen")
-    for kind in kinds:
-        if kind == "varlen" and setting.toy:
-            setting.skipped.append("varlen: torch's kernel needs a GPU")
-            continue
-        with _policy(setting, folder, "bfloat16", attention=kind) as policy:
-            seconds = _timed(setting, lambda p=policy: _pass(p, packed))
-            with torch.no_grad():
-                logprobs[kind] = policy.logprobs(packed).float().cpu()
-        gap = float((logprobs[kind] - logprobs["rows"]).abs().mean())
-        rows.append(
-            {
-                "attention": kind,
-                "tokens": sum(lengths),
-                "tokens_per_s": round(sum(lengths) / seconds),
-                "mean_gap_to_rows_nats": gap,
-            }
-        )
+    if setting.toy:
+        setting.skipped.append("varlen: torch's kernels need a GPU")
+        kinds = kinds[:1]
+    for dtype, (name, packed) in itertools.product(dtypes, packs.items()):
+        logprobs: dict[str, torch.Tensor] = {}
+        for kind in kinds:
+            with _policy(setting, folder, dtype, attention=kind) as policy:
+                seconds = _timed(setting, lambda p=policy, rows=packed: _pass(p, rows))
+                with torch.no_grad():
+                    logprobs[kind] = policy.logprobs(packed).float().cpu()
+                peak = _peak_gb()
+            rows.append(
+                {
+                    "dtype": dtype,
+                    "rows": name,
+                    "attention": kind,
+                    "tokens": packed.tokens.shape[1],
+                    "tokens_per_s": round(packed.tokens.shape[1] / seconds),
+                    "mean_gap_to_rows_nats": float(
+                        (logprobs[kind] - logprobs["rows"]).abs().mean()
+                    ),
+                    "gpu_peak_gb": peak,
+                }
+            )
     return rows
 
 
@@ -354,7 +366,7 @@ def _policy(
     folder: Path,
     dtype: Dtype,
     *,
-    attention: Literal["rows", "varlen"] = "rows",
+    attention: Literal["auto", "rows", "varlen"] = "auto",
 ) -> Iterator[Policy]:
     """Load a policy with float32 master weights; its memory is freed afterwards."""
     if setting.device == "cuda":
@@ -387,9 +399,13 @@ def _peak_gb() -> float | None:
     return round(torch.cuda.max_memory_allocated() / 1e9, 2)
 
 
-def _random_pack(lengths: Sequence[int]) -> PackedRows:
+def _random_pack(lengths: Sequence[int], *, shared: int = 0) -> PackedRows:
+    """Return rows of these lengths, packed, whose first `shared` tokens are the same."""
     draw = np.random.default_rng(0)
-    return pack_rows([half_sampled(draw, length) for length in lengths])
+    rows = [half_sampled(draw, length) for length in lengths]
+    begun = [np.concatenate((rows[0].tokens[:shared], it.tokens[shared:])) for it in rows]
+    pairs = zip(rows, begun, strict=True)
+    return pack_rows([replace(it, tokens=tokens) for it, tokens in pairs], share=shared > 0)
 
 
 def _row(prompt: Sequence[int], reply: Delta) -> Row:

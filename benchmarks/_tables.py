@@ -157,6 +157,10 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             {"rows": "rows", "system": "system", "tokens computed": "tokens_computed"}
             | {"CPU seconds of forward and backward": "cpu_s"}
         ),
+        Grid(
+            {"groups x members": "batch", "minibatches": "minibatches", "ranks": "ranks"}
+            | {"busy, of computed tokens": "busy_of_computed", "busy, of all": "busy"}
+        ),
         Grid({"groups": "groups", "ranks": "ranks", "imbalance": "imbalance"}),
         Grid(
             {"seed": "seed", "system": "system", "reward by ten batches": "reward_by_tens"}

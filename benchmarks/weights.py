@@ -1,5 +1,6 @@
-"""The cost of a weight update: the pause of sampling, by interrupt mode and model size; and the
-bytes, seconds and memory of a publication, by transport and number of ranks.
+"""The cost of a weight update: the pause of sampling, by interrupt mode and model size; the bytes,
+seconds and memory of a publication, by transport and number of ranks; and the tokens that sessions
+compute again, because a version was published (the part "reuse", see `_reuse.py`).
 
 ARL_BENCH_PARTS=embedded,sglang measures only these parts; ARL_BENCH_MODELS=1M,12M only these sizes.
 Publications (the part "publication", see `_publication.py`) are of sizes of their own: 135M is the
@@ -39,7 +40,7 @@ from agentgym_rl.storage import WeightsFolder
 from agentgym_rl.weights import Publisher, SharedFiles, recognized
 from agentgym_rl.weights.publish import Published
 
-from . import _publication, real
+from . import _publication, _reuse, real
 from ._common import (
     SGLANG_PYTHON,
     VLLM_PYTHON,
@@ -59,10 +60,11 @@ MODELS: Mapping[str, tuple[int, int]] = {"1M": (128, 3), "12M": (384, 6), "42M":
 """The hidden size and layers of random Qwen3 models in float32."""
 SIZES = (*MODELS, "135M", _publication.LARGE)
 PYTHONS = {"vllm": VLLM_PYTHON, "sglang": SGLANG_PYTHON}
-PARTS = ("embedded", *PYTHONS, "publication")
+PARTS = ("embedded", *PYTHONS, "publication", "reuse")
 GOAL = (
     "every update lands, no turn fails; the pause is below one second up to 42M parameters "
-    "(not counted: SGLang's abort, which looks once a second whether all requests are gone)"
+    "(not counted: SGLang's abort, which looks once a second whether all requests are gone); "
+    + _reuse.GOAL
 )
 NO_GOAL = "none here: a test holds bytes and memory against the formulas of docs/scale.md"
 _TIMEOUT_S = 120.0
@@ -98,6 +100,10 @@ def run(
         folder = None if lacks or "135M" not in sizes else real.folder_of(model)
         skipped += [f"publication of 135M: {lacks}"] if lacks else []
         rows += _publication.measured(folder, large=_publication.LARGE in sizes)
+    if "reuse" in parts:
+        found = _reuse.measured(["embedded", *(["vllm"] if PYTHONS["vllm"] else [])])
+        met = met and all(it["share_of_allowed"] <= 1 for it in found if it["salts"] == "swap")
+        rows, engines = rows + found, [*engines, "reuse"]
     return {
         "name": "weights",
         "hardware": hardware("1 thread a process"),

@@ -21,6 +21,7 @@ from arl_embedded.engine import EmbeddedEngine
 from arl_embedded.model import LoadedModel, load_model
 from arl_embedded.section import EmbeddedEngineConfig
 from arl_lora.keys import LoraConfig
+from arl_trial.model_process import refusal
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
@@ -42,7 +43,6 @@ from agentgym_rl.engines import HttpEngine
 from agentgym_rl.runtime import serving
 from agentgym_rl.storage import EpisodeLog
 from agentgym_rl.trainer import Policy, World, export_model, join_world
-from agentgym_rl.trainer.trial import refusal
 from agentgym_rl.weights import write_version
 
 TOLERANCE = 1e-5

@@ -39,14 +39,15 @@ CLI_FOR_EXTENSIONS = {"command", "config_keys", "output", "training"}
 ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* "
-        "weights.adapter weights.broadcast weights.files weights.gloo weights.parts "
-        "weights.transport weights.publish weights.source weights.version_folder "
+        "weights.adapter weights.broadcast weights.files weights.gloo weights.loading "
+        "weights.parts weights.transport weights.publish weights.source weights.version_folder "
         "arl_embedded* arl_lora.adapter arl_meters.devices arl_meters.layers "
         "arl_objectives.covariance arl_objectives.critic arl_objectives.kl arl_objectives.losses "
         "arl_objectives.moment_mask "
         "arl_objectives.reference arl_objectives.rewards arl_objectives.small_terms "
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
-        "arl_plan.probe arl_sglang.version arl_sglang.weight_routes arl_warmup.trainer "
+        "arl_audit.recompute arl_plan.anatomy arl_plan.probe arl_sglang.version "
+        "arl_sglang.weight_routes arl_trial.model_process arl_warmup.trainer "
         "arl_vllm.native arl_vllm.staging arl_vllm.swap arl_vllm.transfer"
     ),
     "vllm": "arl_vllm*",

@@ -10,6 +10,7 @@
     own_parts.py    the trial of users' functions and terms before they train
     aggregation.py  the exact weight of each token's loss
     balance.py      lengths -> even parts, or bins under a budget (no torch)
+    dealing.py      episodes of a minibatch -> ranks (no torch)
     packing.py      rows -> one padding-free sequence
 
 Legend: [E] episodes of the batch, [R] rows, [N] trained tokens (loss_mask True), [T] packed tokens.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .behavior import row_sums_to_come as row_sums_to_come
     from .corrections import Correction as Correction
     from .corrections import inside as inside
+    from .dealing import deal as deal
     from .inputs import BehaviorWeights as BehaviorWeights
     from .inputs import LossTokens as LossTokens
     from .inputs import Ranks as Ranks

@@ -39,11 +39,11 @@ def check_fit(lengths: Sequence[int], budget: int) -> None:
             raise ValueError(f"row {index} has {length} tokens, the budget is {budget}")
 
 
-def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
+def fill_bins(lengths: Sequence[int], budget: int, *, least: int = 1) -> list[list[int]]:
     """Return the indices of `lengths` in few bins whose sums stay within `budget`, evenly filled.
 
-    The number of bins is that of first-fit decreasing. `balance` spreads the rows over so many
-    bins, if its sums stay within the budget.
+    The number of bins is that of first-fit decreasing, or `least` if that is more and there are so
+    many rows. `balance` spreads the rows over so many bins, if its sums stay within the budget.
 
     Raises:
         ValueError: one length exceeds the budget.
@@ -61,7 +61,8 @@ def fill_bins(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             bins.append([index])
             room.append(budget - length)
-    even = balance(lengths, len(bins)) if bins else []
+    count = max(len(bins), min(least, len(lengths)))
+    even = [part for part in balance(lengths, count) if part] if bins else []
     if all(sum(lengths[i] for i in part) <= budget for part in even):
         return even
     return [sorted(part) for part in bins]

@@ -4,7 +4,8 @@ share may be packed once."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agentgym_rl.core import UNKNOWN_EXPERT, Choices, Row
+from agentgym_rl.core import UNKNOWN_EXPERT, Choices, Row, few_ids
 from agentgym_rl.core.token_records import ALL, FORCED, joined, unpacked_set
 
 from .balance import check_fit, fill_bins
 from .prefixes import LEAST_SHARED, Chain, Tokens, chained, fill_shared
+
+_NO_TOKEN = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,15 +31,9 @@ class Branches:
     """The number of tokens before each piece in its rows; 0 for a row that is packed completely."""
     paths: Tensor
     """The places of all tokens of a row, from its first one to the last of the piece, [K] int64:
-    one path after the other, for each piece with tokens before it."""
+    one path after the other, for each piece with tokens before it; always on the CPU."""
     longest: int
     """The length of the longest row."""
-    masks: dict[object, Tensor] = field(default_factory=dict[object, Tensor])
-    """The attention masks of a forward, which all its layers use."""
-
-    def fresh(self, device: torch.device) -> Branches:
-        """Return the same branches on a device, without masks."""
-        return Branches(self.shared, self.paths.to(device), self.longest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,23 +42,33 @@ class Allowed:
     vocabulary."""
 
     bits: Tensor
-    """The distinct sets, [S, W] uint8: bit i % 8 of byte i // 8 is token i."""
+    """The distinct large sets, [S, W] uint8: bit i % 8 of byte i // 8 is token i."""
+    few: Tensor
+    """The distinct small sets, [F, K] int32: the ids of their tokens, filled with `_NO_TOKEN`."""
     sets: Tensor
-    """The set of each prediction, [P] int64; ALL: the complete vocabulary."""
+    """The set of each prediction, [P] int64: the large ones, then the small ones; ALL: the complete
+    vocabulary."""
 
     def to(self, device: torch.device) -> Allowed:
         """Return the same sets on another device."""
-        return Allowed(self.bits.to(device), self.sets.to(device))
+        return Allowed(self.bits.to(device), self.few.to(device), self.sets.to(device))
 
     def barred(self, part: slice, vocab_size: int) -> Tensor:
         """Return a mask, [C, vocab_size], of the tokens that predictions of `part` exclude."""
-        sets = self.sets[part]
-        bits = self.bits[sets.clamp(min=0)]
-        shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
-        barred = ((bits[..., None] >> shifts) & 1 == 0).flatten(1)
-        missing = vocab_size - barred.shape[1]
-        barred = F.pad(barred, (0, missing), value=True)  # a negative number cuts
-        return barred & (sets >= 0)[:, None]
+        sets, num_large = self.sets[part], len(self.bits)
+        width = vocab_size + 1  # the last one is no token
+        barred = (sets >= 0)[:, None].repeat(1, width)
+        if num_large:
+            bits = self.bits[sets.clamp(0, num_large - 1)]
+            shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
+            found = ((bits[..., None] >> shifts) & 1 == 0).flatten(1)
+            found = F.pad(found, (0, width - found.shape[1]), value=True)  # a negative number cuts
+            barred &= found | (sets >= num_large)[:, None]
+        if len(self.few):
+            ids = self.few[(sets - num_large).clamp(min=0)].long().clamp(max=vocab_size)
+            ids = ids.masked_fill((sets < num_large)[:, None], vocab_size)
+            barred.scatter_(1, ids, False)
+        return barred[:, :vocab_size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,8 +109,7 @@ class PackedRows:
         moved = {name: getattr(self, name).to(device) for name in (*names, "index")}
         moved["experts"] = None if self.experts is None else self.experts.to(device)
         allowed = self.allowed and self.allowed.to(device)
-        branches = self.branches and self.branches.fresh(device)
-        return replace(self, branches=branches, allowed=allowed, **moved)
+        return replace(self, allowed=allowed, **moved)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,13 +201,14 @@ def pack_rows(rows: Sequence[Row], *, share: bool = False) -> PackedRows:
     places = np.concatenate([path[mask] for path, mask in pairs])
     before = np.concatenate([path[:-1][mask[1:]] for path, mask in pairs])
     heats, heat = np.unique(temperatures, return_inverse=True)
-    bits, sets = _allowed(rows, masks)
-    keys = (places * max(1, len(heats)) + heat) * (len(bits) + 1) + sets + 1
+    bits, few, sets = _allowed(rows, masks)
+    num_sets = len(bits) + len(few)
+    keys = (places * max(1, len(heats)) + heat) * (num_sets + 1) + sets + 1
     _, first, index = np.unique(keys, return_index=True, return_inverse=True)
     targets = layout.tokens[places[first]]
     allowed = None
-    if len(bits):
-        allowed = Allowed(torch.as_tensor(bits), torch.as_tensor(sets[first]))
+    if num_sets:
+        allowed = Allowed(*map(torch.as_tensor, (bits, few, sets[first])))
     order = index.astype(np.int64)
     packed = layout.packed(before[first], targets, temperatures[first], order, allowed)
     return replace(packed, experts=_experts(rows, layout))
@@ -257,8 +264,9 @@ def _experts(rows: Sequence[Row], layout: Layout) -> Tensor | None:
 
 def _allowed(
     rows: Sequence[Row], masks: Sequence[npt.NDArray[np.bool_]]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the distinct sets of allowed tokens, [S, W], and the set of each trained token, [N].
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Return the distinct sets of allowed tokens, [S, W] and [F, K], and the set of each trained
+    token, [N]; see `Allowed`.
 
     Raises:
         ValueError: a trained token had no alternative, or a set is damaged.
@@ -271,35 +279,48 @@ def _allowed(
     )
     if whole is None:
         count = sum(int(mask.sum()) for mask in masks)
-        return np.zeros((0, 0), np.uint8), np.full(count, ALL, np.int64)
+        return np.zeros((0, 0), np.uint8), np.zeros((0, 0), np.int32), np.full(count, ALL)
     if (whole.index == FORCED).any():
         raise ValueError("a token that had no alternative is marked as trained")
     used, sets = np.unique(whole.index[whole.index >= 0], return_inverse=True)
     places: list[int] = used.tolist()
-    found = [unpacked_set(whole.sets[place]) for place in places]
-    bits = np.zeros((len(found), max(map(len, found), default=0)), np.uint8)
-    for row, one in zip(bits, found, strict=True):
-        row[: len(one)] = one
+    ids = [few_ids(whole.sets[place]) for place in places]
+    pairs = zip(places, ids, strict=True)
+    large = [unpacked_set(whole.sets[place]) for place, few in pairs if few is None]
+    small = [few for few in ids if few is not None]
+    # The large sets come first, each kind in its order.
+    order = np.argsort(np.argsort([few is not None for few in ids], kind="stable"))
     index = np.full(len(whole.index), ALL, np.int64)
-    index[whole.index >= 0] = sets
-    return bits, index
+    index[whole.index >= 0] = order[sets]
+    return _table(large, 0, np.uint8), _table(small, _NO_TOKEN, np.int32), index
+
+
+def _table(
+    rows: Sequence[npt.NDArray[np.generic]], fill: int, dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """Return arrays of different lengths as the rows of one, filled up."""
+    found = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype)
+    for place, row in zip(found, rows, strict=True):
+        place[: len(row)] = row
+    return found
 
 
 def micro_batches(
-    rows: Sequence[Row], budget: int, *, share: bool, packs: bool = True
+    rows: Sequence[Row], budget: int, *, share: bool, packs: bool = True, least: int = 1
 ) -> Iterator[tuple[list[int], PackedRows]]:
     """Yield the indices of the rows of each micro-batch of at most `budget` tokens, and these rows
-    packed. With `share`, the tokens that rows have in common count once (see `fill_shared`).
-    Without `packs`, each holds one row: the model does not compute several in one pass.
+    packed; `least` micro-batches, if they can be smaller then. With `share`, the tokens that rows
+    have in common count once (see `fill_shared`). Without `packs`, each holds one row: the model
+    does not compute several in one pass.
 
     Raises:
         ValueError: a row is longer than the budget, or holds tokens that cannot be trained.
     """
     lengths = [len(row) for row in rows]
     if share:
-        bins = fill_shared(lengths, chained(_keys(rows)), budget)
+        bins = fill_shared(lengths, chained(_keys(rows)), budget, least=least)
     elif packs:
-        bins = fill_bins(lengths, budget)
+        bins = fill_bins(lengths, budget, least=least)
     else:
         check_fit(lengths, budget)
         bins = [[index] for index in range(len(rows))]

@@ -61,9 +61,12 @@ def num_distinct(rows: Sequence[Tokens]) -> int:
     return sum(map(len, rows)) - sum(chained(rows).shared)
 
 
-def fill_shared(lengths: Sequence[int], chain: Chain, budget: int) -> list[list[int]]:
+def fill_shared(
+    lengths: Sequence[int], chain: Chain, budget: int, *, least: int = 1
+) -> list[list[int]]:
     """Return the indices of rows of these lengths in few bins that are evenly filled, with rows of
-    a common beginning in the same bin, by their `chain`.
+    a common beginning in the same bin, by their `chain`; in `least` bins if the largest one is
+    smaller then.
 
     A bin's rows have at most `budget` distinct tokens together, less where copies of shared keys
     take memory too.
@@ -73,12 +76,15 @@ def fill_shared(lengths: Sequence[int], chain: Chain, budget: int) -> list[list[
     """
     check_fit(lengths, budget)
     costs = _Costs(lengths, chain)
-    whole = [run for family in costs.families() for run in costs.cut(family, budget)]
-    sizes = [costs.of(run) for run in whole]
-    bins = [[i for n in members for i in whole[n]] for members in fill_bins(sizes, budget)]
+    largest, places = costs.filled(budget, budget)
     # Bins stay half empty if few families fit into one; then splitting families costs less.
-    runs = costs.cut(range(len(lengths)), budget)
-    places = runs if len(runs) < len(bins) else bins
+    every = range(len(lengths))
+    runs = costs.cut(every, budget)
+    if len(runs) < len(places):
+        largest, places = max(map(costs.of, runs)), [list(run) for run in runs]
+    if len(places) < least:
+        smaller, more = costs.filled(-(-costs.of(every) // least), budget, least=least)
+        places = more if smaller < largest else places
     return [sorted(chain.order[place] for place in part) for part in places]
 
 
@@ -106,6 +112,15 @@ class _Costs:
         """Return the runs of rows in which each shares a beginning with the one before it."""
         starts = [place for place, shared in enumerate(self._shared) if not shared]
         return [range(a, b) for a, b in pairwise([*starts, len(self._alone)])]
+
+    def filled(self, limit: int, budget: int, *, least: int = 1) -> tuple[int, list[list[int]]]:
+        """Return the rows in bins within the budget, of families that are cut into pieces within
+        the limit; and the cost of the largest bin."""
+        pieces = [run for family in self.families() for run in self.cut(family, limit)]
+        sizes = [self.of(run) for run in pieces]
+        bins = fill_bins(sizes, budget, least=least)
+        largest = max((sum(sizes[n] for n in members) for members in bins), default=0)
+        return largest, [[place for n in members for place in pieces[n]] for members in bins]
 
     def cut(self, run: range, budget: int) -> list[range]:
         """Return `run` in as few pieces within the budget as possible, with the costliest piece as

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -19,6 +20,8 @@ from agentgym_rl.core import ProcessDied
 from agentgym_rl.runtime import together
 
 log = logging.getLogger(__name__)
+
+_RECOVERED_S = 3600.0
 
 
 class Member(Protocol):
@@ -37,8 +40,8 @@ class Supervisor(ABC, Generic[M]):
     """The supervisor of all members of one kind."""
 
     def __init__(self, kind: str, *, max_restarts: int, key: str) -> None:
-        """Set up the supervisor. Each member is restarted up to `max_restarts` times; `key` is the
-        configuration key of this number, for messages."""
+        """Set up the supervisor. Each member is restarted up to `max_restarts` times, which count
+        anew once it `has_recovered`; `key` is the configuration key, for messages."""
         self._kind, self._max_restarts, self._key = kind, max_restarts, key
         self.left: set[str] = set()
         """The names of members that have been neither given up nor retired."""
@@ -67,13 +70,15 @@ class Supervisor(ABC, Generic[M]):
 
     async def _supervise(self, member: M) -> None:
         """Supervise a member until it has ended well, was retired or is given up."""
+        used, limit, since_s = 0, self._max_restarts, time.monotonic()
         lost = await self._lost(member)
         while lost is not None and await self._may_restart(member, lost):
-            if member.restarts >= self._max_restarts:
+            used = 0 if self._has_recovered(member, time.monotonic() - since_s) else used
+            if used >= limit:
                 return await self._give_up(member, lost)
+            used, since_s = used + 1, time.monotonic()
             member.restarts += 1
-            limit = self._max_restarts
-            log.info("starting %s again (%d of %d)", member.name, member.restarts, limit)
+            log.info("starting %s again (%d of %d)", member.name, used, limit)
             lost = await self._start_again(member) or await self._lost(member)
 
     @abstractmethod
@@ -83,6 +88,11 @@ class Supervisor(ABC, Generic[M]):
     async def _may_restart(self, member: M, lost: Exception) -> bool:
         """Return False for a retired member; raise an error if a restart cannot help."""
         return True
+
+    def _has_recovered(self, member: M, lived_s: float) -> bool:
+        """Return whether a member that is lost, `lived_s` after its last start, had done so well
+        that its earlier restarts do not count."""
+        return lived_s >= _RECOVERED_S
 
     @abstractmethod
     async def _start_again(self, member: M) -> Exception | None:

@@ -41,14 +41,6 @@ class EngineConfig(Section):
                 f"weights.transport {way!r} needs engine.type {others}; the {self.type} engine "
                 f"takes {' or '.join(map(repr, self.transports))}"
             )
-        if config.of(TrainerConfig).attention == "varlen" and not self._trains_in_bfloat16(config):
-            yield (
-                "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16' "
-                "(and no other trainer.dtype)"
-            )
-
-    def _trains_in_bfloat16(self, config: Sections) -> bool:
-        return False
 
     @property
     def sleepless(self) -> str:
@@ -81,8 +73,8 @@ class OwnEngineConfig(EngineConfig):
     num_threads: Anytime[int] = Field(default=1, ge=1)
     """The CPU threads of each engine process (OMP_NUM_THREADS)."""
     max_restarts: Anytime[int] = Field(default=3, ge=0)
-    """The maximum number of restarts of a dead server; then it is retired, and the last one to be
-    retired ends the run."""
+    """The maximum number of restarts of a dead server, which count anew once it has run for an
+    hour; then it is retired, and the last one to be retired ends the run."""
     start_timeout_s: Anytime[Fitted[float]] = Field(default=120.0, gt=0)
     """The longest wait for a server to load its model."""
     stall_timeout_s: Anytime[Fitted[float]] = Field(default=60.0, gt=0)
@@ -153,9 +145,6 @@ class OwnEngineConfig(EngineConfig):
                 f"trainer.max_tokens_per_microbatch {room}: "
                 "an episode could be too long to train; raise the latter"
             )
-
-    def _trains_in_bfloat16(self, config: Sections) -> bool:
-        return (config.of(TrainerConfig).dtype or self.dtype) == "bfloat16"
 
 
 class ServerEngineConfig(OwnEngineConfig):

@@ -86,7 +86,7 @@ def load(
                     f"it: {error}\nUse the version that began the run"
                 ) from error
             raise  # the overrides are to blame
-    places = source.places if isinstance(source, Layers) else {}
+    places: Mapping[str, Path] = source.places if isinstance(source, Layers) else {}
     if isinstance(source, Path):
         places = dict.fromkeys(flat(values), source)
     return _load(model, values, overrides, preset=str(values.get("preset", "")), places=places)

@@ -109,14 +109,15 @@ class TrainerConfig(Section):
     chunks of 16 MB, if the model's output layer allows it."""
     compile: OnResume[bool] = False
     """The switch to compile blocks with torch.compile (experimental: see arl docs trainer)."""
-    attention: OnResume[Literal["rows", "varlen"]] = "rows"
-    """The attention over packed rows: one row after the other with SDPA, or all at once with
-    torch's variable-length flash attention (a GPU and engine.dtype bfloat16; experimental: one
-    H200 ran it)."""
+    attention: OnResume[Literal["auto", "rows", "varlen"]] = "auto"
+    """The attention over packed rows: `rows` computes one after the other with SDPA; `varlen` all
+    at once, on a GPU (experimental: one H200 ran it in bfloat16, none in float32); `auto` is
+    `varlen` on a GPU if a trial when the model is loaded finds it right."""
     checkpoint_every: OnResume[int] = Field(default=0, ge=0)
     """The steps between checkpoints; 0: by steps only at the end."""
-    checkpoint_every_minutes: OnResume[float] = Field(default=0.0, ge=0)
-    """The minutes between checkpoints, each after the next step; 0: none by time."""
+    checkpoint_every_minutes: OnResume[Fitted[float]] = Field(default=0.0, ge=0)
+    """The minutes between checkpoints, each after the next step; 0: none by time. Unset, and
+    without `checkpoint_every`: 30 from 20 million parameters on, 60 from ten billion on."""
     keep_checkpoints: OnResume[int] = Field(default=2, ge=1)
     """The number of newest checkpoints to keep."""
     keep_best: OnResume[int] = Field(default=0, ge=0)
@@ -127,7 +128,7 @@ class TrainerConfig(Section):
     `eval/…` every version that is evaluated on schedule is also saved."""
     max_restarts: OnResume[int] = Field(default=3, ge=0)
     """The maximum number of restarts of the ranks, from the newest checkpoint and within the run,
-    when one of them is lost; then the run stops."""
+    when one of them is lost; then the run stops. Ten more trained batches are a new beginning."""
     stall_timeout_s: OnResume[Fitted[float]] = Field(default=900.0, gt=0)
     """The longest time without a request, a report or a finished pass of the ranks: then they count
     as hanging."""
@@ -138,6 +139,16 @@ class TrainerConfig(Section):
     either, before the run stops with an error."""
     finish_timeout_s: OnResume[Fitted[float]] = Field(default=300.0, gt=0)
     """The time limit for a checkpoint, and at the end for the last one and the export."""
+
+    @property
+    def less_memory(self) -> str:
+        """Return, for messages, the keys by which a rank needs less memory, except those in use."""
+        unused = (k for k in ("activation_checkpointing", "cpu_offload") if not getattr(self, k))
+        keys = "".join(f", trainer.{key}=true" for key in unused)
+        return (
+            "Less memory takes a smaller trainer.max_tokens_per_microbatch (at least the longest "
+            f"row, engine.max_model_len){keys}, or in a new run lora.rank; see `arl plan --memory`"
+        )
 
     @property
     def keeps_best_evaluated(self) -> bool:

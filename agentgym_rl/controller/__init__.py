@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .publication import publish as publish
     from .ranks import MOVED as MOVED
     from .ranks import STILL as STILL
+    from .ranks import TOO_LARGE as TOO_LARGE
     from .ranks import HttpRanks as HttpRanks
     from .ranks import Metrics as Metrics
     from .ranks import Ranks as Ranks

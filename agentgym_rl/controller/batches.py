@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from agentgym_rl.algo import num_distinct
-from agentgym_rl.algo.balance import balance
+from agentgym_rl.algo import deal
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.core import BatchRow, BatchShard, ConfigError, Group, Trajectory
+from agentgym_rl.core import BatchRow, BatchShard, ConfigError, Group, Row, Trajectory
 from agentgym_rl.core.group import by_env
 
 
@@ -36,10 +35,10 @@ def split_batch(
     task, given its environment and its data (`AlgoConfig.of_task`).
 
     Groups are first dealt to minibatches, whole if their numbers allow (see `_parts`), balanced by
-    tokens and independent of ranks. Whole groups are then dealt to ranks, balanced by distinct
-    tokens, since beginnings that rows of a group share are computed once. So minibatch j holds the
-    same episodes over all ranks together, for any number of ranks. A rank may get no group at all.
-    A game is one episode for each seat of the policy, all of them in the group's minibatches.
+    tokens and independent of ranks. So minibatch j holds the same episodes over all ranks together,
+    for any number of ranks. The episodes of each minibatch are then dealt to ranks (`_rank_of`);
+    a rank may get none. A game is one episode for each seat of the policy, all of them in the
+    group's minibatches.
 
     Raises:
         ConfigError: no episode has a metric that `leave_out` names, or one lacks a part.
@@ -64,12 +63,14 @@ def split_batch(
     returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
     tasks = [of_task(e.env_id, groups[g].data) for e, g in zip(episodes, group_of, strict=True)]
     seats = [episode.seat for episode in episodes]
+    rows = [() if out else episode.rows for episode, out in zip(episodes, absent, strict=True)]
+    rank_of = _rank_of(groups, rows, list(zip(group_of, minibatch_of, strict=True)), num_ranks)
     shards: list[BatchShard] = []
-    for held in map(set, _dealt_to_ranks(groups, num_ranks)):
+    for rank in range(num_ranks):
         minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
-        for index, episode in enumerate(episodes):
-            if group_of[index] in held and not absent[index]:
-                minibatches[minibatch_of[index]] += [BatchRow(r, index) for r in episode.rows]
+        for index, its in enumerate(rows):
+            if rank_of[index] == rank:
+                minibatches[minibatch_of[index]] += [BatchRow(row, index) for row in its]
         shards.append(
             BatchShard(
                 step=step,
@@ -150,12 +151,31 @@ def _part(episode: Trajectory, name: str) -> float:
     return episode.metrics[name]
 
 
-def _dealt_to_ranks(groups: Sequence[Group], num_ranks: int) -> list[list[int]]:
-    """Return the indices of each rank's groups."""
-    if num_ranks == 1:
-        return [list(range(len(groups)))]
-    rows = [[row.tokens for member in group.members for row in member.rows] for group in groups]
-    return balance([num_distinct(its) for its in rows], num_ranks)
+def _rank_of(
+    groups: Sequence[Group],
+    rows: Sequence[Sequence[Row]],
+    places: Sequence[tuple[int, int]],
+    num_ranks: int,
+) -> list[int]:
+    """Return the rank of each episode, given its rows and the numbers of its group and minibatch.
+
+    Ranks wait for each other at every micro-batch, so each minibatch is dealt by itself (`deal`).
+    Groups that tell no token from another often take no pass: their episodes are dealt apart from
+    the others, and the rank that got most of one kind gets least of the other. Rows without a
+    trained token are not computed. An episode stays whole: its rank knows all its tokens.
+    """
+    found = [0] * len(rows)
+    learns = [bool(group.weight) and tells_apart(group.members) for group in groups]
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for index, (group, minibatch) in enumerate(places):
+        alike.setdefault((minibatch, learns[group]), []).append(index)
+    for (_, learn), its in alike.items():
+        tokens = [[row.beginning for row in rows[index] if row.num_trained] for index in its]
+        parts = deal(tokens, [places[index][0] for index in its], num_ranks)
+        for rank, part in enumerate(parts if learn else reversed(parts)):
+            for member in part:
+                found[its[member]] = rank
+    return found
 
 
 def taught(metrics: Mapping[str, float | None]) -> bool:

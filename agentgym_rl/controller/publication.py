@@ -1,5 +1,6 @@
 """The publication of a policy version by a loop: the fleet chooses the engines, the trainer sends
-them the weights, and the fleet puts those in service that have loaded them.
+them the weights, and they swap, some at a time. The fleet knows of each swap before it begins, so
+that only requests that may meet it use no cached KV.
 
 If no engine loaded the version, the publication begins again, with the engines that then exist.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from agentgym_rl.core import Published, WeightsError
@@ -25,6 +26,10 @@ class Engines(Protocol):
     """The engines that versions are published to: a `Fleet`."""
 
     async def begin_publication(self, version: int) -> Mapping[str, str]: ...
+
+    async def begin_swap(self, version: int, lives: Iterable[str]) -> None: ...
+
+    def end_swap(self, version: int, *, served: Iterable[str], failed: Iterable[str]) -> None: ...
 
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
@@ -46,11 +51,14 @@ class Publications(Engines, Protocol):
 
 
 Give = Callable[[Mapping[str, str], float], Awaitable[Published]]
-"""A function that sends a version to engines (URLs by name) within some seconds."""
+"""A function that sends a version to engines (URLs by name) within some seconds; those in `waves`
+of the result have only staged it."""
+Swap = Callable[[Sequence[str]], Awaitable[Published]]
+"""A function that makes engines of a wave serve the version that they have staged."""
 
 
 async def publish(
-    engines: Engines, version: int, give: Give, *, wait_s: float, timeout_s: float
+    engines: Engines, version: int, give: Give, swap: Swap, *, wait_s: float, timeout_s: float
 ) -> Published:
     """Make `engines` serve a version, which `give` sends to those that exist.
 
@@ -65,6 +73,11 @@ async def publish(
         begun = time.monotonic()
         wait_s -= begun - start_s
         done = await give(urls, timeout_s)
+        for wave in done.waves:
+            await engines.begin_swap(version, wave)
+            part = await swap(wave)
+            engines.end_swap(version, served=part.served, failed=part.failed)
+            done = done.after(part)
         # Engines that failed are ended, even if the ranks are lost meanwhile.
         await asyncio.shield(
             engines.end_publication(version, served=done.served, failed=done.failed)

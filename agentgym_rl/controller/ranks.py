@@ -33,6 +33,8 @@ _REACH_S, _REACH_TIMES = 10.0, 2
 """The time limit of the first request to a rank, which does nothing, and how often it is tried:
 this process may have been suspended meanwhile."""
 
+TOO_LARGE = "does not fit in the memory of"
+"""The words in the error of a batch that ranks with smaller micro-batches may fit."""
 BESIDE = frozenset({"complete"})
 """The commands that a rank does beside others: while one lasts, the rank may have nothing to do."""
 
@@ -65,12 +67,16 @@ class Ranks(ABC):
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
     ) -> Published:
-        """Publish the version that was written last to engines (URLs by name); return the names of
-        those that serve it.
+        """Publish the version that was written last to engines (URLs by name) within `timeout_s`
+        seconds; those in `waves` of the result have only staged it, and must `swap`.
 
         Raises:
             RanksFailed: a rank is lost.
         """
+
+    async def swap(self, engines: Sequence[str]) -> Published:
+        """Make engines of the next of these `waves` serve the version that they have staged."""
+        raise NotImplementedError  # by ranks whose publications have no waves
 
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
         """Begin a checkpoint of the first `step` batches; return the intervals, by rank name, in
@@ -204,6 +210,9 @@ class HttpRanks(Ranks):
         what = {"version": version, "engines": dict(engines), "timeout_s": timeout_s}
         return await self._call(0, "publish", msgspec.msgpack.encode(what), of=Published)
 
+    async def swap(self, engines: Sequence[str]) -> Published:
+        return await self._call(0, "swap", msgspec.msgpack.encode([*engines]), of=Published)
+
     async def checkpoint(self, step: int) -> Mapping[str, Intervals]:
         body = msgspec.msgpack.encode({"step": step})
         found = await self._each("checkpoint", [body] * self.num_ranks, of=_Intervals)
@@ -256,7 +265,9 @@ class HttpRanks(Ranks):
                 return msgspec.convert(answer.result, of)
         except ValueError as error:
             raise RanksFailed(f"{what}: no answer: {error}") from error
-        raise (TrainerError if answer.is_final else RanksFailed)(answer.error)
+        if answer.is_final:
+            raise TrainerError(answer.error)
+        raise RanksFailed(f"{what}: {answer.error}")
 
     def _note_progress(self, piece: bytes) -> None:
         if piece.strip(STILL):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .engine import SamplingParams as SamplingParams
     from .engine import SleepLevel as SleepLevel
     from .engine import parse_version as parse_version
+    from .engine import swap_waves as swap_waves
     from .engine import version_label as version_label
     from .errors import AdapterRefused as AdapterRefused
     from .errors import AgentError as AgentError
@@ -156,6 +157,9 @@ if TYPE_CHECKING:
     from .token_records import UNKNOWN_EXPERT as UNKNOWN_EXPERT
     from .token_records import Choices as Choices
     from .token_records import choices_of as choices_of
+    from .token_records import few_ids as few_ids
+    from .token_records import packed_set as packed_set
+    from .token_records import set_of as set_of
     from .trajectory import Outcome as Outcome
     from .trajectory import Trajectory as Trajectory
     from .trajectory import forks_json as forks_json

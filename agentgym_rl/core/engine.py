@@ -73,6 +73,9 @@ class SamplingParams:
     experts_from: int | None = None
     """The first position, in prompt and reply together, whose experts are requested; None: none
     are."""
+    reports_support: bool = True
+    """Whether deltas must have the `support` of each token, if some is `truncated_by` a parameter:
+    only training needs it."""
 
     @property
     def truncated_by(self) -> str:
@@ -105,7 +108,7 @@ class Delta:
     which then has more versions than tokens. A finished request has as many versions as tokens.
 
     `support` has for each token the ids from which it was drawn, if the request is `truncated_by` a
-    parameter and the engine reports them; else it is empty.
+    parameter, wants them, and the engine reports them; else it is empty.
 
     `experts` are the experts of a mixture-of-experts model for the tokens from
     `SamplingParams.experts_from` on, if the engine reports them. They come with the last delta,
@@ -324,6 +327,17 @@ class EngineLoad:
     """The number of tokens taken from prefix caches since counting began."""
 
 
+_PAUSED_AT_ONCE = 0.5
+"""The largest share of engines that pause at the same time (at least one does): at least half of a
+fleet samples on, and all serve a version after three pauses at most, however many they are."""
+
+
+def swap_waves(engines: Sequence[str]) -> list[Sequence[str]]:
+    """Return the engines in the order of their swaps: those of a list swap at the same time."""
+    size = max(1, int(len(engines) * _PAUSED_AT_ONCE))
+    return [engines[start : start + size] for start in range(0, len(engines), size)]
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """The result of a publication: its times, and the engines that serve the version."""
@@ -336,7 +350,19 @@ class Published:
     """The interval without sampling of each engine that confirmed the version, by name: from its
     /pause (`wait`: from the reply, since it samples until then) to the reply to its /resume."""
     failed: Mapping[str, str]
-    """The names of all other engines, and their errors."""
+    """The names of all other engines that are done, and their errors."""
+    waves: Sequence[Sequence[str]] = ()
+    """The engines that have staged the version, in the order of their swaps (`swap_waves`)."""
+
+    def after(self, swap: Published) -> Published:
+        """Return the result after the `swap` of the next of `waves`."""
+        return Published(
+            self.seconds + swap.seconds,
+            self.stage_s,
+            {**self.pauses, **swap.pauses},
+            {**self.failed, **swap.failed},
+            self.waves[1:],
+        )
 
     @property
     def served(self) -> tuple[str, ...]:

@@ -17,6 +17,11 @@ class ReplicaView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str
     version: int
     has_spans: bool
+    incarnation: int
+    """The incarnation of the trainer ranks that published the version."""
+    calm: int | None
+    """The number of the period in which the engine certainly serves the version, which no other
+    period of any engine has; None while it swaps."""
     kind: str = ""
     """The kind of an attached server; empty: that of `engine.type`."""
 
@@ -25,15 +30,8 @@ class FleetView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engines of the controller's router, and its state."""
 
     replicas: tuple[ReplicaView, ...]
-    updating_to: int | None
-    """The version that engines may begin to serve; None between publications."""
-    updates: int
-    """The number of publications that have ended."""
     asleep: bool
     """Whether the engines sleep, so that the deadlines of replies are suspended."""
-    salts: int
-    """The number of times that all cached prefixes were invalidated: a version number may occur
-    again, with other weights."""
 
 
 class NumberedView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -152,6 +152,12 @@ class Row:
     def num_trained(self) -> int:
         return self.counts.trained
 
+    @property
+    def beginning(self) -> IntArray:
+        """Return the tokens, or numbers in place of unknown ones that are equal where tokens are:
+        beginnings that rows share are found by them."""
+        return self.tokens
+
     def head(self, num_tokens: int) -> Row:
         """Return a row of the first `num_tokens` tokens."""
         parts = {name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES}

@@ -5,7 +5,7 @@ teachers. And the run-length encoding of arrays that seldom change from one entr
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ class Choices:
     index: npt.NDArray[np.int32]
     """The index of each token's set in `sets`, [T]; or ALL, or FORCED."""
     sets: Sequence[bytes]
-    """The distinct sets, as compressed bit masks over the vocabulary (`packed_set`)."""
+    """The distinct sets, in the form of `packed_set`."""
 
     @property
     def num_forced(self) -> int:
@@ -194,31 +194,62 @@ def experts_of(parts: Iterable[tuple[int, npt.NDArray[np.int16]]], length: int) 
     return Experts(ids)
 
 
-def choices_of(masks: Iterable[bytes]) -> Choices:
-    """Return the choices of tokens, given the set from which each was drawn, as a bit mask (see
-    `packed_set`)."""
+def choices_of(sets: Iterable[bytes], pack: Callable[[bytes], bytes] = bytes) -> Choices:
+    """Return the choices of tokens, given the set from which each was drawn, and the function that
+    packs such a set; by default, they are packed."""
     places: dict[bytes, int] = {}
-    sets: list[bytes] = []
+    distinct: list[bytes] = []
     index: list[int] = []
-    for mask in masks:
-        if mask not in places:
-            only = int.from_bytes(mask, "little").bit_count() == 1
-            places[mask] = FORCED if only else len(sets)
-            sets += [] if only else [packed_set(mask)]
-        index.append(places[mask])
-    return Choices(np.array(index, np.int32), tuple(sets))
+    for one in sets:
+        if one not in places:
+            packed = pack(one)
+            ids = few_ids(packed)
+            only = ids is not None and len(ids) == 1
+            places[one] = FORCED if only else len(distinct)
+            distinct += [] if only else [packed]
+        index.append(places[one])
+    return Choices(np.array(index, np.int32), tuple(distinct))
 
 
-def mask_of(ids: Sequence[int]) -> bytes:
-    """Return the bit mask of a set of tokens, given by their ids."""
-    mask = np.zeros(max(ids) + 1, np.uint8)
-    mask[ids] = 1
-    return np.packbits(mask, bitorder="little").tobytes()
+_FEW = 256
+"""The largest set of tokens that is recorded as ids: 1 kB, where a mask over a large vocabulary has
+19 kB."""
+_IDS = b"i"
+"""The first byte of a set of ids, before their checksum; a compressed mask begins with another
+one."""
+
+
+def set_of(ids: Sequence[int]) -> bytes:
+    """Return a set of tokens, given by their ids, in the form of `packed_set`."""
+    found = np.array(sorted(set(ids)), "<i4")
+    if len(found) <= _FEW:
+        data = found.tobytes()
+        return _IDS + zlib.adler32(data).to_bytes(4, "little") + data
+    mask = np.zeros(int(found[-1]) + 1, np.uint8)
+    mask[found] = 1
+    return zlib.compress(np.packbits(mask, bitorder="little").tobytes(), 1)
 
 
 def packed_set(mask: bytes) -> bytes:
-    """Return a set in the form of `Choices.sets`. Bit i % 8 of byte i // 8 of `mask` is token i."""
-    return zlib.compress(mask, 1)
+    """Return a set in the form of `Choices.sets`: the ids of few tokens, or else the compressed bit
+    mask. Bit i % 8 of byte i // 8 of `mask` is token i."""
+    if int.from_bytes(mask, "little").bit_count() > _FEW:
+        return zlib.compress(mask, 1)
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    return set_of(bits.nonzero()[0].tolist())
+
+
+def few_ids(data: bytes) -> npt.NDArray[np.int32] | None:
+    """Return the ids of a set of `Choices.sets`; None if it is recorded as a mask.
+
+    Raises:
+        ValueError: the data are damaged.
+    """
+    if data[:1] != _IDS:
+        return None
+    if zlib.adler32(data[5:]) != int.from_bytes(data[1:5], "little"):
+        raise ValueError("a set of allowed tokens: wrong checksum")
+    return np.frombuffer(data[5:], "<i4")
 
 
 def unpacked_set(data: bytes) -> npt.NDArray[np.uint8]:
@@ -227,6 +258,10 @@ def unpacked_set(data: bytes) -> npt.NDArray[np.uint8]:
     Raises:
         ValueError: the data are damaged.
     """
+    if (ids := few_ids(data)) is not None:
+        mask = np.zeros(int(ids.max(initial=-1)) + 1, np.uint8)
+        mask[ids] = 1
+        return np.packbits(mask, bitorder="little")
     try:
         return np.frombuffer(zlib.decompress(data), np.uint8)
     except zlib.error as error:

@@ -241,7 +241,8 @@ class Fleet(Supervisor[Server], Publications):
                     if not server.serves:
                         self._serve(server)
             finally:
-                self.router.end_update(version, [server.name for server in present])
+                names = [server.name for server in present]
+                self.router.end_update(version, names, incarnation=self.incarnation)
 
     # ------------------------------------------------------------------ one server
     async def _lost(self, server: Server) -> Exception:

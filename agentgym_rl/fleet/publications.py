@@ -1,12 +1,13 @@
 """The publications of policy versions to the servers of a fleet, each from `begin_publication` to
-`end_publication`. Lost trainer ranks are replaced by others, which publish as another incarnation.
+`end_publication`, with a swap of some servers at a time from `begin_swap` to `end_swap`. Lost
+trainer ranks are replaced by others, which publish as another incarnation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from agentgym_rl.core import UNKNOWN_VERSION, EngineError
 from agentgym_rl.engines import EngineClient, Router
@@ -78,28 +79,43 @@ class Publications:
                 self.membership.release()
                 return {}
             self._publishing = True
-            if publishers != self.incarnation:
-                self.router.renew_salts()
         present = {*self.router.serving, *self.waiting}
         targets = [name for name in self.servers if name in present]
         if targets:
-            self.router.begin_update(version)
-            await self.mirrors.all_know()
-            if publishers != self._publishers:  # given up meanwhile
-                return {}
             await self.turns.begin_publication([self.servers[name] for name in targets])
             if publishers != self._publishers:  # given up meanwhile
                 return {}
             answering = {server.name for server in self._answering()}
             targets = [name for name in targets if name in answering]
-            if not targets:
-                self.router.end_update(version, ())
         if not targets:
             self.turns.give_up_publication()
             self._release()
         urls = {self.servers[name].life: self.servers[name].url for name in targets}
         self._begun = frozenset(urls)
         return urls
+
+    async def begin_swap(self, version: int, lives: Iterable[str]) -> None:
+        """Begin the swap of servers that have staged `version`: from now on each may serve it.
+        Until then, and after `end_swap`, its requests share the KV of the version that it serves.
+        """
+        alive = self._alive(lives)
+        self.router.begin_update(version, [server.name for server in alive.values()])
+        await self.mirrors.all_know()
+
+    def end_swap(self, version: int, *, served: Iterable[str], failed: Iterable[str]) -> None:
+        """End the swap that began last: `served` servers serve `version`, `failed` ones leave."""
+        for server in self._alive(failed).values():
+            self.leave(server)
+        reached = [server.name for server in self._alive(served).values()]
+        self.router.end_update(version, reached, incarnation=self._publishers)
+
+    def _alive(self, lives: Iterable[str]) -> dict[str, Server]:
+        """Return the servers of the publication that have not left or restarted, by life."""
+        lives = [*lives]
+        if not self._publishing or not self._begun.issuperset(lives):
+            raise ValueError(f"no publication is in progress to one of: {', '.join(lives)}")
+        found = {life: self.servers.get(life.partition("#")[0]) for life in lives}
+        return {life: server for life, server in found.items() if server and server.life == life}
 
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
@@ -111,10 +127,7 @@ class Publications:
         Raises:
             ValueError: no publication has begun, or it was not for one of these engines.
         """
-        lives = {life: self.servers.get(life.partition("#")[0]) for life in (*served, *failed)}
-        if not self._publishing or not self._begun.issuperset(lives):
-            raise ValueError(f"end of a publication: served {served}, failed {set(failed)}")
-        alive = {life: server for life, server in lives.items() if server and server.life == life}
+        alive = self._alive((*served, *failed))
         try:
             for life in failed.keys() & alive.keys():
                 log.warning(
@@ -127,15 +140,23 @@ class Publications:
                 self.version, self.incarnation = version, self._publishers
                 for server in self.servers.values():
                     server.engine.incarnation = self.incarnation
+            self._note_renamed({server.name for server in reached})
             for server in reached:
                 if server.name in self.waiting:
                     self._serve(server)
-            self.router.end_update(version, [server.name for server in reached])
         finally:
             self._release()
-        await self.turns.end_publication([alive[life] for life in served if life in alive])
+        await self.turns.end_publication(reached)
         for life in failed.keys() & alive.keys():
             await alive[life].retire(failed[life])
+
+    def _note_renamed(self, served: Collection[str]) -> None:
+        """Note the new label of servers that had the weights, so that they did not swap."""
+        new = self.version, self.incarnation
+        pairs = {it.name: (it.version, it.incarnation) for it in self.router.replicas}
+        if renamed := [name for name, has in pairs.items() if name in served and has != new]:
+            self.router.begin_update(self.version, renamed)
+            self.router.end_update(self.version, renamed, incarnation=self.incarnation)
 
     async def replace_publishers(self, incarnation: int) -> None:
         """Replace the lost trainer ranks by new ones, which publish from now on as `incarnation`.
@@ -189,7 +210,10 @@ class Publications:
         server.serves = True
         self.waiting.discard(server.name)
         self.router.add(
-            server.name, server.engine, version=self.version, has_spans=server.engine.has_spans
+            *(server.name, server.engine),
+            version=self.version,
+            incarnation=self.incarnation,
+            has_spans=server.engine.has_spans,
         )
 
     def _answering(self) -> list[Server]:

@@ -17,8 +17,8 @@ from agentgym_rl.core import (
     Sampler,
     SamplingParams,
     choices_of,
+    set_of,
 )
-from agentgym_rl.core.token_records import mask_of
 from agentgym_rl.gateway.request.body import INLINE_SIZE, TOKEN_SIZE, in_thread_if_large
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.request.client_sampling import refused
@@ -247,7 +247,7 @@ class Turn(Reply):
         """Record the sets from which the tokens were drawn: those that the engine reports, if
         sampling parameters exclude tokens that the grammar allows, or else those of the grammar."""
         if self._sampling.truncated_by:
-            choices = choices_of(map(mask_of, self._support))
+            choices = choices_of(map(set_of, self._support))
         else:
             assert self._sampling.grammar is not None
             choices = self._grammars.choices(self._sampling.grammar, self.sample.ids)

@@ -16,7 +16,7 @@ from typing import Self
 class StepClock:
     """The clock of one environment, for its steps one after the other."""
 
-    __slots__ = ("_left_s", "_limit", "_loop", "_outer", "_pauses", "_under_way", "owner")
+    __slots__ = ("_left_s", "_limit", "_loop", "_outer", "_pauses", "owner", "under_way")
 
     def __init__(self, owner: object = None) -> None:
         self.owner = owner
@@ -26,7 +26,8 @@ class StepClock:
         self._limit: asyncio.Timeout | None = None
         self._left_s = 0.0
         self._pauses = 0
-        self._under_way = False
+        self.under_way = False
+        """Whether a step is running."""
 
     def enter(self) -> StepClock | None:
         """Begin a step; return the clock of the step around it, for `leave`.
@@ -34,11 +35,11 @@ class StepClock:
         Few steps are inside another step, or have another clock than the environment's last step:
         all others skip this work.
         """
-        self._under_way = True
+        self.under_way = True
         found = _current.get()
         if found is self:
             return None
-        self._outer = found if found is not None and found._under_way else None
+        self._outer = found if found is not None and found.under_way else None
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:  # no loop runs the step, so it cannot wait
@@ -48,7 +49,7 @@ class StepClock:
 
     def leave(self, around: StepClock | None) -> None:
         """End the step."""
-        self._under_way = False
+        self.under_way = False
         self._limit = None
         if around is not None:
             _current.set(around)
@@ -96,7 +97,7 @@ _current: ContextVar[StepClock | None] = ContextVar("step_clock", default=None)
 def current_owner() -> object:
     """Return the object that limits the step to which the current task belongs; None outside."""
     clock = _current.get()
-    return clock.owner if clock is not None and clock._under_way else None
+    return clock.owner if clock is not None and clock.under_way else None
 
 
 class OffTheClock:

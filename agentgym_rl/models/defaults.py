@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 _DATE = "gateway.date"
 _SMALL = 20e6
 """The number of parameters below which a model counts as small: the bundled ones have 1 to 2e6."""
+_LARGE = 10e9
+"""The number of parameters from which a checkpoint, 12 bytes each, takes minutes to write."""
+_LOST = "what a lost rank costs at most"
 _LEARNING_RATES = ((_SMALL, 3e-4), (1e9, 1e-5), (10e9, 5e-6), (math.inf, 1e-6))
 """The pairs of a number of parameters and the default learning rate for models with fewer."""
 _DECODED, _READ, _TRAINED = 1e10, 3e10, 2e10
@@ -197,6 +200,9 @@ class _Fit:
             if not model.gpu:
                 self._on_cpu(model, turns)
             self._times(model)
+            if not self.value("trainer.checkpoint_every"):
+                minutes = 30 if model.size < _LARGE else 60
+                self._choose("trainer.checkpoint_every_minutes", minutes, _LOST)
         longest = self.value("engine.max_model_len")
         if longest > self.value("trainer.max_tokens_per_microbatch"):
             self._choose("trainer.max_tokens_per_microbatch", longest, "holds the longest row")

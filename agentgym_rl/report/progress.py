@@ -200,6 +200,7 @@ _SHOWN = (
     ("staleness/max", "", "{:.0f} (oldest group)"),
     ("throughput/generated_tokens_per_s", "sampled", "{:,.0f} tokens/s"),
     ("throughput/trained_tokens_per_s", "trained", "{:,.0f} tokens/s"),
+    ("trainer/idle_share", "idle", "{:.0%} of the ranks' passes, waiting for the fullest"),
     ("overlap", "overlap", "{:.0%} of tokens sampled while the trainer computed"),
 )
 

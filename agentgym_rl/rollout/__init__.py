@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .config_checks import check_parts as check_parts
     from .config_checks import check_policy as check_policy
     from .config_checks import check_port as check_port
+    from .config_checks import check_prompts as check_prompts
     from .config_checks import tried as tried
     from .endpoints import EndpointKind as EndpointKind
     from .endpoints import endpoint_kind as endpoint_kind
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from .producer import Producer as Producer
     from .producer import TaskCursor as TaskCursor
     from .producer import play_member as play_member
-    from .prompt_lengths import check_prompts as check_prompts
     from .recorder import Recorder as Recorder
     from .retries import play_with_retries as play_with_retries
     from .rollout import Rollout as Rollout

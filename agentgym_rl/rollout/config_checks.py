@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import cast
 
@@ -46,6 +46,10 @@ Trial = Callable[[Config, Split | None], AbstractAsyncContextManager[None]]
 """A context of a checked configuration and the split that is played first: it is entered before
 anything starts, and open until the end. It raises a ConfigError for a run that would fail. The
 split is None where the code is not to be tried, only watched: in a worker of a run, for example."""
+PROMPT_CHECKS = "prompt_checks"
+PromptCheck = Callable[[Config, Sequence[Split], Callable[[str], None]], Awaitable[None]]
+"""A check of the first prompts of a configuration's splits before anything starts. It raises a
+ConfigError for a run that would fail, and tells a function of its progress if it takes long."""
 SEED_LIMIT = 2**63
 """The limit of task seeds, which are stored as SQLite integers."""
 
@@ -173,6 +177,20 @@ def check_port(gateway: GatewayConfig) -> None:
             raise ConfigError(
                 f"gateway.port {gateway.port} on {gateway.host}: {error}; 0 picks a free one"
             ) from error
+
+
+async def check_prompts(
+    config: Config, splits: Sequence[Split], *, say: Callable[[str], None]
+) -> None:
+    """Run the checks of first prompts that installed packages register in
+    `agentgym_rl.prompt_checks`. `say` gets progress messages if one takes long.
+
+    Raises:
+        ConfigError: a check refuses the prompts of a split.
+    """
+    for name in extension_names(PROMPT_CHECKS):
+        check_of: PromptCheck = load_extension(PROMPT_CHECKS, name)
+        await check_of(config, splits, say)
 
 
 @asynccontextmanager

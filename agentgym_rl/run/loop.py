@@ -201,9 +201,9 @@ class Loop:
     async def _give(self, version: int) -> Published:
         timeout_s = self._weights.update_timeout_s
         return await publish(
-            self._run.publications,
-            version,
+            *(self._run.publications, version),
             partial(self._ranks.publish, version),
+            self._ranks.swap,
             wait_s=self._restart_s + timeout_s,
             timeout_s=timeout_s,
         )

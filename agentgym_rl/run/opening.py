@@ -1,7 +1,7 @@
 """The opening of a run: its folder, its model, and the parts that `TrainingRun` connects.
 
 Nothing is started before all of it is known to fit: the resources of its cluster, the folder of a
-resumed run, the models beside the policy, a trial of the model.
+resumed run, the models beside the policy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from agentgym_rl.storage.run_folder import MARK, create_run_dir, held
 from .loop import Loop
 from .parts import PREPARATIONS, RECEIVERS, Opened, OpenReceiver, Preparation, Receiver
 from .resume import begin, check_kept, record_model, schedule_moved
-from .trainer_ranks import TrainerGroup, try_model
+from .trainer_ranks import TrainerGroup
 from .training import TrainingRun
 
 _FLOAT32_OVER_BFLOAT16 = 2
@@ -103,8 +103,10 @@ async def training(
             open_receiver: OpenReceiver = load_extension(RECEIVERS, name)
             receivers.append(open_receiver(config, run_dir))
             stack.callback(receivers[-1].close)
-        opened = Opened(config, model_dir, run_dir, config_file, kind.evaluates, forks)
-        await _check_models(opened, progress, is_new=resume is None)
+        opened = Opened(
+            config, model_dir, run_dir, config_file, kind.evaluates, resume is None, forks
+        )
+        await _check_models(opened, progress)
         opened = await _prepared(opened, progress)
         if resume is None or not (run_dir / EPISODES).exists():  # ended before its log began
             record_model(run_dir, opened.model_dir)
@@ -122,21 +124,17 @@ async def training(
         )
 
 
-async def _check_models(opened: Opened, progress: Progress, *, is_new: bool) -> None:
-    """Refuse models beside the policy that do not fit it, and try the model of a new run.
+async def _check_models(opened: Opened, progress: Progress) -> None:
+    """Refuse models beside the policy that do not fit it.
 
     Raises:
         ConfigError: a model is refused.
-        ProcessDied: the trial failed for another reason.
     """
     config, model_dir = opened.config, opened.model_dir
     for folder, title in (await asyncio.to_thread(other_folders, config.algo)).items():
         check_tokenizer(folder, model_dir, who=title)
     for kind in addition_kinds(config):
         await kind.check(config, model_dir, say=progress.phase)
-    if is_new and config.cluster.kind.here:
-        progress.phase("trying the model")
-        await try_model(config, model_dir, opened.run_dir, opened.config_file, forks=opened.forks)
 
 
 async def _prepared(opened: Opened, progress: Progress) -> Opened:

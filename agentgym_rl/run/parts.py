@@ -3,9 +3,9 @@ and receivers of its metrics.
 
 A producer plays the groups that train: this process does, unless a registered kind
 (`agentgym_rl.producers`) takes the configuration. A preparation (`agentgym_rl.preparations`) works
-on the model before training begins. A receiver (`agentgym_rl.receivers`) gets a copy of the
-metrics. Modules of all of them are imported in each run, so they import slow modules only when they
-are used.
+on the model, or refuses it, before training begins. A receiver (`agentgym_rl.receivers`) gets a
+copy of the metrics. Modules of all of them are imported in each run, so they import slow modules
+only when they are used.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ class Opened:
     config_file: Path
     evaluates: bool
     """True if the run plays held-out tasks."""
+    is_new: bool
+    """False if the run is resumed."""
     forks: Forks | None
 
 

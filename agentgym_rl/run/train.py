@@ -58,7 +58,7 @@ async def checked(config: Config, *, say: Callable[[str], None]) -> Config:
     that takes long.
 
     Raises:
-        ConfigError: see `config_checks.check` and `prompt_lengths.check_prompts`.
+        ConfigError: see `config_checks.check` and `config_checks.check_prompts`.
     """
     await check(config)
     spec = env_spec(config.env, config.rollout)

@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym_rl.cluster import Forks, LocalProcesses, Processes, Silence, Supervisor
+from agentgym_rl.cluster import Processes, Silence, Supervisor
 from agentgym_rl.cluster.health import LOOK_EVERY_S
-from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.controller import Controller, HttpRanks
-from agentgym_rl.core import ConfigError, ProcessDied, is_function_path
+from agentgym_rl.config import TrainerConfig
+from agentgym_rl.controller import TOO_LARGE, Controller, HttpRanks
+from agentgym_rl.core import ProcessDied
 from agentgym_rl.evaluate import EvalQueue
 from agentgym_rl.fleet import Fleet
-from agentgym_rl.models import BUNDLED_MODELS, other_folders
-from agentgym_rl.runtime import in_url, together
+from agentgym_rl.runtime import in_url, lacks_memory, together
 from agentgym_rl.storage import EpisodeLog, Recovered, newest_checkpoint, read_manifest
 from agentgym_rl.storage.run_folder import shown
-from agentgym_rl.trainer import trainer_processes, trial_process
+from agentgym_rl.trainer import trainer_processes
 
 from .loop import Loop
 
@@ -45,43 +43,11 @@ _NO_ROOM = [os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, er
 _EXIT_TIMEOUT_S = 5.0
 """The time, in seconds, for a rank to end after one of its commands failed: its log has the
 cause."""
-
-
-async def try_model(
-    config: Config,
-    model_dir: Path,
-    run_dir: Path,
-    config_file: Path,
-    *,
-    forks: Forks | None = None,
-) -> None:
-    """Refuse a model (or a frozen model beside it), or a user's own part of training, that ranks
-    would refuse, before an engine is started. Bundled models are known to work.
-
-    Raises:
-        ConfigError: the model lacks tensors, cannot be packed, or could not be exported; or a
-            function does not keep its contract; the message says which.
-        ProcessDied: the trial failed for another reason.
-    """
-    own_parts = (config.algo.loss, config.algo.advantage or "", config.trainer.optimizer)
-    known = {model_dir, *other_folders(config.algo)} <= {*BUNDLED_MODELS.values()}
-    if known and not any(map(is_function_path, own_parts)):
-        return
-    answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
-    async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:
-        await own.start(trial_process(config.trainer, config_file, answer))
-        try:
-            async with asyncio.timeout(config.trainer.start_timeout_s):
-                await own.watch()
-        except TimeoutError as error:
-            raise ConfigError(
-                f"the trial of the model took more than {config.trainer.start_timeout_s:g} s "
-                "(trainer.start_timeout_s)"
-            ) from error
-    why = json.loads(answer.read_text(encoding="utf-8"))["refusal"]
-    answer.unlink()
-    if why:
-        raise ConfigError(f"{why} (nothing was started)")
+_TOGETHER_S = 0.5
+"""The time, in seconds, in which the ranks end that have lost a peer."""
+_PROGRESS = 10
+"""The number of new batches after which earlier restarts do not count."""
+_KILLED = "was killed by SIGKILL"
 
 
 @dataclass
@@ -113,6 +79,9 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
     _was_ready: bool = False
     """True once all ranks were ready: if the first ranks never are, a restart would not help."""
     _is_finishing: bool = False
+    _splits: bool = False  # since a batch did not fit in memory, micro-batches are half as large
+    _began_at: int = 0  # the version when ranks were started last
+    _ends: dict[str, ProcessDied] = field(default_factory=dict[str, ProcessDied])  # of this life
 
     def __post_init__(self) -> None:
         limit = self.config.max_restarts
@@ -158,7 +127,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             TimeoutError: the ranks were not ready within `trainer.start_timeout_s`.
         """
         await self.controller.changes.wait_for(
-            lambda: self._is_ready,
+            lambda: self.controller.trainer_ready,
             who="arl train",
             what="the trainer to load its model",
             timeout_s=self.config.start_timeout_s,
@@ -184,10 +153,6 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
 
     # ------------------------------------------------------------------ one life
     @property
-    def _is_ready(self) -> bool:
-        return self.controller.trainer_ready
-
-    @property
     def _names(self) -> list[str]:
         return [f"trainer-{rank}" for rank in range(self.config.num_ranks)]
 
@@ -195,6 +160,8 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         self, checkpoint: Path | None, *, incarnation: int, served: int | None = None
     ) -> None:
         await self.fleet.turns.starting_ranks()
+        self._began_at = self.controller.version
+        self._ends.clear()
         host, port = await self.processes.address(self._names[0])
         for spec in trainer_processes(
             self.config,
@@ -207,6 +174,7 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
             incarnation=incarnation,
             resume=checkpoint,
             served=served,
+            splits=self._splits,
         ):
             await self.processes.start(spec)
 
@@ -226,13 +194,24 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
                 limits.cancel()
                 calls.cancel()
         except ProcessDied as lost:
-            return lost
+            return self._cause(lost)
         return None
 
     async def _follow(self, name: str) -> None:
         died = await self.processes.ended(name)
         if died is not None:
+            self._ends[name] = died
+            await asyncio.sleep(_TOGETHER_S)
             raise died
+
+    def _cause(self, lost: ProcessDied) -> ProcessDied:
+        """Return the loss that explains the others: a rank that was killed, or the first to report
+        a failure."""
+        if killed := [end for end in self._ends.values() if _KILLED in str(end)]:
+            return killed[0]
+        failure = self.ranks.failure
+        found = self._ends.get(failure.partition(":")[0], lost)
+        return ProcessDied(f"{failure}; {found}") if failure and failure not in str(lost) else found
 
     async def _watch_calls(self) -> None:
         """Raise an error after a failed command, if no rank has ended because of it."""
@@ -251,16 +230,17 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         silence = Silence(most_s=2 * LOOK_EVERY_S)
         while True:
             silent_s = await silence.listen(lambda: self.ranks.progress_s, for_s=LOOK_EVERY_S)
-            self._was_ready |= self._is_ready
-            if silent_s > limit_s and self._is_ready and not self._is_finishing:
+            self._was_ready |= self.controller.trainer_ready
+            if silent_s > limit_s and self.controller.trainer_ready and not self._is_finishing:
                 raise ProcessDied(
                     f"the trainer runs, but no rank has answered or finished a pass for "
                     f"{silent_s:.0f} s (trainer.stall_timeout_s)"
                 )
 
     async def _may_restart(self, member: TrainerGroup, lost: Exception) -> bool:
-        """Return True; raise an error if the ranks were never ready, or nothing can be written."""
-        if not (self._was_ready or self._is_ready):
+        """Return True; raise an error if the ranks were never ready, or nothing can be written. A
+        batch that did not fit, or at which ranks were killed twice, gets smaller micro-batches."""
+        if not (self._was_ready or self.controller.trainer_ready):
             raise lost
         log.warning("the trainer is lost: %s", lost)  # now: a cluster's processes take time to end
         if any(reason in str(lost) for reason in _NO_ROOM):
@@ -269,13 +249,22 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
                 f"lost: free space on the disk, then continue with `arl train --resume "
                 f"{shown(self.run_dir)}`. The cause: {lost}"
             )
+        again = self.restarts and self.controller.version == self._began_at
+        if not self._splits and (TOO_LARGE in str(lost) or (again and _KILLED in str(lost))):
+            self._splits = True
+            log.warning("micro-batches get half of trainer.max_tokens_per_microbatch from now on")
         return True
 
+    def _has_recovered(self, member: TrainerGroup, lived_s: float) -> bool:
+        return self.controller.version - self._began_at >= _PROGRESS
+
     async def _give_up(self, member: TrainerGroup, lost: Exception) -> None:
+        lacks = _KILLED in str(lost) or lacks_memory(lost)
         raise ProcessDied(
-            f"the trainer was started again {self.restarts} times (trainer.max_restarts), and "
-            f"the run stops; `arl train --resume {shown(self.run_dir)}` continues it. The last "
-            f"loss: {lost}"
+            f"the trainer was started again {self._max_restarts} times (trainer.max_restarts) "
+            f"within {_PROGRESS} batches, and the run stops; `arl train --resume "
+            f"{shown(self.run_dir)}` continues it, once the cause is gone"
+            f"{f'. {self.config.less_memory}' if lacks else ''}. The last loss: {lost}"
         )
 
     async def _start_again(self, member: TrainerGroup) -> None:
@@ -285,8 +274,9 @@ class TrainerGroup(Supervisor["TrainerGroup"]):
         self.ranks.revoke()
         await self.loop.interrupt()
         self.ranks.forget()
-        for name in self._names:
-            await self.processes.end(name)
+        for wait in (self.processes.kill, self.processes.end):  # first all, as GPUs take seconds
+            for name in self._names:
+                await wait(name)
         checkpoint = await asyncio.to_thread(newest_checkpoint, self.run_dir / "checkpoints")
         step = read_manifest(checkpoint).step if checkpoint else 0
         incarnation = await self.loop.regroup(step, checkpoint)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
-from agentgym_rl.core import Choices, choices_of
+from agentgym_rl.core import Choices, choices_of, packed_set
 
 from .lru_dict import LruDict
 
@@ -65,7 +65,7 @@ class Constraint:
                 return None
             masks.append(kept.setdefault(mask, mask))
             self.accept(token)
-        return choices_of(masks)
+        return choices_of(masks, packed_set)
 
 
 class GrammarError(ValueError):

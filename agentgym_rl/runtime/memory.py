@@ -23,6 +23,8 @@ EXIT_CODE = 70
 """The exit code EX_SOFTWARE of sysexits.h."""
 _exit = os._exit  # the original function: signals.py replaces it for foreign code
 _WORDS = b"out of memory while a thread was started: this process ends\n"
+_SIGNS = ("out of memory", "OutOfMemoryError", "can't allocate memory", "STATUS_ALLOC_FAILED")
+"""The words of torch, CUDA and their libraries for a lack of memory."""
 _LOOK_S = 0.25
 _LOOKS = 12
 """The number of consecutive checks that find a thread not begun. Each check needs the interpreter,
@@ -34,6 +36,13 @@ def give_back_memory() -> None:
     are still in use. Do nothing without glibc."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether an error, or its cause, is a lack of memory, on a device or on the host."""
+    text, cause = f"{type(error).__name__}: {error}", error.__cause__
+    here = isinstance(error, MemoryError) or any(sign in text for sign in _SIGNS)
+    return here or (cause is not None and lacks_memory(cause))
 
 
 def end_without_memory() -> None:

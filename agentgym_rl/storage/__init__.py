@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .weights_folder import BASE as BASE
     from .weights_folder import MATRIX_A as MATRIX_A
     from .weights_folder import MATRIX_B as MATRIX_B
+    from .weights_folder import SHARED_MEMORY as SHARED_MEMORY
     from .weights_folder import WeightsFolder as WeightsFolder
     from .weights_folder import check_version as check_version
     from .weights_folder import read_index as read_index

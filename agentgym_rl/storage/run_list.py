@@ -25,6 +25,7 @@ MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",
     "trained_tokens_per_s": "throughput/trained_tokens_per_s",
+    "idle_share": "trainer/idle_share",
     "token_mult_prob_error": "mismatch/token_mult_prob_error",
     "step_s": "time/step",
 }

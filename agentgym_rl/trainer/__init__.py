@@ -8,14 +8,13 @@ packed.py       a model sharded over the ranks, fed with packed rows
 policy.py       the trained model, and its log-probs
 model_term.py   the contract of a term with models of its own
 adapter.py      the contract of an adapter, which is trained in place of all weights
+slices.py       a rank's slices of a model that is loaded, and trials with it
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
 optim.py        AdamW, Muon, schedules, clipping
 publication.py  the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
-trial.py        a trial of the model before a run starts anything
 export.py       the export to a folder that `from_pretrained` loads
-recompute.py    the computations of audits, after a run
 world.py        the ranks, and the messages between them
 measurement.py  the contract of measurements, whose numbers are metrics
 usage.py        the time of each phase, and the operations of passes
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .adapter import Adapter as Adapter
+    from .adapter import add_adapter as add_adapter
     from .checkpoint import Checkpoints as Checkpoints
     from .checkpoint import load_checkpoint as load_checkpoint
     from .export import export_checkpoint as export_checkpoint
@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from .launch import rank_environment as rank_environment
     from .launch import rank_imports as rank_imports
     from .launch import trainer_processes as trainer_processes
-    from .launch import trial_process as trial_process
-    from .launch import warm_up_trainer as warm_up_trainer
     from .measurement import Measurement as Measurement
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm
     from .objective import RankBatch as RankBatch
+    from .optim import check_optimizer as check_optimizer
     from .optim import learning_rate as learning_rate
     from .optim import make_optimizer as make_optimizer
     from .optim import set_learning_rate as set_learning_rate
@@ -47,13 +46,12 @@ if TYPE_CHECKING:
     from .packed import PackedModel as PackedModel
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
-    from .recompute import Recomputer as Recomputer
-    from .recompute import open_recomputer as open_recomputer
-    from .recompute import replay_batches as replay_batches
+    from .policy import default_chunk as default_chunk
     from .shard_tensors import MicroBatch as MicroBatch
     from .shard_tensors import ShardTokens as ShardTokens
     from .shard_tensors import accumulate as accumulate
     from .shard_tensors import frozen_pass as frozen_pass
+    from .shard_tensors import in_rounds as in_rounds
     from .step import Stepper as Stepper
     from .step import make_stepper as make_stepper
     from .trainer import Trainer as Trainer

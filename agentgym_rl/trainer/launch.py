@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from agentgym_rl.cluster import ProcessSpec
-from agentgym_rl.config import EngineConfig, OwnEngineConfig, TrainerConfig, may_use_gpu
+from agentgym_rl.config import TrainerConfig, may_use_gpu
 
 _IMPORTS = ("agentgym_rl.trainer.main", "torch._dynamo")  # optimizers import the latter
 
@@ -24,12 +23,14 @@ def trainer_processes(
     incarnation: int = 0,
     resume: Path | None = None,
     served: int | None = None,
+    splits: bool = False,
 ) -> list[ProcessSpec]:
     """Return one process per rank; the ranks report readiness to the controller and end by
     themselves.
 
     `resume` is the checkpoint that they begin with instead of the configured model. `served` is the
-    version that engines already have from earlier ranks of the same run.
+    version that engines already have from earlier ranks of the same run. `splits`: micro-batches
+    have half as many tokens.
     """
     env = {**rank_environment(config), "ARL_TOKEN": token}
     return [
@@ -46,6 +47,7 @@ def trainer_processes(
                 *("--incarnation", str(incarnation)),
                 *(("--resume", str(resume)) if resume else ()),
                 *(("--served", str(served)) if served is not None else ()),
+                *(("--splits",) if splits else ()),
             ],
             env=env,
             finite=True,
@@ -54,31 +56,6 @@ def trainer_processes(
         )
         for rank in range(config.num_ranks)
     ]
-
-
-def trial_process(config: TrainerConfig, config_file: Path, answer: Path) -> ProcessSpec:
-    """Return the process that tests the configured model and writes a refusal's reason to
-    `answer`."""
-    return ProcessSpec(
-        name="trial",
-        argv=[
-            *(sys.executable, "-m", "agentgym_rl.trainer.trial"),
-            *(str(config_file), str(answer)),
-        ],
-        env=rank_environment(config),
-        finite=True,
-        imports=rank_imports(config),
-    )
-
-
-def warm_up_trainer(trainer: TrainerConfig, engine: EngineConfig) -> TrainerConfig:
-    """Return the settings of a warm-up's ranks. No engine runs at the same time, so they share its
-    CPU threads, as far as this machine has cores."""
-    is_own = isinstance(engine, OwnEngineConfig)
-    idle = engine.num_servers * engine.num_threads if is_own else 0
-    cores = len(os.sched_getaffinity(0))
-    threads = min(trainer.num_threads + idle // trainer.num_ranks, cores // trainer.num_ranks)
-    return trainer.model_copy(update={"num_threads": max(trainer.num_threads, threads)})
 
 
 def rank_imports(config: TrainerConfig) -> tuple[str, ...]:

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.config import Config
+from agentgym_rl.controller import TOO_LARGE
 from agentgym_rl.core import ArlError, BatchShard, Published, StepReport, StorageError, TrainerError
 from agentgym_rl.models import with_model_defaults
+from agentgym_rl.runtime import lacks_memory
 from agentgym_rl.storage import Retention
 from agentgym_rl.storage.checkpoints import lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
@@ -75,10 +77,6 @@ class TokensOut:
             )
 
 
-class _Terminated(BaseException):
-    """The arrival of SIGTERM."""
-
-
 def run(
     config: Config,
     *,
@@ -92,12 +90,14 @@ def run(
     incarnation: int = 0,
     resume: Path | None = None,
     served: int | None = None,
+    splits: bool = False,
 ) -> None:
     """Be rank `rank`, on the model or on the checkpoint `resume` (any number of ranks wrote it);
     return when the run needs it no more.
 
     `served` is the version that engines have from earlier ranks of the same run; None if there were
-    none. Batches up to it are trained again, and only that version is published again.
+    none. Batches up to it are trained again, and only that version is published again. `splits`:
+    micro-batches have half as many tokens.
 
     The controller's bearer token is read from ARL_TOKEN. Only rank 0 publishes and exports.
 
@@ -121,14 +121,16 @@ def run(
     try:
         with _sigterm_raises(), meeting as world:
             files = _Files(model_dir, run_dir, weights_dir, incarnation, resume)
-            trainer = _Rank(config, world, controller, versions, files, served)
             try:
-                trainer.run()
-            finally:
-                trainer.checkpoints.close()
-    except _Terminated:
-        _log.info("trainer rank %d was terminated", rank)
-        raise SystemExit(128 + signal.SIGTERM) from None  # not a success
+                trainer = _Rank(config, world, controller, versions, files, served, splits=splits)
+                try:
+                    trainer.run()
+                finally:
+                    trainer.checkpoints.close()
+            except Exception as error:
+                if isinstance(error, ArlError) or not lacks_memory(error):
+                    raise
+                raise TrainerError(f"{error}. {config.trainer.less_memory}") from error
     finally:
         versions.close()
 
@@ -155,6 +157,8 @@ class _Rank:
         versions: VersionPublisher,
         files: _Files,
         served: int | None,
+        *,
+        splits: bool,
     ) -> None:
         trainer, self._files = config.trainer, files
         self._config, self._world = config, world
@@ -166,6 +170,9 @@ class _Rank:
         """The hash of the present weights."""
         self._stepper = make_stepper(config, world, files.model_dir)
         self._policy = self._stepper.policy
+        self._splits = splits
+        if splits:
+            self._stepper.split()
         self._writer = VersionWriter(
             self._policy,
             files.weights_dir,
@@ -210,6 +217,7 @@ class _Rank:
                 {
                     "train": self._train,
                     "publish": self._publish,
+                    "swap": self._swap,
                     "checkpoint": self._checkpoint,
                     "export": self._export,
                 }
@@ -253,8 +261,12 @@ class _Rank:
 
         try:
             metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
-        except ArlError as error:
-            raise Final(f"batch {step} cannot be trained: {error}") from error
+        except Exception as error:
+            if lacks_memory(error):
+                raise self._too_large(shard, error) from error
+            if isinstance(error, ArlError):
+                raise Final(f"batch {step} cannot be trained: {error}") from error
+            raise
         self._done += 1
         with phases.phase("weight_sync"):
             is_new = step + 1 >= (self._served or 0)
@@ -276,6 +288,18 @@ class _Rank:
             warnings=warnings,
         ).pack()
 
+    def _too_large(self, shard: BatchShard, error: Exception) -> TrainerError:
+        """Return the error of a batch that does not fit; final, unless it can be split further."""
+        longest = max((len(it.row) for part in shard.minibatches for it in part), default=0)
+        most = self._policy.budget([longest])
+        text = (
+            f"batch {shard.step} {TOO_LARGE} trainer-{self._world.rank}, in micro-batches of up to "
+            f"{most:,} tokens (the longest row has {longest:,}): {error}"
+        )
+        if not self._splits and self._policy.packs and longest < most:
+            return TrainerError(text)
+        return Final(f"{text}. {self._config.trainer.less_memory}")
+
     def _check_done(self, step: int) -> None:
         """Refuse a command that is meant for the weights of `step` batches, if these are others."""
         if step != self._done:
@@ -285,11 +309,15 @@ class _Rank:
             )
 
     def _publish(self, body: bytes) -> Published:
-        """Give the version that was written last to engines."""
+        """Load the version that was written last into engines."""
         what = msgspec.msgpack.decode(body, type=_Publish)
         if self._stored is None or self._stored.version != what.version:
             raise TrainerError(f"policy version {what.version} is not the one written last")
         return self._versions.publish(self._stored, what.engines, timeout_s=what.timeout_s)
+
+    def _swap(self, body: bytes) -> Published:
+        """Make engines serve the version that they have staged."""
+        return self._versions.swap(msgspec.msgpack.decode(body, type=list[str]))
 
     def _checkpoint(self, body: bytes) -> Sequence[tuple[str, float, float]]:
         """Begin to write a checkpoint (collective); return its intervals."""
@@ -322,7 +350,7 @@ class _Publish(msgspec.Struct):
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
     def raise_terminated(signum: int, frame: object) -> None:
-        raise _Terminated("SIGTERM")
+        raise SystemExit(128 + signum)  # not a success
 
     before = signal.signal(signal.SIGTERM, raise_terminated)
     try:

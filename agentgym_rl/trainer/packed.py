@@ -21,7 +21,6 @@ from agentgym_rl.weights import (
     SourceNames,
     inner_linears,
     kinds_of,
-    load_whole,
     set_own_attention,
 )
 from agentgym_rl.weights.files import Kind
@@ -35,7 +34,8 @@ from .packing_trial import (
     forward_row_by_row,
     pack_tokens,
 )
-from .sharding import Gathering, shard
+from .sharding import Gathering, blocks_of, shard
+from .slices import Slices
 from .usage import FlopCount
 from .world import World
 
@@ -44,6 +44,9 @@ _SHARE = 0.75
 times their own with gradients and Adam."""
 _ROOM = 384 << 20
 """The bytes of activations below which a micro-batch on a CPU is not made smaller."""
+_WHOLE_GRADIENT = 1 << 30
+"""The bytes of gradients up to which a rank adds up those of micro-batches whole, and sends them
+once a minibatch."""
 _FEWEST_TOKENS = 64
 _TWO_TOKENS = pack_tokens(((0, 0),))
 
@@ -61,11 +64,21 @@ class PackedModel:
         adapter: Adapter | None = None,
         names: SourceNames | None = None,
         routing_replay: Literal["auto", "on", "off"] = "off",
+        slices: Slices | None = None,
     ):
         """Take over `model` (a transformers causal LM, which may have an `adapter`): choose its
-        attention, and shard it as configured by `trainer`."""
+        attention, and shard it as configured by `trainer`. With `slices`, only this rank's part of
+        it is in memory.
+
+        Raises:
+            TrainerError: the model cannot be computed so, or not on this device.
+        """
+        self._half = compute_dtype == "bfloat16"
+        if self._half:
+            _check_bfloat16(world.device)
         # eval: dropout would make two log-probs of the same token differ.
-        self.model = model.to(world.device).eval()
+        self.model = model.eval()
+        model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(world.device))
         self.world = world
         self.adapter = adapter
         """The adapter; if there is one, nothing else is trained."""
@@ -75,12 +88,25 @@ class PackedModel:
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._own_attention = set_own_attention(self.model)
+        slices = slices or Slices(world, {})
+        with slices.gathered(self.model, blocks_of(self.model)):
+            light = self._try(compute_dtype, routing_replay)
+        self._flops = FlopCount.of(self.model)
+        shard(self.model, world, compute_dtype, self._trainer, light=light, slices=slices)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        self.shards_gradients = 4 * trained > _WHOLE_GRADIENT
+        """Whether each micro-batch's gradients are sent to the ranks that keep them, 4 bytes a
+        trained number; otherwise each rank keeps all of them until the last one of a minibatch."""
+
+    def _try(self, compute_dtype: str, routing_replay: Literal["auto", "on", "off"]) -> bool:
+        """Choose how packed rows are computed, by trial; return whether blocks are to be light."""
         self._change_routers(routing_replay)
         self._attention, self.shares_prefixes = choose_attention(
             self.model,
             self._own_attention,
             wanted=self._trainer.attention,
             longest=self._trainer.max_tokens_per_microbatch,
+            half=self._half,
         )
         """The attention, and whether it computes rows with a common beginning as a tree."""
         self.packs = self._attention != ROW_BY_ROW
@@ -92,9 +118,11 @@ class PackedModel:
         """The number of packed tokens of one forward; a single longer row may exceed it."""
         self.computed_tokens = self.row_tokens = 0
         """The tokens of all passes so far, on this rank: those computed, and those of all rows."""
+        self.fullest_tokens = 0
+        """The tokens that the rank with the most computed in each round of these passes, if there
+        are several ranks."""
         self._change_head()
-        self._flops = FlopCount.of(self.model)
-        shard(self.model, world, compute_dtype, self._trainer, light=self._light)
+        return self._light
 
     @classmethod
     def load(
@@ -122,21 +150,22 @@ class PackedModel:
             ConfigError: a package that the adapter needs is not installed.
         """
         try:
-            model, names = load_whole(model_dir, dtype=master_dtype)
+            slices, loaded = Slices.load(model_dir, world, dtype=master_dtype)
         except ConfigError as error:
             raise TrainerError(str(error)) from error
-        model.requires_grad_(not frozen)
-        added = None
+        model, added = loaded.model.requires_grad_(not frozen), None
         if adapter is not None:
-            added = add_adapter(model, adapter, model_dir=model_dir, seed=seed)
+            with slices.adopting(model):
+                added = add_adapter(model, adapter, model_dir=model_dir, seed=seed)
         return cls(
             model,
             world,
             compute_dtype=compute_dtype,
             trainer=trainer,
             adapter=added,
-            names=names,
+            names=loaded.names,
             routing_replay=routing_replay,
+            slices=slices,
         )
 
     def _most_tokens(self, compute_dtype: str) -> tuple[int, bool]:
@@ -172,15 +201,23 @@ class PackedModel:
         longest = max(lengths, default=0)
         return min(self._trainer.max_tokens_per_microbatch, max(self.microbatch_tokens, longest))
 
-    def micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], PackedRows]]:
+    def micro_batches(
+        self, rows: Sequence[Row], *, least: int = 1
+    ) -> Iterator[tuple[list[int], PackedRows]]:
         """Yield the indices of the rows of each micro-batch, and these rows packed as this model
         computes them: with shared beginnings once, or each row by itself, if the model requires it.
+        There are `least` micro-batches if they can be smaller then.
 
         Raises:
             ValueError: a row exceeds the `budget`, or holds tokens that cannot be trained.
         """
         budget = self.budget([len(row) for row in rows])
-        return micro_batches(rows, budget, share=self.shares_prefixes, packs=self.packs)
+        share, packs = self.shares_prefixes, self.packs
+        return micro_batches(rows, budget, share=share, packs=packs, least=least)
+
+    def wait_for(self, tokens: int) -> None:
+        """Count the tokens of the fullest rank."""
+        self.fullest_tokens += tokens
 
     def _change_head(self) -> None:
         """Change the output layer before the model is sharded; for subclasses."""
@@ -217,10 +254,12 @@ class PackedModel:
         """Return a scalar 0 with zero gradients, to match another rank's extra micro-batch."""
         return self.outputs(_TWO_TOKENS.to(self.world.device)).sum() * 0.0
 
-    def synchronize_gradients(self, enabled: bool) -> None:
-        """Set whether the next backward reduces gradients over ranks, or only accumulates them."""
+    def synchronize_gradients(self, last: bool) -> None:
+        """Prepare the backward pass of a micro-batch, the `last` one of its minibatch or not: what
+        its gradients are reduced over. Copies of the model exchange theirs after the last."""
         if isinstance(self.model, FSDPModule):
-            self.model.set_requires_gradient_sync(enabled)
+            self.model.set_requires_gradient_sync(last or self.shards_gradients)
+            self.model.set_requires_all_reduce(last)
 
     def pieces(self) -> list[Piece]:
         """Return the pieces in which engines get this model's trained tensors: the adapter
@@ -324,6 +363,16 @@ class PackedModel:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
+
+
+def _check_bfloat16(device: torch.device) -> None:
+    """Check that a rank's own GPU, on whichever machine, has arithmetic in bfloat16; else raise
+    TrainerError."""
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < (8, 0):
+        raise TrainerError(
+            f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}, "
+            "and bfloat16 needs 8.0; use --trainer.dtype=float32"
+        )
 
 
 class _OnePass(KnownKinds):

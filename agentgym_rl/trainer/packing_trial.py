@@ -15,14 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from transformers import AttentionInterface
 
 from agentgym_rl.algo import PackedRows, relative_difference
 from agentgym_rl.algo.packing import lay_out
 from agentgym_rl.algo.rounding import tolerance
 from agentgym_rl.core import TrainerError
 
-from .attention import SEGMENT_SDPA, VARLEN
+from .attention import SEGMENT_SDPA
 from .sharding import KeptByLight
+from .spans import Pieces
+from .varlen import EFFICIENT, VARLEN
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +56,8 @@ def forward_packed(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor
             "cu_seq_lens_k": packed.cu_seqlens,
             "max_length_q": longest,
             "max_length_k": longest,
+            "pieces": Pieces(packed.lengths, packed.branches, packed.tokens.device),
         }
-    if packed.branches is not None:
-        boundaries["branches"] = packed.branches
     # use_cache=False and no attention mask: with either, transformers treats the packed rows as one
     # sequence, and the log-probs are silently wrong.
     return model(
@@ -82,17 +84,17 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
     they are and if they are light."""
     packed = pack_tokens(_PROBES).to(model.device)
     one = replace(packed, positions=packed.positions[:1])  # the head's logits are not activations
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def note(tensor: Tensor) -> Tensor | None:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() in {p.untyped_storage().data_ptr() for p in model.parameters()}:
+            return None  # a block may be whole only while it computes
+        kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
-        # As long as this is alive, so are all tensors that it keeps.
+        # As long as this is alive, so are all tensors that it keeps, except weights.
         alive = forward_packed(model, one, segmented=segmented)
     with torch.no_grad(), KeptByLight(model) as light:
         forward_packed(model, one, segmented=segmented)
@@ -102,23 +104,32 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def choose_attention(model: Any, own: str, *, wanted: str, longest: int) -> tuple[str, bool]:
+def choose_attention(
+    model: Any, own: str, *, wanted: str, longest: int, half: bool = False
+) -> tuple[str, bool]:
     """Set, and return, the fastest attention that packs this model correctly, or the `wanted` one:
     a function that gets the row boundaries, or the model's `own`; `ROW_BY_ROW`, with the model's
     own, if none does. Return also whether it packs rows with a common beginning as a tree. No
-    trained row or pack has more than `longest` tokens.
+    trained row or pack has more than `longest` tokens. Blocks compute in bfloat16 if `half`.
 
     The choice is an experiment (packed against unpacked logits). A model that ignores row
     boundaries gives no error, only wrong log-probs. A model with local attention gives wrong ones
     only in rows that are longer than its windows.
     """
+    on_gpu, kind = _on_gpu(model), type(model).__name__
+    if wanted == "varlen" and not on_gpu:
+        raise TrainerError(
+            f"trainer.attention 'varlen' needs a GPU, and the model is on {model.device}; use rows"
+        )
     rows = _rows_to_try(model, own, longest)
-    kind = type(model).__name__
+    at_once = (VARLEN if half else EFFICIENT,) if on_gpu and wanted != "rows" else ()
     failures: list[str] = []
-    for name in (VARLEN,) if wanted == "varlen" else (SEGMENT_SDPA, own):
-        if not (why := _wrong(model, name, own, rows)):
+    for name in at_once if wanted == "varlen" else (*at_once, SEGMENT_SDPA, own):
+        why = _wrong_gradients(name, model) if name in at_once else ""
+        if not (why := why or _wrong(model, name, own, rows)):
             return name, _packs_trees(model, name, own, rows)
         failures.append(f"{name}: {why}")
+        _log.info("%s is not packed with %s", kind, failures[-1])
     if wanted == "varlen":
         raise TrainerError(
             f"{kind} cannot be packed with trainer.attention 'varlen': {'; '.join(failures)}. "
@@ -131,6 +142,10 @@ def choose_attention(model: Any, own: str, *, wanted: str, longest: int) -> tupl
     )
     model.set_attn_implementation(own)
     return ROW_BY_ROW, False
+
+
+def _on_gpu(model: Any) -> bool:
+    return model.device.type == "cuda"
 
 
 def _rows_to_try(model: Any, own: str, longest: int) -> Sequence[Sequence[int]]:
@@ -176,7 +191,7 @@ def _packs_trees(model: Any, name: str, own: str, rows: Sequence[Sequence[int]])
         branch = (*row[:middle], *reversed(row[middle:][:20]))
         tree += [(*late, 6, 5, 8, 3), late, branch, (*branch[:-2], 4, 7)]
     why = f"its attention is {name}"
-    if name == SEGMENT_SDPA and not (why := _wrong(model, name, own, tree, share=True)):
+    if name != own and not (why := _wrong(model, name, own, tree, share=True)):
         return True
     _log.info(
         "%s computes what rows have in common once for each row: %s", type(model).__name__, why
@@ -236,6 +251,38 @@ def _wrong(
     except _FAILURES as error:
         return f"{type(error).__name__}: {error}"
     return "" if difference < allowed else f"packed logits differ by {difference:.1e}"
+
+
+@torch.enable_grad()
+def _wrong_gradients(name: str, model: Any) -> str:
+    """Return how the gradients of the attention `name` differ from those of one row at a time, for
+    heads of this model's size, shared beginnings and a window; "" if they do not."""
+    config, device = model.config.get_text_config(), model.device
+    heads = int(config.num_attention_heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    grouped = getattr(config, "num_key_value_heads", None) or heads
+    row = _long_row(300, 94)
+    rows = [(*row[:shared], *row[shared // 2 :: -1]) for shared in (40, 90, 300)]
+    packed = pack_tokens([*rows, (5, 3, 5)], share=True)
+    pieces = Pieces(packed.lengths, packed.branches, device)
+    draw = torch.Generator().manual_seed(0)
+    shape = (1, heads + 2 * grouped, packed.tokens.shape[1], int(size))
+    drawn = torch.randn(shape, generator=draw).bfloat16().float().to(device).requires_grad_()
+    least = _HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE
+    for window in (None, 60):
+        found: list[Tensor] = []
+        for kind in (name, SEGMENT_SDPA):
+            parts = drawn.split((heads, grouped, grouped), 1)
+            compute = AttentionInterface()[kind]
+            try:
+                output = compute(model, *parts, None, pieces=pieces, sliding_window=window)[0]
+                pull = output.detach().cos()
+                found += torch.autograd.grad(output, drawn, pull)
+            except _FAILURES as error:
+                return f"{type(error).__name__}: {error}"
+        if not (difference := relative_difference(*found)) < least:
+            return f"gradients differ by {difference:.1e} with a window of {window}"
+    return ""
 
 
 def _local_spans(config: Mapping[str, Any]) -> set[int]:

@@ -20,6 +20,7 @@ from agentgym_rl.algo import PackedRows, Routers, Tally, routers_of
 from agentgym_rl.algo.packing import Allowed
 from agentgym_rl.config import Config
 from agentgym_rl.core import UNKNOWN_EXPERT, Row, TrainerError, adapter_of
+from agentgym_rl.weights import factor, wide_product
 
 from .packed import PackedModel
 from .packing_trial import probe
@@ -30,6 +31,9 @@ _LARGE_LOGITS = 64 << 20
 autograd holds three to four tensors of this size at once."""
 _CHUNK_BYTES = 16 << 20
 """The bytes of logits in a chunk by default: large enough for a fast product of matrices."""
+_CHUNK_SHARE = 128
+"""The chunks that a GPU's memory would hold: each reads all weights, and adds to their gradient, so
+that chunks of less than a thousand tokens take more time for that than for products."""
 _FEWEST_IN_CHUNK = 64
 _KEPT_BYTES = 128 << 20
 """The bytes of log-probs that a chunked head keeps from forward to backward at most. Computing them
@@ -40,13 +44,19 @@ _BARRED = -1e30
 log-prob, which is not a number for an infinite one."""
 
 
-def default_chunk(vocab_size: int, microbatch_tokens: int) -> int:
+def default_chunk(vocab_size: int, microbatch_tokens: int, gpu_bytes: int = 0) -> int:
     """Return the number of tokens whose float32 logits are in memory at once by default; 0: those
-    of all `microbatch_tokens`, because they are small."""
+    of all `microbatch_tokens`, because they are small. `gpu_bytes` is the memory of a GPU."""
     per_token = 4 * vocab_size
     if per_token * microbatch_tokens <= _LARGE_LOGITS:
         return 0
-    return max(_FEWEST_IN_CHUNK, _CHUNK_BYTES // per_token)
+    return max(_FEWEST_IN_CHUNK, max(_CHUNK_BYTES, gpu_bytes // _CHUNK_SHARE) // per_token)
+
+
+def head_dtype(device: torch.device, own: torch.dtype, *, half: bool) -> torch.dtype:
+    """Return the dtype of the factors of a head's products, which is that of engines: bfloat16 on a
+    GPU if blocks compute in it, else the head's own."""
+    return torch.bfloat16 if half and device.type == "cuda" else own
 
 
 class ChunkedHead:
@@ -65,6 +75,8 @@ class ChunkedHead:
         self._head = head
         self._chunk_tokens = chunk_tokens
         self._packed: PackedRows | None = None
+        self.dtype = head.weight.dtype
+        """The dtype of the factors of products; sums are in float32 or better."""
         self.entropies = False
         """Whether to compute entropies, too; if not, they are 0."""
         self.others: Tensor | None = None
@@ -82,7 +94,7 @@ class ChunkedHead:
         assert self._packed is not None
         weight, targets = self._head.weight, self._packed.targets[:, None]
         if self.likeliest is not None:
-            return self._likeliest(hidden[0].to(weight.dtype), *self.likeliest)[None]
+            return self._likeliest(factor(hidden[0], self.dtype), *self.likeliest)[None]
         if self.others is not None:
             targets = torch.cat([targets, self.others], 1)
         size = 4 * len(targets) * len(weight)
@@ -91,18 +103,17 @@ class ChunkedHead:
             allowed=self._packed.allowed,
             entropies=self.entropies,
             keeps=torch.is_grad_enabled() and size <= _KEPT_BYTES,
+            dtype=self.dtype,
         )
         scores: Any = _ChunkedScores.apply
-        return scores(
-            hidden[0].to(weight.dtype), weight, targets, self._packed.temperatures, options
-        )
+        return scores(hidden[0], weight, targets, self._packed.temperatures, options)
 
     def _likeliest(self, hidden: Tensor, count: int, vocab_size: int) -> Tensor:
         packed = self._packed
         assert packed is not None
-        parts: list[Tensor] = []
+        parts, weight = list[Tensor](), factor(self._head.weight, self.dtype)
         for part in _chunks(len(hidden), self._chunk_tokens):
-            args = (hidden, self._head.weight, packed.temperatures, packed.allowed, part)
+            args = (hidden, weight, packed.temperatures, packed.allowed, part)
             parts.append(_and_likeliest(_logprobs(*args), packed.targets[part], count, vocab_size))
         return torch.cat(parts)
 
@@ -113,6 +124,8 @@ class _Options(NamedTuple):
     entropies: bool
     keeps: bool
     """Whether log-probs are kept for the backward pass rather than computed again."""
+    dtype: torch.dtype
+    """The dtype of the factors of products."""
 
 
 class _ChunkedScores(torch.autograd.Function):
@@ -129,6 +142,7 @@ class _ChunkedScores(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(hidden, weight, targets, temperatures)
         ctx.options, ctx.kept = options, []
+        hidden, weight = (factor(x, options.dtype) for x in (hidden, weight))
         wide = torch.promote_types(hidden.dtype, torch.float32)
         scores = hidden.new_zeros(1, len(hidden), 1 + targets.shape[1], dtype=wide)
         for part in _chunks(len(hidden), options.chunk_tokens):
@@ -150,24 +164,30 @@ class _ChunkedScores(torch.autograd.Function):
         of_logprobs = torch.cat([gradients[0][0, :, :1], gradients[0][0, :, 2:]], 1)
         kept, ctx.kept = ctx.kept[::-1], []
         to_hidden, to_weight = torch.empty_like(hidden), None
+        hidden, low = (factor(x, ctx.options.dtype) for x in (hidden, weight))
         for part in _chunks(len(hidden), ctx.options.chunk_tokens):
             logprobs = kept.pop() if kept else None
             if logprobs is None:
                 allowed = ctx.options.allowed
-                logprobs = _logprobs(hidden, weight, temperatures, allowed, part)
+                logprobs = _logprobs(hidden, low, temperatures, allowed, part)
             pull = of_logprobs[part].sum(1, keepdim=True)
             if ctx.options.entropies:
                 inner = logprobs + _entropies(logprobs)[:, None]
                 pull = pull + of_entropy[part, None] * inner
             to_logits = logprobs.exp_().mul_(pull).neg_()
             to_logits.scatter_add_(1, targets[part], of_logprobs[part])
-            to_logits = to_logits.div_(temperatures[part, None]).to(weight.dtype)
-            torch.matmul(to_logits, weight, out=to_hidden[part])
-            if ctx.needs_input_grad[1]:
-                if to_weight is None:
-                    to_weight = to_logits.T @ hidden[part]
-                else:
-                    to_weight.addmm_(to_logits.T, hidden[part])
+            to_logits = factor(to_logits.div_(temperatures[part, None]), ctx.options.dtype)
+            to_hidden[part] = wide_product(to_logits, low)
+            if not ctx.needs_input_grad[1]:
+                continue
+            if to_weight is None:
+                to_weight = wide_product(to_logits.T, hidden[part])
+            elif to_weight.dtype == low.dtype:
+                to_weight.addmm_(to_logits.T, hidden[part])
+            else:
+                to_weight += wide_product(to_logits.T, hidden[part])
+        if to_weight is not None:
+            to_weight = to_weight.to(weight.dtype)
         return to_hidden, to_weight, None, None, None
 
 
@@ -179,8 +199,7 @@ def _logprobs(
     hidden: Tensor, weight: Tensor, temperatures: Tensor, allowed: Allowed | None, part: slice
 ) -> Tensor:
     """Return log-probs [C, V] of the tokens of `part`, in float32 or better."""
-    logits = hidden[part] @ weight.T
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = wide_product(hidden[part], weight.T)
     logits.div_(temperatures[part, None].to(logits.dtype))
     if allowed is not None:
         logits.masked_fill_(allowed.barred(part, logits.shape[1]), _BARRED)
@@ -240,23 +259,28 @@ class Policy(PackedModel):
     def _change_head(self) -> None:
         """Install the chunked head, if it is configured, or large and possible, and check that it
         equals the model's own output."""
-        wanted = self._trainer.head_chunk_tokens
-        chunk = default_chunk(self.vocab_size, self.microbatch_tokens) if wanted is None else wanted
+        device, chunk = self.world.device, self._trainer.head_chunk_tokens
+        if (wanted := chunk) is None:
+            on_gpu = device.type == "cuda"
+            room = torch.cuda.get_device_properties(device).total_memory if on_gpu else 0
+            chunk = default_chunk(self.vocab_size, self.microbatch_tokens, room)
         if not chunk:
             return
-        packed = probe(self.world.device)
+        packed = probe(device)
         expected = self.scores(packed)
         layer = self.model.get_output_embeddings()
         own = layer.forward
+        least = 0.1 if self.model.dtype.itemsize == 2 else 1e-3  # its own output is rounded
         try:
             self._head = ChunkedHead(layer, chunk)
             layer.forward = self._head
             for found, right in zip(self.scores(packed)[:2], expected[:2], strict=True):
-                if not torch.allclose(found, right, rtol=1e-3, atol=1e-3):
+                if not torch.allclose(found, right, rtol=1e-3, atol=least):
                     raise TrainerError(
                         f"trainer.head_chunk_tokens: {type(self.model).__name__} does more to its "
                         "logits than its output layer does; set it to 0"
                     )
+            self._head.dtype = head_dtype(device, layer.weight.dtype, half=self._half)
         except TrainerError:
             self._head, layer.forward = None, own
             if wanted is not None:
@@ -312,12 +336,17 @@ class Policy(PackedModel):
             # Beyond this forward, too: the backward pass may repeat parts of it.
             self._routers.give(packed.experts if self._replays else None)
         found = super().outputs(packed)
-        if self._routers and self._replays and packed.experts is not None:
-            known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
-            counts = torch.stack([known.sum(), self._routers.differs.sum()])
-            self._routed = self._routed + counts.cpu()
-            self._routable += len(known)
+        if self._routers and self._replays:
+            self._routable += packed.tokens.shape[1]
+            if packed.experts is not None:
+                known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
+                counts = torch.stack([known.sum(), self._routers.differs.sum()])
+                self._routed = self._routed + counts.cpu()
         return found
+
+    def idle(self) -> Tensor:
+        with self.unreplayed():  # its tokens are none of the batch
+            return super().idle()
 
     def tally_routing(self, tally: Tally) -> None:
         """Add what replay did in the passes since the last call: `mismatch/experts_known` and
@@ -365,9 +394,15 @@ class PolicyBase:
         with self._adapter.off(), self._policy.unreplayed():
             return self._policy.logprobs(packed)
 
-    def micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], PackedRows]]:
+    def micro_batches(
+        self, rows: Sequence[Row], *, least: int = 1
+    ) -> Iterator[tuple[list[int], PackedRows]]:
         """Yield micro-batches; see `PackedModel.micro_batches`."""
-        return self._policy.micro_batches(rows)
+        return self._policy.micro_batches(rows, least=least)
+
+    def wait_for(self, tokens: int) -> None:
+        """Count the tokens of the fullest rank."""
+        self._policy.wait_for(tokens)
 
     def idle(self) -> Tensor:
         """Match a pass of other ranks; see `PackedModel.idle`."""

@@ -9,8 +9,7 @@ read these bytes. The ranks own whole tensors, and each writes its own.
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from agentgym_rl.weights import (
     Broadcasts,
     PartsWriter,
     Piece,
-    PublicationFailed,
     Publisher,
     ReceiverKind,
     SharedFiles,
@@ -249,6 +247,8 @@ class VersionPublisher:
         """The version whose publication has begun, and has not succeeded yet."""
         self._last: StoredVersion | None = None
         """The version that was published last."""
+        self._done = Published(0.0, 0.0, {}, {})
+        """The result of the publication in progress, so far."""
         self._copied: tuple[Path, Path] | None = None
         """The version that was kept last, and its copy."""
 
@@ -274,7 +274,7 @@ class VersionPublisher:
     def publish(
         self, stored: StoredVersion, engines: Mapping[str, str], *, timeout_s: float
     ) -> Published:
-        """Make engines (URLs by name) serve a version; return which of them do.
+        """Load a version into engines (URLs by name), which must `swap` then.
 
         If the weights are those of the version published last, engines that serve it only get
         the new number, unless that has failed: nothing is transferred, and nothing pauses.
@@ -291,17 +291,23 @@ class VersionPublisher:
                 self.keep(stored)
             self._publisher.prepare(version, stored)
             self._prepared = stored
-        start = time.monotonic()
-        try:
-            published = self._publisher.publish(
-                engines, version, timeout_s=timeout_s, same_as=same_as
-            )
-        except PublicationFailed as failure:
-            return Published(time.monotonic() - start, 0.0, {}, failure.failed)
-        self._last, self._prepared = stored, None
-        self._publisher.transport.tidy()
-        prune(stored.path.parent, num_stored_versions(self._weights))
-        return published
+        self._done = self._publisher.stage(engines, version, timeout_s=timeout_s, same_as=same_as)
+        self._tidy()
+        return self._done
+
+    def swap(self, engines: Sequence[str]) -> Published:
+        """Make engines of the next wave serve the staged version."""
+        swap = self._publisher.swap(engines)
+        self._done = self._done.after(swap)
+        self._tidy()
+        return swap
+
+    def _tidy(self) -> None:
+        """Remove earlier versions, if all engines are done and some serve the prepared version."""
+        if self._prepared is not None and self._done.pauses and not self._done.waves:
+            self._last, self._prepared = self._prepared, None
+            self._publisher.transport.tidy()
+            prune(self._last.path.parent, num_stored_versions(self._weights))
 
     def close(self) -> None:
         """Release the resources that are held between publications."""

@@ -3,6 +3,7 @@ the work.
 
     POST /train       a BatchShard                          a StepReport
     POST /publish     {"version", "engines", "timeout_s"}   a Published (rank 0)
+    POST /swap        [engine]                              a Published (rank 0)
     POST /checkpoint  {"step"}                              [(phase, start, end)]
     POST /complete    {"metrics"}                           the checkpoint's folder, or "" (rank 0)
     POST /export, /stop
@@ -113,7 +114,7 @@ class RankServer(Api):
     ) -> None:
         """Set up the server. `passes`: a number that grows with each pass of a command. `complete`
         begins the one command that is done beside the others."""
-        names = ("train", "publish", "checkpoint", "export", "stop")
+        names = ("train", "publish", "swap", "checkpoint", "export", "stop")
         routes = {f"POST /{name}": self._queued for name in names}
         routes |= {"POST /complete": self._beside, "POST /here": self._here}
         super().__init__(routes, statuses={ValueError: 400})

@@ -92,15 +92,16 @@ class ShardTokens:
         )
 
     def micro_batches(
-        self, rows: Sequence[int], model: PackedModel | PolicyBase
+        self, rows: Sequence[int], model: PackedModel | PolicyBase, *, least: int = 1
     ) -> list[MicroBatch]:
-        """Return the rows of the given indices in the model's micro-batches.
+        """Return the rows of the given indices in the model's micro-batches; in `least`, if they
+        can be smaller then.
 
         Raises:
             TrainerError: a row is too long for them, or holds tokens that cannot be trained.
         """
         try:
-            found = list(model.micro_batches([self.rows[r] for r in rows]))
+            found = list(model.micro_batches([self.rows[r] for r in rows], least=least))
         except ValueError as error:
             raise TrainerError(f"batch cannot be packed: {error}") from error
         return [MicroBatch(packed, self._index([rows[i] for i in of])) for of, packed in found]
@@ -190,6 +191,32 @@ def _first_bad(shard: BatchShard, values: Sequence[float]) -> str:
     return f"{values[index]} of episode {name}"
 
 
+def in_rounds(
+    parts: Sequence[Sequence[int]],
+    tokens: ShardTokens,
+    model: PackedModel | PolicyBase,
+    *,
+    passes: int = 1,
+) -> tuple[list[list[MicroBatch]], list[int]]:
+    """Return the micro-batches of each of the `parts`, this rank's rows of one pass, and its number
+    of rounds, in each of which a rank computes one at most (collective); `passes`: how often.
+
+    Ranks wait for each other in every round. So a rank with fewer micro-batches than another one
+    makes them smaller, and each begins with its largest.
+    """
+    plans = [tokens.micro_batches(rows, model) for rows in parts]
+    rounds = model.world.maxima([len(plan) for plan in plans])
+    if model.world.size > 1:
+        for number, (rows, most) in enumerate(zip(parts, rounds, strict=True)):
+            if 0 < len(plans[number]) < most:
+                plans[number] = tokens.micro_batches(rows, model, least=most)
+            plans[number].sort(key=lambda batch: -sum(batch.packed.lengths))
+        sizes = [[sum(batch.packed.lengths) for batch in plan] for plan in plans]
+        its = [n for of, most in zip(sizes, rounds, strict=True) for n in [*of, *[0] * most][:most]]
+        model.wait_for(passes * sum(model.world.maxima(its)))
+    return plans, rounds
+
+
 @torch.no_grad()
 def frozen_pass(
     model: PackedModel | PolicyBase,
@@ -202,8 +229,7 @@ def frozen_pass(
     """Return [N, *shape], the result of `compute`, a method of `model`, for the trained tokens of
     the given rows (default: all); NaN for the others. Collective."""
     rows = range(len(tokens.rows)) if rows is None else rows
-    batches = tokens.micro_batches(rows, model)
-    (rounds,) = model.world.maxima([len(batches)])
+    (batches,), (rounds,) = in_rounds([rows], tokens, model)
     result = torch.full((len(tokens.episodes), *shape), torch.nan, dtype=torch.float32)
     for turn in range(rounds):
         if turn < len(batches):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,9 @@ from transformers import AttentionInterface
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.weights import is_linear, multiply_in
 
-from .attention import SEGMENT_SDPA, segment_attention
+from .attention import SEGMENT_SDPA
+from .slices import Slices
+from .varlen import EFFICIENT, VARLEN
 from .world import World
 
 _aten = torch.ops.aten
@@ -47,8 +50,10 @@ def shard(
     trainer: TrainerConfig,
     *,
     light: bool = False,
+    slices: Slices | None = None,
 ) -> None:
-    """Shard `model` in place: each of its blocks separately, and the rest together.
+    """Shard `model` in place: each of its blocks separately, and the rest together. This rank has
+    `slices` of the parameters that are on the device "meta".
 
     `light` blocks keep only the results of `DEAR` operations for the gradient, which is the same to
     the last bit, and compute the others again.
@@ -74,16 +79,20 @@ def shard(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
     if trainer.compile:  # its loop over rows would be recompiled for every number of rows
-        AttentionInterface.register(SEGMENT_SDPA, torch.compiler.disable(segment_attention))
+        for name in (SEGMENT_SDPA, VARLEN, EFFICIENT):
+            compute = AttentionInterface()[name]
+            AttentionInterface.register(name, torch.compiler.disable(compute))
     whole = world.size == 1 and "mp_policy" not in blocks and not trainer.cpu_offload
-    for block in _blocks(model):
-        _change_forward(block, trainer, light=light)
-        if rounded:
-            _round_frozen(m for m in block.modules() if is_linear(m) or not on_cpu)
+    place = torch.device("cpu") if trainer.cpu_offload else world.device
+    with slices.sharding(model, place) if slices else nullcontext():
+        for block in blocks_of(model):
+            _change_forward(block, trainer, light=light)
+            if rounded:
+                _round_frozen(m for m in block.modules() if is_linear(m) or not on_cpu)
+            if not whole:
+                fully_shard(block, **blocks)
         if not whole:
-            fully_shard(block, **blocks)
-    if not whole:
-        fully_shard(model, **options)
+            fully_shard(model, **options)
 
 
 def _round_frozen(parts: Iterable[nn.Module]) -> None:
@@ -115,7 +124,7 @@ class KeptByLight(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.total = 0
-        self._blocks = _blocks(model)
+        self._blocks = blocks_of(model)
         self._handles: list[Any] = []
 
     def __enter__(self) -> KeptByLight:
@@ -196,7 +205,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _blocks(model: nn.Module) -> list[nn.Module]:
+def blocks_of(model: nn.Module) -> list[nn.Module]:
     """Return the layers that transformers declares unsplittable, except those inside another and
     those that share parameters with other parts (Zamba, BERT): they are gathered with these."""
     names = set(getattr(model, "_no_split_modules", None) or ())

@@ -48,7 +48,7 @@ from .optim import (
 )
 from .packed import PackedModel
 from .policy import Policy
-from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
+from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass, in_rounds
 from .sharding import Offload
 from .usage import Phases
 from .world import World
@@ -174,6 +174,11 @@ class Stepper:
         """Return the operations of all passes so far, on this rank: each pass adds some."""
         return sum(model.flops for model in self._models)
 
+    def split(self) -> None:
+        """Halve the tokens of a micro-batch, for batches that do not fit in memory."""
+        for model in self._models:
+            model.microbatch_tokens = max(1, model.microbatch_tokens // 2)
+
     def offload(self) -> Offload:
         """Return the `Offload` of all this rank's models and optimizers."""
         models = [model.model for model in self._models]
@@ -252,8 +257,8 @@ class Stepper:
         if not known:
             later = [r for rows in used[1 if learns else 0 :] for r in rows]
             objective.proximal = self._proximal(tokens, later, phases)
-        plans = [tokens.micro_batches(rows, self.policy) for rows in used]
-        rounds = self.policy.world.maxima([len(plan) for plan in plans])
+        passes = self._trainer.epochs if learns else 0
+        plans, rounds = in_rounds(used, tokens, self.policy, passes=passes)
         index = torch.arange(len(tokens.episodes)) if known else _indices(plans)
         if not learns:
             return look(index)

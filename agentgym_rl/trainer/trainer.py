@@ -4,10 +4,10 @@ passes and optimizer steps."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from agentgym_rl.storage import Manifest, Retention
 from agentgym_rl.storage.checkpoints import lineage_after
 from agentgym_rl.storage.metrics import finite
 from agentgym_rl.storage.run_files import Run
-from agentgym_rl.weights import PublicationFailed, Publisher
+from agentgym_rl.weights import Publisher
 from agentgym_rl.weights.files import prune
 
 from .agreement import Agreement
@@ -234,21 +234,16 @@ class Trainer:
         await asyncio.to_thread(self._prepare, version)
 
         async def give(urls: Mapping[str, str], timeout_s: float) -> Published:
-            return await asyncio.to_thread(self._give, urls, version, timeout_s)
+            stage = partial(self._publisher.stage, urls, version, timeout_s=timeout_s)
+            return await asyncio.to_thread(stage)
 
+        swap = partial(asyncio.to_thread, self._publisher.swap)
         limit_s = config.weights.update_timeout_s
         wait_s = config.own_engine.start_timeout_s + limit_s
-        done = await publish(engines, version, give, wait_s=wait_s, timeout_s=limit_s)
+        done = await publish(engines, version, give, swap, wait_s=wait_s, timeout_s=limit_s)
         prune(self.run.weights, keep=num_stored_versions(self.run.config.weights))
         self.version, self._has_moved = version, False
         return done
-
-    def _give(self, urls: Mapping[str, str], version: int, timeout_s: float) -> Published:
-        start = time.monotonic()
-        try:
-            return self._publisher.publish(urls, version, timeout_s=timeout_s)
-        except PublicationFailed as failure:
-            return Published(time.monotonic() - start, 0.0, {}, failure.failed)
 
     def _prepare(self, version: int) -> None:
         self._publisher.prepare(version, self._policy.trained_state())

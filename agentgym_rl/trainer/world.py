@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
+import logging
 import os
 import socket
 import struct
@@ -23,8 +24,10 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from agentgym_rl.algo import Moments
-from agentgym_rl.core import ConfigError, TrainerError
+from agentgym_rl.core import ArlError, ConfigError, TrainerError
 from agentgym_rl.weights import own_address
+
+_log = logging.getLogger(__name__)
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 LOOPBACK = "lo"
@@ -121,6 +124,9 @@ def join_world(
 ) -> Iterator[World]:
     """Join the trainer's process group; leave it at exit.
 
+    If a rank of several fails, its process ends here, at once: the others may wait for it in a
+    collective, and any orderly end, of NCCL or of Python, may then wait for them.
+
     `rendezvous` is torch's init method, `tcp://host:port` or `file:///path`; a single rank needs
     none and opens no port. The ranks hold `num_replicas` copies of each sharded model, a number
     that divides `size`. Collectives that take longer than `timeout_s` fail.
@@ -148,15 +154,26 @@ def join_world(
         world = World(rank=rank, size=size, device=place, mesh=mesh)
         yield world
         world.barrier()  # leave together: gloo fails if a peer is gone
+    except BaseException as error:
+        if size > 1:
+            if not isinstance(error, SystemExit):
+                ours = isinstance(error, ArlError | OSError)
+                _log.error("rank %d fails: %s", rank, error or repr(error), exc_info=not ours)
+            os._exit(1)
+        raise
     finally:
         dist.destroy_process_group()
 
 
 def _mesh(place: torch.device, size: int, num_replicas: int) -> DeviceMesh:
-    if num_replicas == 1:
-        return init_device_mesh(place.type, (size,))
-    shape = (num_replicas, size // num_replicas)
-    return init_device_mesh(place.type, shape, mesh_dim_names=("replicate", "shard"))
+    shape, names = (size,), None
+    if num_replicas > 1:
+        shape, names = (num_replicas, size // num_replicas), ("replicate", "shard")
+    mesh = init_device_mesh(place.type, shape, mesh_dim_names=names)
+    # NCCL needs all ranks of a group in its first call, and `Gathering` may begin with a few.
+    for group in mesh.get_all_groups():
+        dist.all_reduce(torch.zeros(1, device=place), group=group)
+    return mesh
 
 
 def _device(device: str, rank: int) -> torch.device:

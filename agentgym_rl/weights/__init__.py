@@ -2,7 +2,8 @@
 
 files.py         one version as a folder of checksummed parts: its index and its readers
 parts.py         the writing of a version, by several processes, without unchanged parts
-source.py        a model folder loaded completely, and its tensors under the folder's names
+loading.py       a model folder loaded completely: whole, as an outline, or a rank's slices of it
+source.py        a model's tensors under the folder's names
 adapter.py       one version as an adapter, and the merge into its base weights
 publish.py       one version for every engine with a short pause: stage, then swap
 transport.py     the interface of a transport, the state of one publication, and the transport of
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from .files import opened_version as opened_version
     from .files import whole_units as whole_units
     from .gloo import Broadcasts as Broadcasts
+    from .loading import Loaded as Loaded
+    from .loading import load_outline as load_outline
+    from .loading import load_slices as load_slices
+    from .loading import load_whole as load_whole
+    from .loading import replace as replace
+    from .loading import rows_of as rows_of
     from .parts import PartsWriter as PartsWriter
     from .parts import plan_parts as plan_parts
     from .publish import PublicationFailed as PublicationFailed
@@ -46,12 +53,14 @@ if TYPE_CHECKING:
     from .receivers import recognized as recognized
     from .source import Piece as Piece
     from .source import SourceNames as SourceNames
+    from .source import factor as factor
     from .source import inner_linears as inner_linears
     from .source import is_linear as is_linear
-    from .source import load_whole as load_whole
     from .source import multiply_in as multiply_in
     from .source import multiplying_in as multiplying_in
     from .source import set_own_attention as set_own_attention
+    from .source import wide_linear as wide_linear
+    from .source import wide_product as wide_product
     from .transport import Publication as Publication
     from .transport import SharedFiles as SharedFiles
     from .transport import Transport as Transport

@@ -80,7 +80,8 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 """The dtypes that versions and exports support, with their names in files."""
-_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+"""Those dtypes by their names in files."""
 _NUMPY = {
     name: np.dtype(np.int16 if name == _BFLOAT16 else torch.empty(0, dtype=dtype).numpy().dtype)
     for dtype, name in DTYPES.items()
@@ -190,7 +191,7 @@ class StoredVersion(KnownKinds):
 
     def kinds(self) -> dict[str, Kind]:
         heads = {name: self._head(name) for name in self}
-        return {name: Kind(_TORCH[it.dtype], it.shape) for name, it in heads.items()}
+        return {name: Kind(TORCH_DTYPES[it.dtype], it.shape) for name, it in heads.items()}
 
     def unchanged_since(self, sequence: str, version: int) -> set[str]:
         """Return the names of the tensors with the same bytes in `version` of `sequence`."""
@@ -228,7 +229,7 @@ class StoredVersion(KnownKinds):
                 except (OSError, ConfigError) as error:
                     raise unreadable(path, error) from error
             head = self._heads[file].get(name)
-        if head is None or head.dtype not in _TORCH:
+        if head is None or head.dtype not in TORCH_DTYPES:
             raise WeightsError(f"weights {self.path / file} are damaged: {name} is not in them")
         return head
 

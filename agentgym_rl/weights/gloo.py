@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -50,6 +50,8 @@ class Broadcasts(Transport):
         """The sequence and the number of the version that all members serve, if this group
         transferred it."""
         self._members: dict[str, RemoteEngine] = {}
+        self._swapped: set[str] = set()
+        """The engines that serve the prepared version."""
         self._group: BroadcastGroup | None = None
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -57,13 +59,16 @@ class Broadcasts(Transport):
         self._version = Prepared(tensors, self._model_dir)
         self._path = f"of policy version {version}"
         self._brings = None
+        self._swapped.clear()
         if isinstance(tensors, StoredVersion) and not is_adapter(tensors):
             self._brings = tensors.sequence, tensors.version
 
-    def swap(self, publication: Publication) -> dict[str, Pause]:
-        members = set(self._members)
-        pauses = super().swap(publication)
-        self._base = self._brings if members <= pauses.keys() else None
+    def swap(
+        self, publication: Publication, names: Sequence[str], *, deadline: float
+    ) -> dict[str, Pause]:
+        pauses = super().swap(publication, names, deadline=deadline)
+        self._swapped |= pauses.keys()
+        self._base = self._brings if self._members.keys() <= self._swapped else None
         return pauses
 
     def stage(self, publication: Publication, *, deadline: float) -> None:

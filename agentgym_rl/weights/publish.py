@@ -1,13 +1,13 @@
 """The publication of a new policy version to every engine while it generates, with a short pause.
 
 All engines load it at the same time, in addition to the weights that they serve. Then they swap it
-in, one after the other, each in its own pause. An engine that fails is left out.
+in, each in its own pause, some at a time. An engine that fails is left out.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -35,7 +35,7 @@ class PublicationFailed(WeightsError):
         return f"no engine took policy version {self.version}: {reasons}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Publisher:
     """A publisher of versions over a transport."""
 
@@ -56,9 +56,11 @@ class Publisher:
     all have the usual routes."""
     known: dict[str, RemoteEngine] = field(default_factory=dict)
     """The engines of the last publication, by name."""
+    _publication: Publication | None = None
+    _share_s: float = 0.0
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        """Prepare a version for any number of calls of `publish`; the tensors must not change.
+        """Prepare a version for any number of publications; the tensors must not change.
 
         Raises:
             WeightsError: it cannot be prepared (for example, there is no space to write it).
@@ -73,13 +75,31 @@ class Publisher:
         timeout_s: float | None = None,
         same_as: int | None = None,
     ) -> Published:
-        """Make `engines` (URLs by name) serve the version that was prepared last.
-
-        `same_as` is an earlier version with the same weights: engines that serve it only get the
-        new label, without a transfer or a pause.
+        """Make `engines` serve the version that was prepared last: `stage`, then `swap`.
 
         Raises:
             PublicationFailed: no engine does. Requests to resume have been sent to paused engines.
+        """
+        done = self.stage(engines, version, timeout_s=timeout_s, same_as=same_as)
+        for wave in done.waves:
+            done = done.after(self.swap(wave))
+        if not done.pauses:
+            raise PublicationFailed(version, done.failed)
+        return done
+
+    def stage(
+        self,
+        engines: Mapping[str, str],
+        version: int,
+        *,
+        timeout_s: float | None = None,
+        same_as: int | None = None,
+    ) -> Published:
+        """Load the version that was prepared last into `engines` (URLs by name), in addition to the
+        weights that they serve; return which must `swap`, and which failed.
+
+        `timeout_s` limits the complete publication. `same_as` is an earlier version with the same
+        weights: engines that serve it only get the new label, without a transfer or a pause.
         """
         start = time.monotonic()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -102,17 +122,27 @@ class Publisher:
         staged = time.monotonic()
         # All engines stage before the first one swaps, so that the fleet serves two versions only
         # for a moment.
-        pauses = renamed | (self.transport.swap(publication) if others else {})
-        for name in publication.failed.keys() & self.known.keys():
+        waves = self.transport.waves(publication)
+        # An equal share of the time for each: an engine that hangs takes none from the others.
+        self._share_s = (publication.deadline - staged) / max(1, len(waves))
+        self._publication = publication
+        failed = self._failed(publication, engines)
+        return Published(staged - start, staged - start, renamed, failed, waves)
+
+    def swap(self, names: Sequence[str]) -> Published:
+        """Make the engines of the next wave of `stage` serve the version."""
+        publication, start = self._publication, time.monotonic()
+        assert publication is not None
+        pauses = self.transport.swap(publication, names, deadline=start + self._share_s)
+        failed = self._failed(publication, names)
+        return Published(time.monotonic() - start, 0.0, pauses, failed)
+
+    def _failed(self, publication: Publication, names: Iterable[str]) -> dict[str, str]:
+        """Forget those of the engines `names` that have failed; return the reasons."""
+        failed = {name: why for name, why in publication.failed.items() if name in set(names)}
+        for name in failed.keys() & self.known.keys():
             self.known.pop(name).close()  # its kind and state may have changed
-        if not pauses:
-            raise PublicationFailed(version, publication.failed)
-        return Published(
-            seconds=time.monotonic() - start,
-            stage_s=staged - start,
-            pauses=pauses,
-            failed=publication.failed,
-        )
+        return failed
 
     def _renamed(self, publication: Publication, same_as: int | None) -> dict[str, Pause]:
         """Give the new label to engines that serve `same_as`; return their empty pauses."""

@@ -1,5 +1,5 @@
-"""The loading of a model from its folder, completely or not at all, and its tensors under the names
-that the folder has.
+"""The tensors of a model under the names that its folder has, and the parts of a model by their
+kinds.
 
 transformers may rename and merge tensors when it loads them (experts of a layer become one tensor).
 The readers of a version or an export, such as servers, expect the folder's tensors.
@@ -18,68 +18,14 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
-from transformers.utils.logging import disable_progress_bar
 
-from agentgym_rl.core import ConfigError, WeightsError, parse_json, tensor_heads
+from agentgym_rl.core import ConfigError, WeightsError, tensor_heads
 
 from .files import Kind, LazyTensors, block_of, kinds_of
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
 _SHORT, _LONG = ("F16", "BF16"), ("F64", "F32")
-_INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
-_LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError)
-
-
-def load_whole(
-    folder: Path, *, dtype: torch.dtype, device_map: Any = None
-) -> tuple[Any, SourceNames]:
-    """Return the causal language model in `folder`, and the names of its tensors there.
-
-    On the device "meta" only names and shapes are compared, and no values are kept.
-
-    Raises:
-        ConfigError: transformers cannot load it; or the folder lacks a tensor of the model, which
-            would be random, has a tensor that the model ignores, or has names that cannot be
-            restored.
-    """
-    # Some masked shapes end in an error: https://github.com/pytorch/pytorch/issues/190321.
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    heads = tensor_heads(folder)
-    _check_plain(folder, {head.dtype for head in heads.values()})
-    disable_progress_bar()
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder,
-            ignore_mismatched_sizes=True,  # reported below
-            dtype=dtype,
-            device_map=device_map,
-            local_files_only=True,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-        model, found = loaded  # a pair, because of output_loading_info
-    except _LOAD_ERRORS as error:
-        raise ConfigError(
-            f"cannot load a causal language model from {folder}: {error}. Does config.json "
-            "describe these weights?"
-        ) from error
-    kind = type(model).__name__
-    for key, what in (
-        ("missing_keys", f"lacks tensors that {kind} has; they would be made up at random"),
-        ("mismatched_keys", f"has tensors of other shapes than {kind}"),
-        (
-            "unexpected_keys",
-            f"has tensors that {kind} does not know, and would lose (if they are no part of the "
-            f"language model, save that alone: {kind}.from_pretrained(…).save_pretrained(…))",
-        ),
-        ("error_msgs", f"cannot be loaded as {kind}"),
-    ):
-        if bad := sorted(_shown(it) for it in found[key]):
-            raise ConfigError(f"{folder} {what}: {_some(bad)}")
-    set_own_attention(model)
-    return model, SourceNames(model, folder)
+LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError)
 
 
 def multiply_in(model: Any, dtype: torch.dtype) -> None:
@@ -126,6 +72,25 @@ def _multiplied(part: torch.nn.Linear, dtype: torch.dtype, input: Tensor) -> Ten
     return F.linear(input.to(dtype), part.weight.to(dtype), bias).to(input.dtype)
 
 
+def factor(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a factor for `wide_product`, rounded to `dtype`: on a CPU, whose products in half
+    precision are rounded again, as float32 numbers."""
+    rounded = x.to(dtype)
+    return rounded if rounded.is_cuda else rounded.to(torch.promote_types(dtype, torch.float32))
+
+
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return the matrix product of factors, summed and returned in float32 or better."""
+    half = a.dtype in (torch.bfloat16, torch.float16)
+    return torch.mm(a, b, out_dtype=torch.float32) if half else a @ b
+
+
+def wide_linear(weight: Tensor, x: Tensor) -> Tensor:
+    """Return x W^T, [.., out] for x [.., in], by `wide_product`."""
+    low, matrix = (factor(it, weight.dtype) for it in (x.flatten(0, -2), weight))
+    return wide_product(low, matrix.T).unflatten(0, x.shape[:-1])
+
+
 def set_own_attention(model: Any) -> str:
     """Set the attention that `model` uses for rows that are not packed, and return its name:
     "sdpa", or "eager" if SDPA does not implement the model's configuration."""
@@ -138,21 +103,6 @@ def set_own_attention(model: Any) -> str:
             pass
     model.set_attn_implementation("eager")
     return "eager"
-
-
-def _check_plain(folder: Path, dtypes: set[str]) -> None:
-    """Check that the weights are not quantized: quantized weights cannot be trained or
-    published."""
-    config = parse_json((folder / "config.json").read_text())
-    quantized = config.get("quantization_config") or {}
-    bad = sorted(dtypes - {*_FLOATS, *_INTEGERS})
-    if quantized or bad:
-        method = quantized.get("quant_method") or ", ".join(bad) or "an unnamed method"
-        raise ConfigError(
-            f"the weights in {folder} are quantized ({method}): only plain ones can be trained. "
-            "Use the model's bfloat16 version, or load it with transformers "
-            "(dequantize=True in its quantization config) and save that"
-        )
 
 
 class Piece(NamedTuple):
@@ -169,11 +119,11 @@ class SourceNames:
     both directions."""
 
     def __init__(self, model: Any, folder: Path):
-        """Compare the loaded `model` with its folder.
+        """Compare an outline of the model with its folder; see `check`.
 
         Raises:
-            ConfigError: the names, shapes, or (except on the device "meta") the values of converted
-                tensors would differ from the folder's if the model were saved.
+            ConfigError: the names or shapes of tensors would differ from the folder's if the model
+                were saved.
         """
         heads = tensor_heads(folder)
         self.shapes = {name: head.shape for name, head in heads.items()}
@@ -188,11 +138,12 @@ class SourceNames:
         own = model.state_dict(keep_vars=True)
         self._own = frozenset(own)
         first: dict[int, str] = {}
-        self._tied = {
+        self.tied = {
             name: known
             for name, tensor in own.items()
             if (known := first.setdefault(id(tensor), name)) != name
         }
+        """The names of tensors that are others, each with the first name of the same tensor."""
         needed = {name for name, _ in model.named_parameters()}
         self.converts = bool(getattr(model, "_weight_conversions", None)) or not (
             needed <= self.shapes.keys()
@@ -202,19 +153,28 @@ class SourceNames:
         """The tensors of the folder that the model does not use, for example layers of other
         decoders."""
         try:
-            made = self._made({name: own[name].detach() for name in own.keys() - self._tied.keys()})
+            made = self._made({name: own[name].detach() for name in own.keys() - self.tied.keys()})
             may_lack = {name: own[name].detach() for name in own.keys() - needed}
             surplus = made.keys() - self.shapes.keys() - self._made(may_lack).keys()
             self.ignored = _read(folder, self.shapes.keys() - made.keys())
             bad = _differing(self.shapes, {**self.ignored, **made}, surplus)
-            if not bad and self.converts:
-                bad = [f"{name} has other numbers" for name in self._changed(made)]
-        except _LOAD_ERRORS as error:
+        except LOAD_ERRORS as error:
             bad = [f"{type(error).__name__}: {error}"]
+        self._refuse(bad)
+
+    def check(self, changed: Iterable[Iterable[str]]) -> None:
+        """Check that the numbers of no tensors of the folder have `changed`.
+
+        Raises:
+            ConfigError: some have.
+        """
+        self._refuse([f"{name} has other numbers" for names in changed for name in names])
+
+    def _refuse(self, bad: Sequence[str]) -> None:
         if bad:
             raise ConfigError(
-                f"transformers converts the tensors of {folder} when it loads them as "
-                f"{self._kind.__name__}, and would not give them back as they were: {_some(bad)}. "
+                f"transformers converts the tensors of {self._folder} when it loads them as "
+                f"{self._kind.__name__}, and would not give them back as they were: {some(bad)}. "
                 "Save the model once with this transformers (save_pretrained with "
                 "save_original_format=False) and use that folder"
             )
@@ -236,7 +196,7 @@ class SourceNames:
                     Piece(group, kinds_of(self.of({name: own[name] for name in group})))
                     for group in groups
                 ]
-            except _LOAD_ERRORS as error:
+            except LOAD_ERRORS as error:
                 bad = [f"{type(error).__name__}: {error}"]
                 continue
             found = {name: kind for piece in pieces for name, kind in piece.kinds.items()}
@@ -244,13 +204,25 @@ class SourceNames:
             if not bad and sum(len(piece.kinds) for piece in pieces) == len(found):
                 return [piece for piece in pieces if piece.kinds] + ignored
         raise WeightsError(
-            f"the weights do not have the names and shapes of {self._folder}: {_some(bad)}"
+            f"the weights do not have the names and shapes of {self._folder}: {some(bad)}"
         )
 
     def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors of the folder, by their names there, that are made from `state`: the
         tensors of a `Piece` by the model's own names."""
         return {n: t for n, t in self._made(state).items() if n in self.shapes}
+
+    def unchanged(self, own: Mapping[str, Tensor]) -> dict[str, str]:
+        """Return the name in the folder of each of the model's tensors `own`, by its own name, that
+        is the same tensor there, not one of which transformers makes others."""
+        found: dict[str, str] = {}
+        for name, tensor in own.items():
+            try:
+                made = self.of({name: tensor})
+            except LOAD_ERRORS:  # it is converted together with others
+                continue
+            found.update((name, its) for its, it in made.items() if it is tensor)
+        return found
 
     def back(self, tensors: Mapping[str, Tensor], *, source: str) -> Mapping[str, Tensor]:
         """Undo `of`: return the model's tensors by its own names; versions of earlier runs have
@@ -265,17 +237,17 @@ class SourceNames:
             return kept
         whole = dict(kept)
         if bad := _differing(self.shapes, {**self.ignored, **whole}):
-            raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(bad)}")
+            raise WeightsError(f"{source} is not of the model in {self._folder}: {some(bad)}")
         # The dtype is float32, whatever the engine's is: another one would temporarily become
         # torch's default, also for the decoding thread.
         model = self._kind.from_pretrained(
             None, config=self._model.config, state_dict=whole, dtype=torch.float32
         )
-        return {name: t for name, t in model.state_dict().items() if name not in self._tied}
+        return {name: t for name, t in model.state_dict().items() if name not in self.tied}
 
     def _made(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return `state` as it would be saved, tied tensors under each of their names."""
-        whole = {**state, **{name: state[n] for name, n in self._tied.items() if n in state}}
+        whole = {**state, **{name: state[n] for name, n in self.tied.items() if n in state}}
         if not self.converts:
             return whole
         reverted = revert_weight_conversion(self._model, whole)
@@ -287,7 +259,7 @@ class SourceNames:
         choices = (name, name.removeprefix(prefix), prefix + name)
         return next((choice for choice in choices if choice in self.shapes), name)
 
-    def _changed(self, made: Mapping[str, Tensor]) -> list[str]:
+    def changed(self, made: Mapping[str, Tensor]) -> list[str]:
         """Return the names of the folder's tensors whose values differ in `made`."""
         tensors = {n: t for n, t in made.items() if n in self.shapes and t.device.type != "meta"}
         return [
@@ -336,14 +308,7 @@ def _by_file(folder: Path, names: Iterable[str]) -> Iterator[Iterator[tuple[str,
             yield ((name, opened.get_tensor(name)) for name in members)
 
 
-def _shown(found: Any) -> str:
-    """Return a name, or a name with the shapes of file and model."""
-    if not isinstance(found, tuple):
-        return str(found)
-    name, file, model = found
-    return f"{name} is {tuple(file)}, not {tuple(model)}"
-
-
-def _some(bad: Sequence[str]) -> str:
+def some(bad: Sequence[str]) -> str:
+    """Return the first of some descriptions, and the number of the others."""
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
     return "; ".join(bad[:3]) + more

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from torch import Tensor
 
-from agentgym_rl.core import Interrupt, WeightsError
+from agentgym_rl.core import Interrupt, WeightsError, swap_waves
 from agentgym_rl.runtime import in_thread
 
 from .engine_routes import Pause, RemoteEngine, Way
@@ -131,25 +131,23 @@ class Transport(ABC):
         Engines that do not complete this by `deadline` are excluded from the publication.
         """
 
-    def swap(self, publication: Publication) -> dict[str, Pause]:
-        """Make the engines serve the staged version, one after the other; return each one's
-        pause."""
-        pauses: dict[str, Pause] = {}
-        engines = list(publication.alive.values())
-        # Each engine gets an equal share of the time, which includes the time to resume, so that an
-        # engine that hangs takes none from the others.
-        share_s = (publication.deadline - time.monotonic()) / max(1, len(engines))
-        for engine in engines:
-            try:
-                pauses[engine.name] = engine.swap(
-                    publication.label,
-                    interrupt=publication.interrupt,
-                    deadline=time.monotonic() + share_s,
-                    may_sleep=publication.may_sleep,
-                )
-            except WeightsError as error:
-                publication.fail(engine, error)
-        return pauses
+    def waves(self, publication: Publication) -> list[Sequence[str]]:
+        """Return the engines that have staged the version, in the order of their swaps."""
+        return swap_waves(list(publication.alive))
+
+    def swap(
+        self, publication: Publication, names: Sequence[str], *, deadline: float
+    ) -> dict[str, Pause]:
+        """Make the engines of a wave serve the staged version; return each one's pause."""
+        return publication.each(
+            lambda engine: engine.swap(
+                publication.label,
+                interrupt=publication.interrupt,
+                deadline=deadline,
+                may_sleep=publication.may_sleep,
+            ),
+            among=[publication.alive[name] for name in names],
+        )
 
     def tidy(self) -> None:  # noqa: B027 - most leave nothing
         """Remove data of earlier versions that is no longer needed."""

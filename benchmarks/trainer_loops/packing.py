@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo import PackedRows, pack_rows
-from agentgym_rl.algo.balance import balance
 from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row
 from agentgym_rl.trainer import MicroBatch, Policy, ShardTokens, World, accumulate
 from benchmarks._toy import sized
@@ -98,19 +97,6 @@ def compare(
         }
         for name, (_, plan) in ways.items()
     ]
-
-
-def imbalance(num_groups: int, num_ranks: int, *, group_size: int = 8, seed: int = 0) -> float:
-    """Return the relative excess of tokens of the fullest rank over the mean, for groups of
-    long-tailed episodes that stay together on a rank; median of 20 batches."""
-    draw = np.random.default_rng(seed)
-    found: list[float] = []
-    for _ in range(20):
-        episodes = np.clip(draw.lognormal(5.0, 0.8, (num_groups, group_size)), 32, 1024)
-        sizes = episodes.astype(int).sum(1).tolist()
-        loads = [sum(sizes[i] for i in part) for part in balance(sizes, num_ranks)]
-        found.append(max(loads) / (sum(loads) / num_ranks) - 1)
-    return round(statistics.median(found), 4)
 
 
 def _train(policy: Policy, plan: Sequence[MicroBatch]) -> float:

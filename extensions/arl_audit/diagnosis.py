@@ -16,7 +16,7 @@ from .tokens import Index, Tokens, UpdatePosition
 from .verdict import Evidence, Rule, distances
 
 if TYPE_CHECKING:
-    from agentgym_rl.trainer import Recomputer
+    from .recompute import Recomputer
 
 OnProgress = Callable[[int], None]
 """A callback that receives the number of tokens recomputed since its previous call."""

@@ -1,7 +1,7 @@
 """The audit of recorded log-probs, which are computed again with the weights of each version, and
 of recorded rewards, which are compared with those that were trained.
 
-The trainer's computation is in `trainer/recompute.py`, the rule for a verdict in `verdict.py`.
+The trainer's computation is in `recompute.py`, the rule for a verdict in `verdict.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def audit(
         tokens = Tokens.collect(reader, reader.episode_ids(untrained=untrained))
         _check(run, tokens, untrained=untrained)
         # torch, not for the mistakes above
-        from agentgym_rl.trainer import open_recomputer
+        from .recompute import open_recomputer
 
         with open_recomputer(
             config.trainer,

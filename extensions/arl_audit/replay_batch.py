@@ -51,7 +51,7 @@ def replay(
     checkpoint = newest_checkpoint(run / "checkpoints", at_most=step)
     first = read_manifest(checkpoint).step if checkpoint else 0
     found = batches(run / "episodes.db", first=first, last=step)
-    from agentgym_rl.trainer import replay_batches  # torch
+    from .recompute import replay_batches  # torch
 
     replayed = replay_batches(
         config,

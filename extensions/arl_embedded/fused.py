@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from agentgym_rl.weights import wide_linear
+
 from .batch import SlotKV
 from .cache import causal_mask, token_places
 from .decoder import Decoder, Segment, Swap
@@ -294,7 +296,7 @@ class FusedDecoder(Decoder):
             mixed = self._attend(queries, cached_keys, cached_values, mask, segments)
             x = self._feed_forward(x, mixed, layer)
         x = F.rms_norm(x, (x.shape[-1],), weights.norm, shape.eps)
-        return (F.linear(x, weights.embed) if weights.head is None else weights.head(x)).float()
+        return wide_linear(weights.embed, x) if weights.head is None else weights.head.wide(x)
 
     def move(self, source: int, target: int, length: int) -> None:
         self._kv.move(source, target, length)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from agentgym_rl.weights import wide_linear
+
 _PACKED_FROM = {torch.float32: 2**20, torch.bfloat16: 0}
 """The number of elements from which a CPU gains by oneDNN's blocked layout: sixteen rows times a
 float32 matrix of 3072 x 576 take 0.85 ms with it, 1.4 ms without. Smaller ones, which stay in the
@@ -77,6 +79,10 @@ class Linear:
         else:
             y = F.linear(low, self._weight, self._bias)
         return y.to(x.dtype)
+
+    def wide(self, x: Tensor) -> Tensor:
+        """Return what a call does for a projection without a bias, in float32."""
+        return self(x).float() if self._packed else wide_linear(self._weight, x)
 
     def to(self, device: torch.device | None) -> Linear:
         """Return the same projection on another device; None: without any numbers."""

@@ -16,7 +16,14 @@ from torch import Tensor
 from agentgym_rl.algo import Routers, rounding, routers_of
 from agentgym_rl.core import ConfigError
 from agentgym_rl.models import weights_size
-from agentgym_rl.weights import LazyTensors, inner_linears, load_whole, multiply_in
+from agentgym_rl.weights import (
+    LazyTensors,
+    inner_linears,
+    is_linear,
+    load_whole,
+    multiply_in,
+    wide_linear,
+)
 
 from .batch import SlotKV, segments
 from .cache import KVPiece
@@ -207,6 +214,9 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
     wide = torch.float32 if device.type == "cpu" else getattr(torch, config.dtype)
     module, names = load_whole(folder, dtype=wide)
     module = module.to(device).eval().requires_grad_(False)
+    head = module.get_output_embeddings()
+    if device.type == "cuda" and is_linear(head) and head.bias is None:
+        head.forward = lambda input: wide_linear(head.weight, input)  # logits are not rounded
     limit = context_limit(module.config, config.max_model_len)
     layout = WeightLayout(module, names=names)
     decoder = choose_decoder(module, config, limit)

@@ -157,6 +157,7 @@ _FIGURES = (
     ("staleness, versions", "staleness", ".2f"),
     ("overlap", "overlap", ".0%"),
     ("trained tokens/s", "trained_tokens_per_s", ",.0f"),
+    ("idle ranks", "idle_share", ".0%"),
     ("token_mult_prob_error", "token_mult_prob_error", ".4f"),
     ("s per batch", "step_s", ".2f"),
 )

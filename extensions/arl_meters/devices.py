@@ -1,5 +1,5 @@
 """The use of the devices of ranks by a batch: teraFLOP/s, their share of the device's peak
-(`trainer.peak_tflops`), tokens that shared prefixes saved, and memory."""
+(`trainer.peak_tflops`), tokens that shared prefixes saved, idle ranks, and memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeviceUse(Measurement):
         self._device = device
         self._peak = peak_tflops(device, peak)
         self._models: Sequence[PackedModel] = ()
-        self._before = (0.0, 0, 0)
+        self._before = (0.0, 0, 0, 0)
 
     @classmethod
     def of(cls, config: TrainerConfig, policy: Policy) -> Self:
@@ -56,12 +56,14 @@ class DeviceUse(Measurement):
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def end(self, tally: Tally, phases: Phases) -> None:
-        """Add `throughput/trainer_tflops`, `throughput/prefix_shared` and, if known,
-        `throughput/mfu` and `memory/gpu_peak_gb`."""
-        flops, computed, of_rows = (
+        """Add `throughput/trainer_tflops`, `throughput/prefix_shared`, with several ranks
+        `trainer/idle_share` and, if known, `throughput/mfu` and `memory/gpu_peak_gb`."""
+        flops, computed, of_rows, fullest = (
             now - before for now, before in zip(self._counts(), self._before, strict=True)
         )
         tally.mean("throughput/prefix_shared", of_rows - computed, int(of_rows))
+        if fullest:
+            tally.mean("trainer/idle_share", fullest - computed, int(fullest))
         seconds = sum(end - start for name, start, end in phases.intervals if name not in _IDLE)
         if seconds > 0:
             rate = flops / seconds / 1e12
@@ -72,13 +74,15 @@ class DeviceUse(Measurement):
             held = torch.cuda.max_memory_allocated(self._device)
             tally.maximum("memory/gpu_peak_gb", held / 1e9)
 
-    def _counts(self) -> tuple[float, int, int]:
-        """Return the operations, the computed tokens and the rows' tokens of all passes so far."""
+    def _counts(self) -> tuple[float, int, int, int]:
+        """Return the operations of all passes so far, and the tokens: those computed, those of all
+        rows, and those of the fullest rank."""
         models = self._models
         return (
             sum(model.flops for model in models),
             sum(model.computed_tokens for model in models),
             sum(model.row_tokens for model in models),
+            sum(model.fullest_tokens for model in models),
         )
 
 

@@ -24,6 +24,7 @@ from agentgym_rl.trainer import (
     ShardTokens,
     accumulate,
     frozen_pass,
+    in_rounds,
     learning_rate,
     make_optimizer,
     set_learning_rate,
@@ -198,8 +199,7 @@ class Critic(ModelTerm):
         model, trainer = self.value_model, self._trainer
         rate = learning_rate(trainer, step, num_steps=self.num_steps, peak=self._peak)
         set_learning_rate(self.optimizer, rate)
-        plans = [tokens.micro_batches(rows, model) for rows in tokens.minibatches]
-        rounds = model.world.maxima([len(plan) for plan in plans])
+        plans, rounds = in_rounds(tokens.minibatches, tokens, model, passes=trainer.epochs)
         share = 1.0 / max(1, len(plans) * trainer.epochs)
 
         def loss_of(batch: MicroBatch) -> Tensor:

@@ -7,6 +7,7 @@ episodes.py     lengths of episodes, drawn or recorded, and episodes in virtual 
 engine.py       engines: slots, decode steps, KV memory; chosen and updated as in real runs
 trainer.py      a trainer: micro-batches packed as real ones, passes, publications
 simulation.py   these parts around the real rollout, buffer and controller and their result
+memory.py       what ranks, engines and hosts hold (`arl plan --memory`); anatomy.py, memory_plan.py
 search.py       other splits, bounds and sizes, tried one after the other
 
 The decisions about groups are not modelled: `Rollout`, `OpenGroups`, `FinishedGroups`,

@@ -11,12 +11,12 @@ import asyncio
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, cast, get_args
 
-from agentgym_rl.core import ConfigError, Engine, EngineLoad, Interrupt
+from agentgym_rl.core import ConfigError, Engine, EngineLoad, Interrupt, swap_waves
 from agentgym_rl.engines import Replica, Replicas
 from agentgym_rl.runtime import LruDict
 
@@ -399,28 +399,26 @@ class SimulatedFleet:
         return Request(context, left, cached, done, group, prompt)
 
     # ------------------------------------------------------------------ versions
-    async def begin_publication(self, version: int) -> dict[str, str]:
-        self._replicas.begin_update()
+    @property
+    def urls(self) -> dict[str, str]:
+        """Return the engines, which have no URLs, as those of a publication."""
         return dict.fromkeys(self._engines, "")
 
-    async def swap(self, version: int, *, pause_s: float) -> None:
-        """Swap every engine to the staged version."""
-        swaps = [
-            engine.update(version, interrupt=self._interrupt, pause_s=pause_s)
-            for engine in self._engines.values()
-        ]
-        if not self._at_once:
-            for swap in swaps:
-                await swap
-            return
-        async with asyncio.TaskGroup() as tasks:
-            for name, swap in zip(self._engines, swaps, strict=True):
-                tasks.create_task(swap, name=f"swap {name}")
+    @property
+    def waves(self) -> list[Sequence[str]]:
+        """Return the engines in the order of their swaps."""
+        return [[*self._engines]] if self._at_once else swap_waves([*self._engines])
 
-    async def end_publication(
-        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
-    ) -> None:
-        self._replicas.end_update(version, served)
+    async def swap(self, version: int, names: Sequence[str], *, pause_s: float) -> None:
+        """Swap engines to the staged version, at the same time."""
+        self._replicas.begin_update(names)
+        async with asyncio.TaskGroup() as tasks:
+            for name in names:
+                swap = self._engines[name].update(
+                    version, interrupt=self._interrupt, pause_s=pause_s
+                )
+                tasks.create_task(swap, name=f"swap {name}")
+        self._replicas.end_update(version, names)
 
     # ------------------------------------------------------------------ numbers
     def count_tokens(self) -> float:

@@ -40,6 +40,14 @@ class SimulatedRow(Row):
     def num_trained(self) -> int:
         return self.trained
 
+    @property
+    def beginning(self) -> IntArray:
+        if self.group < 0:
+            return self.tokens
+        found = self.tokens.copy()
+        found[: self.prompt] = -1 - self.group
+        return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedTrajectory(Trajectory):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentgym_rl.cli import (
     Command,
@@ -19,6 +21,9 @@ from agentgym_rl.cli import (
 from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime import log
 
+if TYPE_CHECKING:
+    from agentgym_rl.config import Config
+
 _HELP = """\
 Predict throughput, staleness and idle time of a run, and suggest other
 configurations. The rollout, buffer and controller of `arl train` run in virtual
@@ -30,6 +35,10 @@ time, around simulated engines, a trainer and episodes (arl docs plan).
                  a model on 64 GPUs, estimated from data sheets
   arl plan --model FOLDER
                  a model on this machine's CPU, measured for half a minute
+
+  arl plan --memory --model Qwen/Qwen3-8B --gpu h100 --gpus 8 \\
+           --allocation vllm:d2+fsdp:d6
+                 what ranks, engines and hosts hold, and whether that fits
 
 Engines, slots, ranks, batches and bounds come from the configuration (without
 --config from that of --run), with further keys on the command line. All other
@@ -60,6 +69,8 @@ def _flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="total number (see above)")
     parser.add_argument("--cores", type=float, metavar="N", help="shared by all (see above)")
+    parser.add_argument("--memory", action="store_true", help="the memory, and nothing else")
+    parser.add_argument("--allocation", metavar="TEXT", help="cluster.allocation, with --memory")
     parser.add_argument("--no-search", action="store_true", help="only the run as configured")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot, PNG")
     parser.add_argument(
@@ -76,6 +87,8 @@ def plan(args: Namespace) -> int:
         from agentgym_rl.storage import config_of
 
         args.config = config_of(args.run, f"--run {args.run}")
+    if args.memory:
+        return _memory(args)
     config = load_configuration(args)
     log.setup("warning")  # the run's own messages, of another time
     from arl_plan.command import PlanOptions, plan
@@ -98,6 +111,29 @@ def plan(args: Namespace) -> int:
     )
     print_result(planned.json(), planned.text(), as_json=args.json)
     return 0
+
+
+def _memory(args: Namespace) -> int:
+    """Print the memory of a run; return 1 if it does not fit."""
+    if not args.gpu:
+        raise ConfigError("--memory counts what GPUs hold: name them, such as --gpu h100")
+    log.setup("warning")
+    from agentgym_rl.cli import overrides_of
+    from agentgym_rl.config import load_config
+    from agentgym_rl.models import model_name
+    from arl_plan.memory_plan import folder_of, memory_plan
+
+    allocation = {"cluster.allocation": args.allocation} if args.allocation else {}
+    given = {"engine.dtype": "bfloat16", "trainer.device": "cuda"} | overrides_of(args) | allocation
+
+    def make(keys: Mapping[str, object]) -> Config:
+        return load_config(args.config, {**given, **keys})
+
+    config = make({})
+    folder = folder_of(model_name(config.model, config.env.id))
+    found = memory_plan(make, folder, gpu=args.gpu, gpus=args.gpus)
+    print_result(found.json(), found.text(), as_json=args.json)
+    return 0 if found.fits else 1
 
 
 COMMAND = Command(

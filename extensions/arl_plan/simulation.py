@@ -24,7 +24,7 @@ from .clock import Cores, Process, run_virtual
 from .engine import SimulatedEngine, SimulatedFleet, State
 from .episodes import Shapes, SimulatedPlayer, SimulatedSandboxes
 from .rates import Rates
-from .trainer import SimulatedTrainer, Step, not_simulated, packing_of
+from .trainer import SimulatedTrainer, Step, not_simulated, packed_once, packed_separately
 
 _LONG_LINE = 0.1
 """The share of an episode's time in line for sandboxes that is worth a note."""
@@ -164,7 +164,7 @@ class _Run:
             fleet,
             cores,
             process,
-            packing=packing_of(config.trainer, rates.trainer),
+            packing=packed_once if rates.trainer.shares_prefixes else packed_separately,
             batches=batches,
         )
 

@@ -31,23 +31,25 @@ from agentgym_rl.storage import COMPUTE_PHASES
 from .clock import Cores, Process
 from .engine import SimulatedFleet
 from .episodes import SimulatedRow
-from .rates import Rates, TrainerRates
+from .rates import Rates
 
-Packing = Callable[[Sequence[Row], int], list[int]]
-"""A function from rows and a budget of tokens to the computed tokens of each micro-batch."""
+Packing = Callable[[Sequence[Row], int, int], list[int]]
+"""A function from rows, a budget of tokens and the least number of micro-batches, if they can be
+smaller then, to the computed tokens of each micro-batch."""
 
 
-def packed_separately(rows: Sequence[Row], budget: int) -> list[int]:
+def packed_separately(rows: Sequence[Row], budget: int, least: int = 1) -> list[int]:
     """Return the tokens of micro-batches of rows that are computed one by one."""
     lengths = [len(row) for row in rows]
-    return [sum(lengths[i] for i in members) for members in fill_bins(lengths, budget)]
+    bins = fill_bins(lengths, budget, least=least)
+    return [sum(lengths[i] for i in members) for members in bins]
 
 
-def packed_once(rows: Sequence[Row], budget: int) -> list[int]:
+def packed_once(rows: Sequence[Row], budget: int, least: int = 1) -> list[int]:
     """Return the tokens of micro-batches in which beginnings that rows share are computed once."""
     lengths = [len(row) for row in rows]
     chain = _chain(rows)
-    bins = fill_shared(lengths, chain, budget)
+    bins = fill_shared(lengths, chain, budget, least=least)
     found: list[int] = []
     for members in bins:
         its = _chain([rows[i] for i in members]) if len(bins) > 1 else chain
@@ -66,12 +68,6 @@ def _chain(rows: Sequence[Row]) -> Chain:
         for a, b in pairwise(order)
     ]
     return Chain(order, [0, *shared][: len(order)])
-
-
-def packing_of(config: TrainerConfig, rates: TrainerRates) -> Packing:
-    """Return the packing of the ranks of a run."""
-    shares = rates.shares_prefixes and config.attention == "rows"
-    return packed_once if shares else packed_separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +110,7 @@ class SimulatedTrainer(Ranks):
     _free_s: float = field(default_factory=lambda: _now_s())
     """The time since which the ranks wait for a batch."""
     _began_s: float = 0.0
+    _version: int = 0
     """The time at which the publication began."""
 
     async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
@@ -178,8 +175,14 @@ class SimulatedTrainer(Ranks):
         return self.fleet.silent_s
 
     async def begin_publication(self, version: int) -> dict[str, str]:
-        self._began_s = _now_s()
-        return await self.fleet.begin_publication(version)
+        self._began_s, self._version = _now_s(), version
+        return self.fleet.urls
+
+    async def begin_swap(self, version: int, lives: Iterable[str]) -> None:
+        pass  # nobody but the fleet uses its engines
+
+    def end_swap(self, version: int, *, served: Iterable[str], failed: Iterable[str]) -> None:
+        pass
 
     async def complete(self, metrics: Metrics) -> Path:
         return Path()  # simulated checkpoints take no time
@@ -187,15 +190,17 @@ class SimulatedTrainer(Ranks):
     async def publish(
         self, version: int, engines: Mapping[str, str], timeout_s: float
     ) -> Published:
-        weights = self.rates.weights
-        await self.cores.work(weights.stage_s)
-        await self.fleet.swap(version, pause_s=weights.pause_s)
-        return Published(0.0, weights.stage_s, dict.fromkeys(engines, (0.0, 0.0)), {})
+        stage_s = self.rates.weights.stage_s
+        await self.cores.work(stage_s)
+        return Published(0.0, stage_s, {}, {}, self.fleet.waves)
+
+    async def swap(self, engines: Sequence[str]) -> Published:
+        await self.fleet.swap(self._version, engines, pause_s=self.rates.weights.pause_s)
+        return Published(0.0, 0.0, dict.fromkeys(engines, (0.0, 0.0)), {})
 
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None:
-        await self.fleet.end_publication(version, served=served, failed=failed)
         self._intervals.append(("weight_sync", self._began_s, _now_s()))
         await self.cores.work(self.rates.trainer.between_s)
 
@@ -251,8 +256,16 @@ def _learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
 
 def rounds_of(parts: Sequence[Sequence[BatchRow]], budget: int, *, packing: Packing) -> list[int]:
     """Return the computed tokens of each micro-batch of a pass over each rank's rows. Ranks
-    synchronize at every micro-batch, so the rank with the most tokens counts."""
-    filled = [packing([item.row for item in items], budget) if items else [] for items in parts]
+    synchronize at every micro-batch, so the rank with the most tokens counts; one with fewer
+    micro-batches makes them smaller, and each begins with its largest."""
+    rows = [[item.row for item in items] for items in parts if items]
+    filled = [packing(its, budget, 1) for its in rows]
+    if len(parts) > 1:
+        most = max(map(len, filled), default=0)
+        for number, sizes in enumerate(filled):
+            if len(sizes) < most:
+                filled[number] = packing(rows[number], budget, most)
+            filled[number].sort(reverse=True)
     return [max(sizes) for sizes in zip_longest(*filled, fillvalue=0)]
 
 

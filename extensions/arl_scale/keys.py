@@ -35,8 +35,8 @@ class WorkerKeys(PlayKeys):
     """The CPUs of each worker with its environments and sandboxes: the threads that libraries like
     numpy may take, and the CPUs that a cluster reserves."""
     max_restarts: Anytime[int] = Field(default=3, ge=0)
-    """The maximum number of restarts of each lost worker; the last worker to be lost for good ends
-    the run."""
+    """The maximum number of restarts of each lost worker, which count anew once it has run for an
+    hour; the last worker to be lost for good ends the run."""
 
     @property
     def player_processes(self) -> tuple[int, int]:

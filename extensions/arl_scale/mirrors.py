@@ -1,7 +1,7 @@
 """The rollout workers that send requests to the engines, each with its own router.
 
-Workers get every change of the fleet, and a publication begins at them before it begins at any
-engine. So the guarantees of a router about versions and cached prefixes hold in all of them.
+Workers get every change of the fleet, and the swap of an engine begins at them before it begins at
+the engine. So the guarantees of a router about versions and cached prefixes hold in all of them.
 """
 
 from __future__ import annotations
@@ -92,15 +92,12 @@ class Followers(Mirror):
             replicas=tuple(
                 ReplicaView(
                     *(it.name, self._url_of(it.name)),
-                    *(it.version, it.has_spans),
+                    *(it.version, it.has_spans, it.incarnation, it.calm),
                     self._kind_of(it.name),
                 )
                 for it in router.replicas
             ),
-            updating_to=router.updating_to,
-            updates=router.num_updates,
             asleep=router.asleep,
-            salts=router.num_salts,
         )
 
     # ------------------------------------------------------------------ followers

@@ -88,7 +88,7 @@ class VllmEngine(HttpEngine):
         body = super()._sampling_body(sampling)
         if not self._send_seed:
             body.seed = None
-        if sampling.truncated_by:
+        if sampling.truncated_by and sampling.reports_support:
             # Of the log-probs of a truncated distribution it follows what was left to draw from, if
             # one beyond it is among them.
             every = sampling.top_k + 1 if sampling.top_k else 2**31

@@ -12,7 +12,7 @@ from agentgym_rl.engines import Build, Launch, empty_adapter, server_environment
 
 from .build import check_routing, check_sleep
 from .client import MAX_LOGPROBS, SERVED_ADAPTER
-from .plugin import GLOO, SHM
+from .plugin import GLOO, SHM, TRIM_LOGPROBS
 
 BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": "ipc"}
 """The backend of vLLM's --weight-transfer-config by weights.transport."""
@@ -102,6 +102,7 @@ def _environment(
     env = server_environment(config, index, is_cpu=build.is_cpu) | {
         "VLLM_SERVER_DEV_MODE": "1",  # the routes for pauses and updates
         "VLLM_NO_USAGE_STATS": "1",
+        TRIM_LOGPROBS: "1",
         # A forked child does not load plugins again, a spawned one does.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     }

@@ -212,13 +212,17 @@ class NativeTransport(Transport):
             return
         self._members, self._kinds = dict(publication.alive), kinds
 
-    def swap(self, publication: Publication) -> dict[str, Pause]:
-        if not publication.alive:
-            return {}
+    def waves(self, publication: Publication) -> list[Sequence[str]]:
+        """Return one wave: a transfer is one of all engines."""
+        return [list(publication.alive)] if publication.alive else []
+
+    def swap(
+        self, publication: Publication, names: Sequence[str], *, deadline: float
+    ) -> dict[str, Pause]:
         client = self._client
         client.join(publication, client.workers)
         try:
-            _bounded(self._trainer.send_weights, client, publication.deadline)
+            _bounded(self._trainer.send_weights, client, deadline)
         except WeightsError as error:
             if not client.wrote:
                 for engine in publication.alive.values():

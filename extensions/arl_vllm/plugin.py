@@ -20,6 +20,9 @@ _log = logging.getLogger(__name__)
 DIE_WITH_PARENT = "ARL_DIE_WITH_PARENT"
 """The environment variable that, at "1", makes a vLLM server's child processes die with it."""
 
+TRIM_LOGPROBS = "ARL_TRIM_LOGPROBS"
+"""The environment variable that, at "1", shortens replies with several log-probs per token."""
+
 SHM, GLOO = "arl-shm", "arl-gloo"
 """The names of the weight-transfer backends, for --weight-transfer-config."""
 
@@ -28,6 +31,13 @@ def register() -> None:
     """Register the weight-transfer backends; may be called more than once. Never raises."""
     if os.environ.get(DIE_WITH_PARENT) == "1":
         _die_with_parent()
+    if os.environ.get(TRIM_LOGPROBS) == "1":
+        try:
+            from .logprobs import trim_logprobs
+
+            trim_logprobs()
+        except ImportError as error:
+            _log.warning("replies with several log-probs per token are not shortened: %s", error)
     try:
         from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory as Factory
     except ImportError as error:  # a vLLM without weight transfer, which needs no backends

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from agentgym_rl.core import WeightsError, check_shapes, weight_files
 from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.storage.weights_folder import held
 from agentgym_rl.weights import check_finite
 
 State = Literal["idle", "staging", "ready", "failed"]
@@ -30,12 +32,16 @@ class Loaded:
     """The sequence and the number of the version that has to be in place; None: any."""
     brings: tuple[str, int] | None = None
     """The sequence and the number of the new version, if it has one."""
+    own: Collection[str] | None = None
+    """The tensors that this worker checks, if others of its server check the rest; None: all."""
+    hold: ExitStack = field(default_factory=ExitStack)
+    """The resources under the tensors, which `Staging.release` closes."""
 
 
 class Staging:
     """A thread that runs `load` at once, then checks the tensors against `expected`.
 
-    `load` returns tensors in CPU memory of their own, which nothing changes afterwards, or raises
+    `load` returns tensors in CPU memory, which nothing changes until `release`, or raises
     WeightsError. `path` describes the source in messages.
     """
 
@@ -48,6 +54,7 @@ class Staging:
         self._load = load
         self._expected = expected
         self._loaded: Loaded | None = None
+        self._is_released = False
         # A daemon thread: a server that ends does not wait for weights that it will not serve.
         self._thread = threading.Thread(target=self._run, name="arl-staging", daemon=True)
         self._thread.start()
@@ -71,23 +78,57 @@ class Staging:
             raise WeightsError(self.error)
         return self._loaded
 
+    def release(self) -> None:
+        """Release what is under the tensors, which are no longer used, now or when the thread
+        ends. Idempotent."""
+        self._is_released = True
+        if self._loaded is not None:
+            self._loaded.hold.close()
+
     def _run(self) -> None:
         start = time.monotonic()
+        with ExitStack() as stack:
+            self._stage(stack)
+            if self._loaded is not None and not self._is_released:
+                stack.pop_all()
+        self.seconds = time.monotonic() - start
+
+    def _stage(self, stack: ExitStack) -> None:
         try:
             loaded = self._load()
+            stack.callback(loaded.hold.close)
             what = f"weights {self.path}"
             if self._expected is not None:
                 same = loaded.same
                 expected = {n: shape for n, shape in self._expected.items() if n not in same}
                 check_shapes(shapes_of(loaded.tensors), expected, what=what)
-            for name, tensor in loaded.tensors.items():
-                check_finite(name, tensor, what=what)
+            for name in loaded.tensors if loaded.own is None else loaded.own:
+                check_finite(name, loaded.tensors[name], what=what)
             self._loaded = loaded
         except WeightsError as error:
             self.error = str(error)
         except Exception as error:  # a thread has no caller that would report it
             self.error = f"weights {self.path}: {type(error).__name__}: {error}"
-        self.seconds = time.monotonic() - start
+
+
+def mapped(path: Path, names: Container[str], hold: ExitStack) -> dict[str, Tensor]:
+    """Return tensors of a version in shared memory as they are there, until `hold` closes.
+
+    They take no memory of this process. vLLM copies the part of each that a worker needs, so that
+    all workers of all servers on a machine share one copy of what they have staged.
+
+    Raises:
+        WeightsError: the version is missing, or cannot be read.
+    """
+    hold.enter_context(held(path))
+    found: dict[str, Tensor] = {}
+    try:
+        for part in weight_files(path):
+            file = safe_open(part, framework="pt")
+            found |= {name: file.get_tensor(name) for name in file.keys() if name in names}  # noqa: SIM118
+    except Exception as error:  # OSError, SafetensorError, ConfigError
+        raise WeightsError(f"cannot map {path}: {type(error).__name__}: {error}") from error
+    return found
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:

@@ -105,11 +105,21 @@ def swap_weights(
     initialize_layerwise_reload(model)
     model.load_weights(tensors.items())  # type: ignore[operator]
     finalize_layerwise_reload(model, model_config)
+    _own(model, tensors)
     if device.type == "cpu":
         _repack_tied_heads(model)
         _repack_experts(model)
     else:
         torch.accelerator.synchronize()
+
+
+def _own(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy the tensors that a loader has put into the model itself instead of copying them: their
+    memory is a version's file, which is overwritten later."""
+    staged = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
+    for held in (*model.parameters(), *model.buffers()):
+        if held.untyped_storage().data_ptr() in staged:
+            held.data = held.data.clone()
 
 
 def _repack_experts(model: torch.nn.Module) -> None:

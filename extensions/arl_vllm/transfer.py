@@ -19,7 +19,8 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ from vllm.distributed.weight_transfer.base import (
 
 from agentgym_rl.core import WeightsError
 from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.storage import SHARED_MEMORY
 from agentgym_rl.weights import BroadcastGroup, is_adapter, opened_version, whole_units
 from agentgym_rl.weights.adapter import merged
 
-from .staging import Loaded, Staging, read_shapes, shapes_of
+from .staging import Loaded, Staging, mapped, read_shapes, shapes_of
 from .swap import loaded_adapter, serves_adapter, swap_adapter, swap_weights
 
 _log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
@@ -80,7 +82,8 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
 
     @abstractmethod
     def load(self, update_info: Any) -> Loaded:
-        """Return the update's tensors in private CPU memory, verified; runs in the staging thread.
+        """Return the update's tensors in CPU memory, verified; runs in the staging thread. Nothing
+        changes them until `Staging.release`.
 
         Raises:
             WeightsError: they are not available, or are damaged.
@@ -180,7 +183,9 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
 
     def drop(self) -> None:
         """Forget the update; a thread that still runs ends by itself, and its result is unused."""
-        self._staging = None
+        staging, self._staging = self._staging, None
+        if staging is not None:
+            staging.release()
 
     def shutdown(self) -> None:
         self.drop()
@@ -225,7 +230,11 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
 
 
 class SharedMemoryTransfer(StagedTransfer):
-    """The backend arl-shm: a safetensors file in a folder that trainer and worker both access."""
+    """The backend arl-shm: safetensors files in a folder that trainer and worker both access.
+
+    A version in shared memory stays there until the swap; the workers of a server share its check.
+    From another folder each worker reads it into memory of its own.
+    """
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
@@ -238,12 +247,25 @@ class SharedMemoryTransfer(StagedTransfer):
             if self._served is not None:
                 same = whole_units(version, version.unchanged_since(*self._served))
             version.known = same
-            return Loaded(
-                {name: version[name] for name in version if name not in same},
+            names = [name for name in version if name not in same]
+            loaded = Loaded(
+                {},
                 same=same,
                 base=self._served if same else None,
                 brings=(version.sequence, version.version),
             )
+            if SHARED_MEMORY not in version.path.resolve().parents:
+                loaded.tensors.update((name, version[name]) for name in names)
+                return loaded
+            world = get_world_group()
+            own = names[world.rank :: world.world_size]
+            version.known = same.union(names).difference(own)
+            with ExitStack() as stack:
+                stack.callback(loaded.hold.close)
+                loaded.tensors.update(mapped(version.path, set(names), loaded.hold))
+                version.verify()
+                stack.pop_all()
+            return replace(loaded, own=own)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from agentgym_rl.algo.balance import balance
-from agentgym_rl.config import Config, TrainerConfig
+from agentgym_rl.algo import deal
+from agentgym_rl.config import Config, EngineConfig, OwnEngineConfig, TrainerConfig
 from agentgym_rl.core import Row, TrainerError
 from agentgym_rl.core.row import unpack_row
 from agentgym_rl.core.trajectory import UNPACK_ERRORS
@@ -36,7 +37,6 @@ from agentgym_rl.trainer import (
     make_optimizer,
     set_learning_rate,
     take_step,
-    warm_up_trainer,
 )
 
 from .keys import CHECKPOINTS, MODEL, ROWS, STEPS, InitConfig
@@ -156,9 +156,13 @@ def learn(
         rate = learning_rate(trainer, step, num_steps=num_steps, peak=init.learning_rate)
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)
-        mine = [batch[i] for i in balance([len(row) for row in batch], world.size)[world.rank]]
-        plan = [MicroBatch(packed, _NOWHERE) for _, packed in policy.micro_batches(mine)]
-        (rounds,) = world.maxima([len(plan)])
+        dealt = deal([[row.tokens] for row in batch], range(len(batch)), world.size)
+        mine = [batch[i] for i in dealt[world.rank]]
+        found = list(policy.micro_batches(mine))
+        (rounds,) = world.maxima([len(found)])
+        if len(found) < rounds:  # it would wait for the others in the last ones
+            found = policy.micro_batches(mine, least=rounds)
+        plan = [MicroBatch(packed, _NOWHERE) for _, packed in found]
         loss = accumulate(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
         )
@@ -188,3 +192,13 @@ def _batches(rows: Sequence[Row], init: InitConfig, seed: int) -> Iterator[list[
         random.Random(f"init/{seed}/{epoch}").shuffle(order)
         for start in range(0, len(order), size):
             yield [rows[i] for i in order[start : start + size]]
+
+
+def warm_up_trainer(trainer: TrainerConfig, engine: EngineConfig) -> TrainerConfig:
+    """Return the settings of a warm-up's ranks. No engine runs at the same time, so they share its
+    CPU threads, as far as this machine has cores."""
+    is_own = isinstance(engine, OwnEngineConfig)
+    idle = engine.num_servers * engine.num_threads if is_own else 0
+    cores = len(os.sched_getaffinity(0))
+    threads = min(trainer.num_threads + idle // trainer.num_ranks, cores // trainer.num_ranks)
+    return trainer.model_copy(update={"num_threads": max(trainer.num_threads, threads)})

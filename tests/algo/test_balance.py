@@ -31,6 +31,17 @@ def test_bins_keep_the_budget(lengths, budget):
     assert all(part and sum(lengths[i] for i in part) <= budget for part in bins)
 
 
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(50, 200), st.integers(1, 12))
+def test_more_bins_are_not_fuller(lengths, budget, least):
+    few, more = fill_bins(lengths, budget), fill_bins(lengths, budget, least=least)
+    assert sorted(i for part in more for i in part) == list(range(len(lengths)))
+    assert all(more)
+    assert len(few) <= len(more) <= max(len(few), least)
+    fullest = [max((sum(lengths[i] for i in part) for part in of), default=0) for of in (few, more)]
+    assert fullest[1] <= budget
+    assert fullest[1] <= fullest[0] + max(lengths, default=0)
+
+
 def test_bins_are_even_where_one_of_them_is_full():
     assert fill_bins([6, 3, 3, 1], 6) == [[2], [1, 3], [0]]  # not 6, 6 and 1 tokens
 

@@ -9,7 +9,8 @@ import torch
 from agentgym_rl.algo import pack_rows
 from agentgym_rl.algo.packing import lay_out, micro_batches
 from agentgym_rl.core import UNKNOWN_EXPERT, Choices, Row
-from agentgym_rl.core.token_records import ALL, FORCED, Experts, packed_set
+from agentgym_rl.core.token_records import ALL, FORCED, Experts, packed_set, set_of
+from tests.kit.cases import cases
 
 
 def row(tokens: list[int], mask: list[int], temperature: float = 1.0) -> Row:
@@ -140,6 +141,34 @@ def test_the_sets_of_allowed_tokens_count_for_the_rows_that_have_them():
         [True, True, False],
     ]
     assert pack_rows([row([0, 1], [0, 1])]).allowed is None
+
+
+@cases("seed", range(4))
+def test_sets_of_few_tokens_and_of_many_exclude_the_same_as_masks(seed):
+    """Each kind is kept in its own way, in any order; logits may end within a set."""
+    draw = np.random.default_rng(seed)
+    allowed = [sorted(draw.choice(900, size, replace=False)) for size in (3, 700, 1, 256, 257, 2)]
+    draw.shuffle(allowed)
+    index = [ALL, *draw.integers(ALL, len(allowed), 12)]
+    sets = tuple(set_of([*map(int, one)]) for one in allowed)
+    choices = Choices(np.array(index, np.int32), sets)
+    packed = pack_rows([replace(row(list(range(13)), [0] + [1] * 12), choices=choices)])
+    assert packed.allowed is not None
+    for vocab_size in (901, 450):
+        barred = packed.allowed.barred(slice(2, 12), vocab_size)
+        for one, place in zip(barred, index[3:], strict=True):
+            left = range(vocab_size) if place == ALL else allowed[place]
+            expected = [id for id in left if id < vocab_size]
+            assert torch.nonzero(~one).flatten().tolist() == expected
+
+
+def test_a_row_of_few_tokens_each_is_packed_without_masks():
+    """A mask over 152k tokens has 19 kB; thousands of tokens have a set of their own."""
+    sets = tuple(set_of([token, token + 1, 151_000]) for token in range(2000))
+    choices = Choices(np.arange(-1, 2000).astype(np.int32), sets)
+    packed = pack_rows([replace(row([0] * 2001, [0] + [1] * 2000), choices=choices)])
+    assert packed.allowed is not None
+    assert sum(it.nbytes for it in (packed.allowed.bits, packed.allowed.few)) == 2000 * 3 * 4
 
 
 def test_predictions_that_differ_by_temperature_or_set_are_not_shared():

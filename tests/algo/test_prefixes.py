@@ -75,6 +75,21 @@ def test_bins_are_within_the_budget_and_hold_every_row_once(budget):
         assert len(bins) <= len(fill_bins([len(row) for row in rows], budget))
 
 
+@cases("least", [2, 3, 5, 9, 40])
+def test_more_bins_are_smaller(least):
+    """Families are cut where this makes the largest bin smaller, and not where it does not."""
+    for rows in (tree(3, own(20)), [*group(60, 30, 20, 40), *(own(50) for _ in range(5))]):
+        lengths, chain = [len(row) for row in rows], chained(rows)
+        few = fill_shared(lengths, chain, 10_000)
+        more = fill_shared(lengths, chain, 10_000, least=least)
+        assert sorted(index for part in more for index in part) == list(range(len(rows)))
+        assert len(few) == 1 < len(more) <= least
+        sizes = [num_distinct([rows[i] for i in part]) for part in more]
+        assert max(sizes) < num_distinct(rows)
+    same = [own(100)] * 4
+    assert len(fill_shared([100] * 4, chained(same), 1000, least=4)) == 1, "it would save nothing"
+
+
 def test_groups_stay_together():
     groups = [group(150, *[60] * 8) for _ in range(4)]
     rows = [row for members in zip(*groups, strict=True) for row in members]

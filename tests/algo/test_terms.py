@@ -227,7 +227,7 @@ def test_a_trial_has_what_a_term_needs_and_no_more(theirs, name, loss, batch):
     "name, said",
     [
         ("unmade", r"algo\.unmade cannot be made: OSError\('no disk'\)"),
-        ("raising", r"algo\.raising: end raised KeyError\('end'\)"),
+        ("raising", r"algo\.raising: end raised KeyError: 'end' \("),
         ("hungry", "algo.hungry with the need 'food': no installed package provides it"),
         ("worded", r"algo\.worded: uses returned a str; expected a tensor \[8\] or None"),
     ],

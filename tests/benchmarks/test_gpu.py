@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -36,7 +37,10 @@ def test_a_part_measures_at_toy_size(tmp_path, part):
         assert rows[0]["tflops"] > 0
         assert rows[0]["mfu"] == "unknown"  # a CPU is in no table of peaks
     if part == "attention":
-        assert setting.skipped == ["varlen: torch's kernel needs a GPU"]
+        assert setting.skipped == ["varlen: torch's kernels need a GPU"]
+        assert {(row["dtype"], row["rows"]) for row in rows} == set(
+            itertools.product(("float32", "bfloat16"), ("apart", "shared beginning"))
+        )
     assert json.loads(json.dumps(rows)) == rows
 
 

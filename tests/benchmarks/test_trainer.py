@@ -4,7 +4,8 @@ import pytest
 
 from agentgym_rl.trainer import join_world
 from benchmarks import _common, _runs
-from benchmarks.trainer_loops import packing
+from benchmarks.trainer_loops import packing, ranks
+from tests.kit.cases import cases
 
 
 @pytest.mark.slow
@@ -18,8 +19,13 @@ def test_padded_micro_batches_have_the_loss_of_packed_ones(tmp_path):
     assert (packed["micro_batches"], padded["micro_batches"]) == (2, 3)
 
 
-def test_groups_dealt_to_ranks_are_balanced():
-    assert packing.imbalance(64, 8) < 0.02 < packing.imbalance(3, 2)
+@cases("groups, members, count", [(8, 8, 4), (64, 8, 8), (64, 8, 32), (32, 16, 64)])
+def test_ranks_are_busy(groups, members, count):
+    """Whole groups dealt once over the batch gave .25, .50, .25 and .11."""
+    found = ranks.busy(groups, members, count)
+    assert found["busy"] >= 0.95
+    assert found["busy_of_computed"] >= 0.95
+    assert ranks.busy(2, 2, 8)["busy"] < 0.4, "there are fewer episodes than ranks"
 
 
 @pytest.mark.slow

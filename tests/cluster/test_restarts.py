@@ -64,6 +64,17 @@ def test_the_last_one_to_be_given_up_ends_all():
         asyncio.run(lives.run())
 
 
+def test_restarts_count_anew_after_a_member_did_well(monkeypatch):
+    lost = Life("a", ["x", "y", "z", None])
+    lives = Lives(lost, max_restarts=1)
+    monkeypatch.setattr(lives, "_has_recovered", lambda member, lived_s: member.said[-1] != "x")
+    asyncio.run(lives.run())
+    assert (lost.restarts, lost.said) == (3, ["x", "y", "z"])
+    lives = Lives(Life("b", ["x"]), max_restarts=1)
+    assert not lives._has_recovered(lives.members[0], 3599)
+    assert Supervisor._has_recovered(lives, lives.members[0], 3600)
+
+
 def test_time_in_which_nobody_listened_is_no_silence(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

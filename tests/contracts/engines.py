@@ -259,7 +259,7 @@ MEMBERS: Mapping[str, Member] = {
                 "deep_sleep": "it wakes, and samples garbage",
             },
             notes={
-                "support": "from 256 log-probs a token; none where more are left",
+                "support": "from as many log-probs a token; none where more than 255 are left",
                 "sleep": "the CPU build frees nothing",
                 "completions": "its own",
             },

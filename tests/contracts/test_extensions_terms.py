@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from agentgym_rl.algo import check_own_parts
 from agentgym_rl.cli import main as cli
 from agentgym_rl.config import AlgoConfig, load_config
 from agentgym_rl.core import ConfigError
-from agentgym_rl.trainer.trial import check_own_parts
 from tests.e2e.forked import arl
 from tests.kit.cases import cases
 from tests.kit.extension import install

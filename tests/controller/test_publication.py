@@ -21,6 +21,7 @@ class Scene:
     def __init__(self, monkeypatch, *results: Published, looks: int = 1, takes_s: float = 4.0):
         self.now, self.looks, self.results, self.takes_s = 100.0, looks, [*results], takes_s
         self.given: list[tuple[dict[str, str], float]] = []
+        self.swaps: list[tuple[object, ...]] = []
         self.ended: list[tuple[int, list[str], dict[str, str]]] = []
         clock = SimpleNamespace(monotonic=lambda: self.now)
         monkeypatch.setattr(publication, "time", clock)
@@ -40,14 +41,24 @@ class Scene:
         await asyncio.sleep(0)
         self.ended.append((version, list(served), dict(failed)))
 
-    async def give(self, urls, timeout_s: float) -> Published:
-        self.given.append((dict(urls), timeout_s))
+    async def begin_swap(self, version: int, lives) -> None:
+        self.swaps.append(("begin", version, *lives))
+
+    def end_swap(self, version: int, *, served, failed) -> None:
+        self.swaps.append(("end", version, *served, *failed))
+
+    async def give(self, engines, timeout_s: float) -> Published:
+        self.given.append((dict(engines), timeout_s))
         self.now += self.takes_s
+        return self.results.pop(0)
+
+    async def swap(self, engines) -> Published:
+        self.swaps.append(("swap", 7, *engines))
         return self.results.pop(0)
 
     def publish(self, *, wait_s: float, timeout_s: float) -> Published:
         its = {"wait_s": wait_s, "timeout_s": timeout_s}
-        return asyncio.run(publication.publish(self, 7, self.give, **its))
+        return asyncio.run(publication.publish(self, 7, self.give, self.swap, **its))
 
 
 def test_the_engines_that_serve_it_are_in_service(monkeypatch):
@@ -55,6 +66,18 @@ def test_the_engines_that_serve_it_are_in_service(monkeypatch):
     assert scene.publish(wait_s=0.0, timeout_s=5.0) is SERVED
     assert scene.given == [({"e": "http://e"}, 5.0)]
     assert scene.ended == [(7, ["e"], {})]
+
+
+def test_the_fleet_knows_of_each_swap_before_it_begins_and_after_its_end(monkeypatch):
+    staged = Published(0.5, 0.5, {"same": (0.0, 0.0)}, {"d": "d is gone"}, [["e", "f"], ["g"]])
+    first = Published(0.25, 0.0, {"e": (1.0, 2.0)}, {"f": "f is full"})
+    scene = Scene(monkeypatch, staged, first, Published(0.25, 0.0, {"g": (3.0, 4.0)}, {}))
+    done = scene.publish(wait_s=0.0, timeout_s=5.0)
+    steps = [("begin", "e", "f"), ("swap", "e", "f"), ("end", "e", "f")]
+    steps += [(step, "g") for step in ("begin", "swap", "end")]
+    assert scene.swaps == [(step, 7, *names) for step, *names in steps]
+    assert scene.ended == [(7, ["same", "e", "g"], {"d": "d is gone", "f": "f is full"})]
+    assert (done.seconds, done.stage_s, done.pause_s, done.waves) == (1.0, 0.5, 1.0, [])
 
 
 def test_it_waits_for_an_engine_as_long_as_it_may(monkeypatch):
@@ -94,11 +117,11 @@ def test_the_waits_for_engines_are_counted_together(monkeypatch):
     """Of 2 s the first wait needs one; the second one has the rest."""
     scene = Scene(monkeypatch, FAILED, SERVED, looks=51)
 
-    async def give(urls, timeout_s: float) -> Published:
+    async def gives(engines, timeout_s: float) -> Published:
         scene.looks = 99
         return FAILED
 
-    scene.give = give
+    scene.give = gives
     with pytest.raises(WeightsError, match=r"no engine was there .* within 1 s"):
         scene.publish(wait_s=2.0, timeout_s=1000.0)
 
@@ -117,7 +140,7 @@ def test_failed_engines_are_ended_even_if_the_publication_is_cancelled(monkeypat
 
     async def play() -> None:
         its = {"wait_s": 0.0, "timeout_s": 9.0}
-        task = asyncio.create_task(publication.publish(scene, 7, scene.give, **its))
+        task = asyncio.create_task(publication.publish(scene, 7, scene.give, scene.swap, **its))
         await ending.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

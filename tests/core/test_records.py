@@ -528,3 +528,25 @@ def test_another_row_counts_anew(row):
 )
 def test_forks_are_counted_by_cause(metrics, expected):
     assert forks_json(metrics) == expected
+
+
+@given(st.sets(st.integers(0, 3000), max_size=600))
+def test_a_set_has_one_form_however_it_is_given(ids):
+    mask = np.zeros(max(ids, default=0) + 1, np.uint8)
+    mask[list(ids)] = 1
+    bits = np.packbits(mask, bitorder="little").tobytes()
+    packed = token_records.set_of([*ids, *ids])
+    assert packed == token_records.packed_set(bits)
+    found = np.unpackbits(token_records.unpacked_set(packed), bitorder="little")
+    assert set(np.flatnonzero(found)) == ids
+    few = token_records.few_ids(packed)
+    assert (few is not None) == (len(ids) <= token_records._FEW)
+    for at in (3, len(packed) - 1):
+        damaged = packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1 :]
+        with pytest.raises(ValueError, match="set of allowed tokens"):
+            token_records.unpacked_set(damaged)
+
+
+def test_sets_of_earlier_runs_are_compressed_masks():
+    assert token_records.unpacked_set(zlib.compress(b"\x05")).tolist() == [5]
+    assert token_records.few_ids(zlib.compress(b"\x05")) is None

@@ -159,7 +159,7 @@ def later(run: Path, name: str) -> None:
 def test_files_of_a_later_version_are_refused_in_a_sentence(run, tmp_path, name, read):
     copy = copied(run, tmp_path)
     later(copy, name)
-    with pytest.raises(LaterVersion, match=r"has format 2, of a later version of agentgym-rl"):
+    with pytest.raises(LaterVersion, match=rf"has format {FORMAT + 1}, of a later version"):
         read(copy)
 
 

@@ -122,6 +122,16 @@ def test_what_a_token_was_drawn_from_is_read_as_the_engine_says_it(what, stream)
     assert (list(delta.support), seen[0][2]["sampling_params"]["logprobs"]) == ([], 0)
 
 
+@cases("cut", [{"top_p": 0.5}, {"top_k": 20}])
+def test_a_request_that_does_not_train_gets_one_log_prob_a_token(cut):
+    engine = VllmEngine("http://127.0.0.1:1", num_alternatives=50)
+    asked = [
+        engine._sampling_body(SamplingParams(4, **cut, reports_support=reports)).logprobs
+        for reports in (True, False)
+    ]
+    assert asked == [min(cut.get("top_k", 49), 49) + 1, 0]
+
+
 @cases("cut", [{"top_p": 0.5}, {"min_p": 0.1}, {"top_k": 50}, {"top_k": 49}, {"top_k": 1}])
 def test_it_is_known_beforehand_what_an_engine_will_report(cut):
     """Log-probs of 50 tokens tell what was left if there is one among them that was not."""

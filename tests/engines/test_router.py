@@ -32,7 +32,7 @@ def test_a_turn_passes_through(stream):
     assert len(turn.deltas) == (len(STORY) if stream else 1)
     [entry] = engine.journal
     assert (entry.request_id, entry.sampling.seed) == ("r", 7)
-    assert entry.cache_salt.endswith("-v3")
+    assert entry.cache_salt.endswith("-v3.0")
     assert not any(router.counters.values())
 
 

@@ -7,6 +7,63 @@ from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from .routed import STORY, begin, received, routed, tells
 
 
+def test_only_a_replica_that_swaps_gives_up_its_cached_kv():
+    """Its neighbours share the KV of the old version until they swap, and of the new one after."""
+    engines = [ScriptedEngine(tells()) for _ in range(2)]
+    router, _ = routed(*engines)
+
+    async def turns(number):
+        for name in ("0", "1"):
+            await received(begin(router, request=f"{name} {number}", session=name))
+
+    async def play():
+        await turns(0)
+        for wave in ("0", "1"):
+            router.begin_update(1, [wave])
+            await turns(f"while {wave} swaps")
+            router.end_update(1, [wave])
+        await turns(1)
+
+    asyncio.run(play())
+    salts = [[it.cache_salt.split("-")[-1] for it in engine.journal] for engine in engines]
+    assert [salts[0][0], *salts[0][2:]] == ["v0.0", "v1.0", "v1.0"]
+    assert [*salts[1][:2], salts[1][3]] == ["v0.0", "v0.0", "v1.0"]
+    assert {*salts[0]} & {*salts[1]} == {"v0.0", "v1.0"}  # their own ones are of one request
+
+
+def test_a_version_that_others_publish_again_shares_no_kv_with_the_first():
+    """Ranks that replace lost ones publish other weights under the same number."""
+    engine = ScriptedEngine(tells())
+    router, _ = routed(engine)
+
+    async def play():
+        for incarnation in (0, 0, 1):
+            router.begin_update(1)
+            router.end_update(1, ["0"], incarnation=incarnation)
+            await received(begin(router))
+
+    asyncio.run(play())
+    assert [it.cache_salt.split("-")[-1] for it in engine.journal] == ["v1.0", "v1.0", "v1.1"]
+
+
+def test_a_swap_that_was_given_up_leaves_the_version_uncertain_until_the_next_one():
+    engines = [ScriptedEngine(tells()) for _ in range(2)]
+    router, _ = routed(*engines)
+
+    async def play():
+        router.begin_update(1, ["0"])  # and the ranks are lost
+        router.begin_update(1, ["1"])
+        router.end_update(1, ["1"], incarnation=1)
+        await received(begin(router, session="0"))
+        router.begin_update(1, ["0"])
+        router.end_update(1, ["0"], incarnation=1)
+        await received(begin(router, session="0", request="later"))
+
+    asyncio.run(play())
+    salts = [it.cache_salt.split("-")[-1] for it in engines[0].journal]
+    assert [salt[0] for salt in salts] == ["r", "v"]
+
+
 def test_requests_share_kv_with_their_own_version_only():
     engine = ScriptedEngine(tells())
     router, _ = routed(engine)
@@ -23,7 +80,7 @@ def test_requests_share_kv_with_their_own_version_only():
     asyncio.run(play())
     salts = [entry.cache_salt for entry in engine.journal]
     assert salts[0] == salts[3]
-    assert [salt.split("-")[-1] for salt in (salts[0], salts[6])] == ["v0", "v2"]
+    assert [salt.split("-")[-1] for salt in (salts[0], salts[6])] == ["v0.0", "v2.0"]
     assert len(set(salts)) == 6
     assert all(len(salt) <= 128 and not set(salt) & set("@/\\\0") for salt in salts)
 
@@ -32,7 +89,7 @@ def test_every_segment_sent_during_an_update_has_a_salt_of_its_own():
     says = iter([Say(STORY[:5], "abort"), Say(STORY[5:])])
     engine = ScriptedEngine(lambda prompt: next(says))
     router, _ = routed(engine, interrupt="abort")
-    router.begin_update(1)
+    router.begin_update(1, ["0"])
     asyncio.run(received(begin(router)))
     assert len({entry.cache_salt for entry in engine.journal}) == 2
 
@@ -50,7 +107,7 @@ def test_a_callers_salt_stays_apart_too():
     engine = ScriptedEngine(tells())
     router, _ = routed(engine)
     asyncio.run(received(begin(router, cache_salt="mine")))
-    assert engine.journal[0].cache_salt.endswith("-v0-mine")
+    assert engine.journal[0].cache_salt.endswith("-v0.0-mine")
 
 
 def test_two_runs_share_no_kv_on_the_same_engine():

@@ -30,7 +30,8 @@ def story(prompt):
 class Remote(ScriptedEngine):
     """An engine at the end of a slow wire, with a prefix cache; it can die.
 
-    `clean` says of each sampled token whether the KV it stands on is of its own version alone.
+    `clean` says of each sampled token whether the KV it stands on is of its own version alone, and
+    of the same weights if its request shares KV with those that had the same number.
     """
 
     def __init__(self, plan, version, *, has_spans, interrupt):
@@ -40,7 +41,8 @@ class Remote(ScriptedEngine):
             has_spans=has_spans,
             versions_at_end=plan.random() < 0.5,
         )
-        self.version, self.has_spans, self.dead = version, has_spans, False
+        self.version, self.incarnation = version
+        self.has_spans, self.dead = has_spans, False
         self.clean = defaultdict(list)
         self._plan, self._keeps = plan, interrupt == "keep"
         self._cached = defaultdict(set)
@@ -58,11 +60,15 @@ class Remote(ScriptedEngine):
         if self.dead:
             raise EngineError("connection lost")
         cached = self._cached[entry.cache_salt]
-        under = self._under.setdefault(entry.request_id, {*cached, self.version})
-        under.add(self.version)
-        cached.add(self.version)
+        weights = self.version, self.incarnation
+        under = self._under.setdefault(entry.request_id, {*cached, weights})
+        under.add(weights)
+        cached.add(weights)
         delta = super()._sample(say, entry, start)
-        self.clean[entry.request_id] += [under == {self.version}] * len(delta.token_ids)
+        shares = entry.cache_salt.endswith(f"v{self.version}.{self.incarnation}")
+        clean = {version for version, _ in under} == {self.version}
+        clean &= not shares or under == {weights}
+        self.clean[entry.request_id] += [clean] * len(delta.token_ids)
         return delta
 
 
@@ -70,7 +76,8 @@ class Upheaval:
     """Three engines behind a router, and all that can happen to them, as `seed` has it."""
 
     def __init__(self, seed, interrupt):
-        self.plan, self.interrupt, self.version = Random(seed), interrupt, 0
+        self.plan, self.interrupt = Random(seed), interrupt
+        self.version = self.incarnation = self.given_up = 0
         self.router = Router(interrupt=interrupt, wait_s=20.0)
         self.engines = []
         self._serving = {}
@@ -82,11 +89,13 @@ class Upheaval:
     def _join(self):
         has_spans = self.interrupt != "abort" or self.plan.random() < 0.5
         how = {"has_spans": has_spans, "interrupt": self.interrupt}
-        engine = Remote(self.plan, self.version, **how)
+        served = self.version, self.incarnation
+        engine = Remote(self.plan, served, **how)
         name = f"engine {self.plan.randrange(3)} of {len(self.engines)}"
         self.engines.append(engine)
         self._serving[name] = engine
-        self.router.add(name, engine, version=self.version, has_spans=has_spans)
+        its = {"version": self.version, "incarnation": self.incarnation}
+        self.router.add(name, engine, **its, has_spans=has_spans)
 
     def _leave(self, name):
         self._serving.pop(name, None)
@@ -106,26 +115,46 @@ class Upheaval:
                 self._join()
 
     async def updates(self):
-        """Versions are published; some engines do not take them, and are removed."""
+        """Versions are published; some engines do not take them, and are removed. Some
+        publications are given up, and others publish the same number."""
+        incarnation = 0
         while True:
             await asyncio.sleep(self.plan.uniform(0.0, 0.02))
             self._updating = True
-            self.router.begin_update(self.version + 1)
-            await asyncio.sleep(self.plan.uniform(0.0, 0.01))
-            names = [name for name in [*self._serving] if await self._takes(name)]
-            for name in {*self._serving} - {*names}:
-                self._leave(name)
-            self.version += 1
-            self.router.end_update(self.version, names)
-            self._updating = False
+            await asyncio.sleep(self.plan.uniform(0.0, 0.01))  # they stage
+            waves = [[name] for name in self._serving]
+            self.plan.shuffle(waves)
+            if self.plan.random() < 0.3:
+                waves = [[name for wave in waves for name in wave]]
+            done = [await self._swap(wave, incarnation) for wave in waves]
+            if all(done):
+                self.version, self.incarnation = self.version + 1, incarnation
+                self._updating = False
+            else:
+                self.given_up += 1
+                incarnation += 1
 
-    async def _takes(self, name):
+    async def _swap(self, names, incarnation):
+        """Swap some engines, side by side; False: it was given up before its end."""
+        self.router.begin_update(self.version + 1, names)
+        await asyncio.sleep(self.plan.uniform(0.0, 0.005))
+        taken = await asyncio.gather(*(self._takes(name, incarnation) for name in names))
+        if self.plan.random() < 0.1:
+            return False
+        for name, takes in zip(names, taken, strict=True):
+            if not takes:
+                self._leave(name)
+        self.router.end_update(self.version + 1, names, incarnation=incarnation)
+        return True
+
+    async def _takes(self, name, incarnation):
         engine = self._serving.get(name)
         if engine is None or self.plan.random() < 0.1:
             return False
         await engine.pause(interrupt=self.interrupt)
         await asyncio.sleep(self.plan.uniform(0.0, 0.003))
         await engine.update_weights("", version=self.version + 1)
+        engine.incarnation = incarnation
         await engine.resume()
         await asyncio.sleep(self.plan.uniform(0.0, 0.003))
         return True
@@ -195,5 +224,6 @@ def test_every_token_of_every_turn_is_accounted_for(seed, interrupt):
     versions = [version for _, turn in turns.values() for version in turn.versions]
     counters = upheaval.router.counters
     assert (len(turns), min(counters["failovers"], upheaval.version) > 9) == (120, True)
+    assert upheaval.given_up > 0
     assert counters["unknown_version_tokens"] == versions.count(UNKNOWN_VERSION)
     assert all(replica.load == 0 for replica in upheaval.router._replicas.open)

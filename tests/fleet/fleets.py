@@ -45,7 +45,12 @@ class Running:
         """As the trainer does it; who has it."""
         engines = await self.fleet.begin_publication(version)
         self._publisher.prepare(version, load_file(BUNDLED / "model.safetensors"))
-        done = await asyncio.to_thread(self._publisher.publish, engines, version)
+        done = await asyncio.to_thread(self._publisher.stage, engines, version)
+        for wave in done.waves:
+            await self.fleet.begin_swap(version, wave)
+            swap = await asyncio.to_thread(self._publisher.swap, wave)
+            self.fleet.end_swap(version, served=swap.served, failed=swap.failed)
+            done = done.after(swap)
         await self.fleet.end_publication(version, served=done.served, failed=done.failed)
         return done.served
 

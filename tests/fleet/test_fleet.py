@@ -94,6 +94,53 @@ def test_a_death_during_a_publication_costs_one_restart(tmp_path):
     asyncio.run(play())
 
 
+def test_an_engine_shares_its_kv_until_it_swaps_and_after(tmp_path):
+    """Only between the begin of its own swap and its end is its version uncertain; what its trainer
+    leaves unfinished stays uncertain until the next publication."""
+
+    def certain(run) -> dict[str, tuple[int, int] | None]:
+        return {
+            it.name: None if it.calm is None else (it.version, it.incarnation)
+            for it in run.fleet.router.replicas
+        }
+
+    async def play() -> None:
+        async with running(tmp_path) as run:
+            fleet = run.fleet
+            one, two = await fleet.begin_publication(1)
+            assert certain(run) == {"engine-0": (0, 0), "engine-1": (0, 0)}
+            await fleet.begin_swap(1, [one])
+            assert certain(run) == {"engine-0": None, "engine-1": (0, 0)}
+            await fleet.servers["engine-0"].engine.name_version(1)
+            fleet.end_swap(1, served=[one], failed=[])
+            await fleet.begin_swap(1, [two])
+            assert certain(run) == {"engine-0": (1, 0), "engine-1": None}
+            await fleet.replace_publishers(1)
+            assert certain(run) == {"engine-0": (1, 0), "engine-1": None}
+            run.incarnation(1)
+            assert len(await run.publish(1)) == 2
+            assert certain(run) == {"engine-0": (1, 1), "engine-1": (1, 1)}
+
+    asyncio.run(play())
+
+
+def test_an_engine_that_fails_its_swap_leaves_service_before_its_version_is_certain(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as run:
+            lives = await run.fleet.begin_publication(1)
+            await run.fleet.begin_swap(1, lives)
+            one, two = lives
+            run.fleet.end_swap(1, served=[one], failed=[two])
+            assert run.fleet.router.serving == ["engine-0"]
+            with pytest.raises(ValueError, match="engine-7"):
+                await run.fleet.begin_swap(1, ["engine-7"])
+            failed = {two: "it hung"}
+            await run.fleet.end_publication(1, served=[one], failed=failed)
+            assert run.fleet.router.serving == ["engine-0"]
+
+    asyncio.run(play())
+
+
 def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **{"engine.num_servers": 1}) as run:
@@ -167,7 +214,7 @@ def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_p
 def test_a_publication_names_only_engines_it_knows(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **{"engine.num_servers": 1}) as run:
-            with pytest.raises(ValueError, match="end of a publication"):
+            with pytest.raises(ValueError, match="no publication is in progress"):
                 await run.fleet.end_publication(1, served=["engine-0"], failed={})
             await run.fleet.begin_publication(1)
             with pytest.raises(ValueError, match="engine-7"):
@@ -276,17 +323,18 @@ def test_a_publication_to_engines_that_are_awake_is_as_ever(tmp_path):
     asyncio.run(play())
 
 
-def test_publishers_lost_as_they_begin_wake_nobody(tmp_path, monkeypatch):
+def test_publishers_lost_as_they_begin_wake_nobody(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **COLOCATED) as run:
             await _handed_out(run)
-
-            async def lost() -> None:
+            async with run.fleet.membership, asyncio.TaskGroup() as tasks:
+                begun = tasks.create_task(run.fleet.begin_publication(1))
+                await asyncio.sleep(0)  # it waits for the lock
                 await run.fleet.replace_publishers(1)
                 await run.fleet.turns.starting_ranks()
-
-            monkeypatch.setattr(run.fleet.mirrors, "all_know", lost)
-            assert await run.fleet.begin_publication(1) == {}
+                run.fleet.membership.release()
+                assert await begun == {}
+                await run.fleet.membership.acquire()
             assert all(server.engine.asleep for server in run.fleet.servers.values())
             await _handed_out(run)  # nothing is left in the way
 

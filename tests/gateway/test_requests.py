@@ -232,6 +232,7 @@ def test_evaluation_sessions_may_cut_the_distribution(stage, spell, words, field
     sampling = scene.engine.journal[0].sampling
     asked = {"top_p": 1.0, "top_k": 0, "min_p": 0.0} | fields
     assert (sampling.top_k, sampling.min_p) == (asked["top_k"], asked["min_p"])
+    assert not sampling.reports_support
     assert sampling.top_p == (asked["top_p"] or pytest.approx(0, abs=1e-5))
 
 
@@ -274,6 +275,7 @@ def test_what_was_left_to_draw_from_is_in_the_row(stage, spell, words):
         bits = np.unpackbits(np.asarray(found, np.uint8), bitorder="little")
         assert set(np.flatnonzero(bits)) == (set(left) if len(left) > 1 else set())
     assert session.counters["single_choice_tokens"] == len(ids) // 2
+    assert scene.engine.journal[0].sampling.reports_support
 
 
 def test_a_token_that_was_not_left_is_the_engines_failure(stage, words):

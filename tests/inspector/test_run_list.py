@@ -17,7 +17,7 @@ from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.core import ConfigError
 from agentgym_rl.storage import RunSummary, find_runs
 from agentgym_rl.storage.run_folder import release_if_unused
-from agentgym_rl.storage.run_list import summary
+from agentgym_rl.storage.run_list import MEANS, summary
 
 
 @pytest.fixture
@@ -204,9 +204,7 @@ def test_runs_beside_each_other(make, arl):
 
 
 def test_runs_that_differ_in_their_seed_alone_get_a_mean_and_a_deviation():
-    means = dict.fromkeys(
-        ("staleness", "overlap", "trained_tokens_per_s", "token_mult_prob_error", "step_s"), 1.0
-    )
+    means = dict.fromkeys(MEANS, 1.0)
     runs = [
         RunSummary(
             **{"run": f"r{seed}", "state": "finished", "env": "math", "agent": "react"},

@@ -62,5 +62,11 @@ class Publications:
     async def begin_publication(self, version: int) -> dict[str, str]:
         return self.engines
 
+    async def begin_swap(self, version: int, lives) -> None:
+        pass
+
+    def end_swap(self, version: int, *, served, failed) -> None:
+        pass
+
     async def end_publication(self, version, *, served, failed) -> None:
         self.ended.append((version, list(served), dict(failed)))

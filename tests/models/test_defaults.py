@@ -52,6 +52,16 @@ def test_the_learning_rate_falls_with_the_size(size, rate, tmp_path):
     assert with_model_defaults(Config(), model(tmp_path / "m", size)).trainer.learning_rate == rate
 
 
+@cases("size, minutes", [(M, 0), (135 * M, 30), (8 * B, 30), (32 * B, 60)])
+def test_long_runs_write_checkpoints_unless_batches_are_counted(size, minutes, tmp_path):
+    folder = model(tmp_path / "m", size)
+    found = with_model_defaults(Config(), folder).trainer
+    assert (found.checkpoint_every, found.checkpoint_every_minutes) == (0, minutes)
+    for key, value in (("checkpoint_every", 5), ("checkpoint_every_minutes", 0)):
+        own = with_model_defaults(load_config(None, {f"trainer.{key}": value}), folder).trainer
+        assert (getattr(own, key), own.checkpoint_every_minutes) == (value, 0)
+
+
 @cases("size, rate", [(M, 5e-4), (135 * M, 1e-4), (4 * B, 2e-5), (32 * B, 1e-5)])
 def test_the_warm_up_s_rate_falls_with_the_size(size, rate, tmp_path):
     asked = load_config(None, {"init.method": "sft", "init.data": "rows.jsonl"})

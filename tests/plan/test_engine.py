@@ -130,7 +130,7 @@ def _seconds_of_group(prefix_cache, updates):
             for context in (100, 130):
                 await fleet.sample(f"g-{member}", "g", context, 10)
             if updates:
-                await fleet.swap(member + 1, pause_s=0.0)
+                await fleet.swap(member + 1, [*fleet.urls], pause_s=0.0)
         return asyncio.get_running_loop().time()
 
     return run_virtual(main())
@@ -156,7 +156,7 @@ def test_a_rebuild_computes_the_prompt_of_a_group_once(prefix_cache):
             for member in range(4):
                 tasks.create_task(fleet.sample(f"g-{member}", "g", 100, 50))
             await asyncio.sleep(0.1 + (0.1 if prefix_cache else 0.4))  # 10 steps of each
-            await fleet.swap(1, pause_s=0.0)
+            await fleet.swap(1, [*fleet.urls], pause_s=0.0)
         return asyncio.get_running_loop().time()
 
     prompts = 1 if prefix_cache else 4

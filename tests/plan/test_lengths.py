@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from arl_plan.decode_steps import decode_steps, engine_rates, line, turns_of
 from arl_plan.episodes import DrawnShapes, Limits, Recorded, RecordedShapes, Turn
-from arl_plan.rates import LengthRates, TrainerRates
-from arl_plan.trainer import packed_once, packed_separately, packing_of
+from arl_plan.rates import LengthRates
+from arl_plan.trainer import packed_once, packed_separately
 
-from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import Outcome, Row, Trajectory
 
 WIDE = Limits(100_000, 1_000_000)
@@ -129,10 +128,3 @@ def test_rows_share_their_groups_prompt_or_what_was_recorded():
     rows = [recorded.shape(0, m).row(0, m) for m in range(4)]
     assert packed_once(rows, 1000) == [120]
     assert packed_separately(rows, 1000) == [240]
-
-
-def test_a_trainer_shares_by_its_rates_and_its_attention():
-    rows, whole, once = TrainerConfig(), TrainerRates(shares_prefixes=False), TrainerRates()
-    assert packing_of(rows, once) is packed_once
-    assert packing_of(rows, whole) is packed_separately
-    assert packing_of(TrainerConfig(attention="varlen"), once) is packed_separately

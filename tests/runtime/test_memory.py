@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentgym_rl.runtime.memory import EXIT_CODE, end_without_memory
+from agentgym_rl.core import TrainerError
+from agentgym_rl.runtime.memory import EXIT_CODE, end_without_memory, lacks_memory
 
 PROGRAM = """
 import sys, threading
@@ -92,3 +93,16 @@ def test_other_exceptions_go_where_they_went(monkeypatch):
     elsewhere = SimpleNamespace(exc_type=MemoryError, err_msg="Exception ignored in")
     sys.unraisablehook(elsewhere)
     assert seen == [other, elsewhere]
+
+
+def test_a_lack_of_memory_is_known_by_its_kind_its_words_and_its_cause():
+    allocation = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")
+    kind = type("OutOfMemoryError", (RuntimeError,), {})
+    wrapped = TrainerError("algo.loss raised")
+    wrapped.__cause__ = allocation
+    found = [
+        *(MemoryError(), allocation, kind("Tried to allocate 2.00 GiB"), wrapped),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+    ]
+    assert all(lacks_memory(error) for error in found)
+    assert not any(lacks_memory(error) for error in (ValueError("memory"), OSError(28, "no space")))

@@ -100,8 +100,7 @@ def make_stepper(
 
 
 def train(stepper: Stepper, step: int) -> dict[str, float]:
-    """Metrics, but how fast it was. Three groups: two ranks never have the same number of
-    micro-batches."""
+    """Metrics, but how fast it was. Nine episodes: two ranks never have as many rows."""
     world = stepper.policy.world
     shards = make_shards(*make_items(num_groups=3, step=step), step=step, num_ranks=world.size)
     metrics = stepper.train_shard(shards[world.rank], Phases())

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from agentgym_rl.core import TrainerError
+from agentgym_rl.trainer import attention
 from agentgym_rl.trainer.attention import segment_attention
+from agentgym_rl.trainer.spans import Pieces
 
 LENGTHS = (7, 1, 30, 12)
 HEADS, KV_HEADS, SIZE = 4, 2, 8
+
+
+def pieces() -> Pieces:
+    return Pieces(LENGTHS, None, torch.device("cpu"))
 
 
 def drawn(count: int, seed: int) -> Tensor:
@@ -40,18 +47,21 @@ def by_formula(q, k, v, *, window=None, softcap=None, sinks=None) -> Tensor:
     return torch.cat(out)[None]
 
 
+@pytest.mark.parametrize("queries", [4, 256])
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("variant", ["plain", "softcap", "sinks"])
-def test_rows_windows_caps_and_sinks_are_those_of_the_formula(window, variant):
+def test_rows_windows_caps_and_sinks_are_those_of_the_formula(
+    window, variant, queries, monkeypatch
+):
+    monkeypatch.setattr(attention, "_QUERIES", queries)
     q, k, v = drawn(HEADS, 0), drawn(KV_HEADS, 1), drawn(KV_HEADS, 2)
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)
     leaves = [it.requires_grad_() for it in (q, k, v, sinks)]
     ours: dict = {"softcap": 4.0 if variant == "softcap" else None}
     ours["s_aux"] = sinks if variant == "sinks" else None
     theirs = {"softcap": ours["softcap"], "sinks": ours["s_aux"]}
-    bounds = torch.tensor((0, *LENGTHS)).cumsum(0).int()
     found, _ = segment_attention(
-        torch.nn.Module(), q, k, v, None, sliding_window=window, cu_seq_lens_q=bounds, **ours
+        torch.nn.Module(), q, k, v, None, sliding_window=window, pieces=pieces(), **ours
     )
     expected = by_formula(q, k, v, window=window, **theirs)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
@@ -64,9 +74,25 @@ def test_rows_windows_caps_and_sinks_are_those_of_the_formula(window, variant):
 
 def test_caps_and_sinks_together_are_refused():
     q, k, v = drawn(HEADS, 0), drawn(KV_HEADS, 1), drawn(KV_HEADS, 2)
-    bounds = torch.tensor((0, *LENGTHS)).cumsum(0).int()
     with pytest.raises(TrainerError, match="not supported here"):
         segment_attention(
             torch.nn.Module(), q, k, v, None,
-            cu_seq_lens_q=bounds, softcap=4.0, s_aux=torch.zeros(HEADS),
+            pieces=pieces(), softcap=4.0, s_aux=torch.zeros(HEADS),
         )  # fmt: skip
+
+
+def test_a_window_keeps_no_more_for_longer_rows():
+    """For 512 to 8,192 own tokens: a mask of all pairs would take 4 bytes more a token."""
+    each = []
+    for length in (512, 2048, 8192):
+        whole, kept = Pieces((length,), None, torch.device("cpu")), {}
+        inputs = [torch.randn(1, heads, length, SIZE, requires_grad=True) for heads in (4, 2, 2)]
+
+        def note(tensor: Tensor, kept: dict = kept) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+            return tensor
+
+        with saved_tensors_hooks(note, lambda tensor: tensor):
+            segment_attention(torch.nn.Module(), *inputs, None, sliding_window=64, pieces=whole)
+        each.append(sum(it.nbytes() for it in kept.values()) / length)
+    assert each[2] <= each[1] <= each[0] < 1500

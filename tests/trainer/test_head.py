@@ -13,6 +13,8 @@ from agentgym_rl.algo import PackedRows, pack_rows
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer import Policy
+from agentgym_rl.trainer.policy import _ChunkedScores, _Options, default_chunk, head_dtype
+from agentgym_rl.weights import wide_linear
 
 CHUNK = 8
 
@@ -81,6 +83,67 @@ def test_a_head_in_half_precision_still_sums_in_float32(tmp_path, world):
     found = model.scores(packed())[:2]
     assert {x.dtype for x in found} == {torch.float32}
     torch.testing.assert_close(found, exact.scores(packed())[:2], rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_in_the_compute_dtype_round_factors_and_nothing_else(dtype):
+    """Against float64: sums, log-softmax and the weights' gradient are in float32, in any chunks;
+    for bfloat16, exactly what float64 says of rounded factors."""
+    draw = torch.Generator().manual_seed(0)
+    hidden = torch.randn(60, 64, generator=draw)
+    weight = torch.randn(500, 64, generator=draw) / 2
+    targets = torch.randint(0, 500, (60, 1), generator=draw)
+    pull = torch.randn(1, 60, 2, generator=draw).double()
+
+    def found(dtype: torch.dtype, rounded: bool = False, chunk: int = 16) -> list[torch.Tensor]:
+        leaves = [x.to(torch.promote_types(dtype, torch.float32)) for x in (hidden, weight)]
+        leaves = [(x.bfloat16().to(x.dtype) if rounded else x).requires_grad_() for x in leaves]
+        options = _Options(chunk, allowed=None, entropies=True, keeps=False, dtype=dtype)
+        scores = _ChunkedScores.apply(*leaves, targets, torch.ones(60), options)
+        assert scores.dtype == leaves[0].dtype
+        gradients = torch.autograd.grad(scores, leaves, pull.to(scores.dtype))
+        assert {x.dtype for x in gradients} == {scores.dtype}
+        return [x.detach().double() for x in (scores, *gradients)]
+
+    def gaps(mine: list[torch.Tensor], right: list[torch.Tensor]) -> list[float]:
+        pairs = zip(mine, right, strict=True)
+        return [float((a - b).norm() / b.norm()) for a, b in pairs]
+
+    half = dtype == torch.bfloat16
+    mine = found(dtype)
+    scores, *gradients = gaps(mine, found(torch.float64, rounded=half))
+    assert scores < 1e-6  # the same scores as an engine's whose sums are in float32
+    assert max(gradients) < (4e-3 if half else 1e-6)
+    assert max(gaps(mine, found(torch.float64))) < (1e-2 if half else 1e-6)
+    assert max(gaps(mine, found(dtype, chunk=60))) < 1e-6
+    low = torch.nn.functional.linear(hidden.to(dtype), weight.to(dtype)).float()
+    wide = wide_linear(weight.to(dtype), hidden)
+    assert wide.dtype == torch.float32
+    assert ((low - wide).abs().max() > 0.01) == half  # what a head that rounds logits loses
+
+
+def test_a_gpu_multiplies_its_head_in_the_compute_dtype(tmp_path, world):
+    gpu, cpu, own = torch.device("cuda"), torch.device("cpu"), torch.float32
+    assert head_dtype(gpu, own, half=True) == torch.bfloat16
+    assert {head_dtype(gpu, own, half=False), head_dtype(cpu, own, half=True)} == {own}
+    folder = save_tiny_model(tmp_path, vocab=1000)
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = policy(folder, world, CHUNK, torch.float32)
+        assert model._head.dtype == torch.float32
+        model._head.dtype = dtype
+        logprobs = model.logprobs(packed())
+        logprobs.sum().backward()
+        grads = [p.grad.flatten() for p in model.model.parameters()]
+        found.append((logprobs.detach(), torch.cat(grads)))
+    for right, mine in zip(*found, strict=True):
+        assert 1e-5 < (mine - right).norm() / right.norm() < 0.01
+
+
+def test_chunks_on_a_gpu_are_as_large_as_its_memory_allows():
+    sizes = [default_chunk(151_936, 4096, gigabytes << 30) for gigabytes in (0, 24, 80, 140)]
+    assert sizes == [64, 331, 1104, 1932]
+    assert default_chunk(640, 4096, 80 << 30) == 0
 
 
 def test_a_model_that_changes_its_logits_is_refused(world):

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core import BatchRow, ConfigError, TrainerError, base_checksum
 from agentgym_rl.storage import read_manifest
+from agentgym_rl.trainer import Stepper
 from agentgym_rl.trainer.main import run
 from agentgym_rl.weights import fingerprint, is_adapter
 from agentgym_rl.weights.adapter import merged
@@ -36,7 +37,7 @@ BASE = {
 }
 
 
-def start(server: FakeRun, model: Path, tmp_path: Path, config: Config) -> None:
+def start(server: FakeRun, model: Path, tmp_path: Path, config: Config, **more: bool) -> None:
     (tmp_path / "shm").mkdir()
     run(
         config,
@@ -44,6 +45,7 @@ def start(server: FakeRun, model: Path, tmp_path: Path, config: Config) -> None:
         run_dir=tmp_path,
         weights_dir=tmp_path / "shm",
         controller_url=server.url,
+        **more,
     )
 
 
@@ -186,6 +188,23 @@ def test_sigterm_ends_it_cleanly(tiny_model, tmp_path):
         start(server, tiny_model, tmp_path, load_config(overrides=BASE))
     assert end.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_a_batch_that_does_not_fit_fails_at_once_if_it_cannot_be_split_further(
+    tiny_model, tmp_path, monkeypatch, splits
+):
+    def train_shard(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Stepper, "train_shard", train_shard)
+    said = r"batch 0 does not fit in the memory of trainer-0, in micro-batches of up to {} tokens"
+    most = "2,048" if splits else "4,096"
+    with controller(shards(1)) as server, pytest.raises(TrainerError, match=said.format(most)) as e:
+        start(server, tiny_model, tmp_path, load_config(overrides=BASE), splits=splits)
+    keys = ("trainer.max_tokens_per_microbatch", "trainer.cpu_offload=true", "lora.rank")
+    assert [key in str(e.value) for key in keys] == [splits] * 3
+    assert server.failed == [str(e.value)] * splits  # the others are started again
 
 
 def test_a_dead_controller_stops_the_trainer(tiny_model, tmp_path):

@@ -273,7 +273,7 @@ OTHERS: dict[str, tuple[Any, bool]] = {
     "experts": (T.MixtralConfig(**sizes(num_local_experts=4)), True),
     "chunks": (
         T.Llama4TextConfig(**sizes(**CHUNKS, attention_chunk_size=12, no_rope_layers=[1, 0])),
-        False,
+        True,
     ),
     "own attention": (
         T.Gemma2Config(**sizes(sliding_window=12, query_pre_attn_scalar=8)),
@@ -301,8 +301,9 @@ def test_other_models_share_or_compute_rows_apart(world, name, caplog):
 
 
 def test_a_model_whose_attention_knows_no_branches_computes_rows_apart(tiny_model, world):
-    def forgetful(module, *tensors, branches=None, **others):
-        return attention.segment_attention(module, *tensors, **others)
+    def forgetful(module, *tensors, pieces, **others):
+        apart = replace(pieces, branches=None)
+        return attention.segment_attention(module, *tensors, pieces=apart, **others)
 
     T.AttentionInterface.register(attention.SEGMENT_SDPA, forgetful)
     try:

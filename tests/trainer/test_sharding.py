@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,19 @@ def test_compiled_blocks_say_the_same(tiny_model, world):
         torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_variable_length_attention_wants_a_gpu_and_bfloat16(tiny_model, world):
+def test_variable_length_attention_wants_a_gpu(tiny_model, world):
     with pytest.raises(TrainerError, match="'varlen' needs a GPU, and the model is on cpu"):
         Policy.load(tiny_model, world, trainer=TrainerConfig(attention="varlen"))
-    with pytest.raises(ConfigError, match=r"needs engine\.dtype 'bfloat16'"):
-        load_config(None, {"trainer.attention": "varlen"})
+    with pytest.raises(ConfigError, match="'varlen' needs a GPU, and device is 'cpu'"):
+        load_config(None, {"trainer.attention": "varlen", "trainer.device": "cpu"})
+
+
+def test_a_gpu_without_bfloat16_is_refused_by_the_rank_that_has_it(tiny_model, world, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    on_gpu = replace(world, device=torch.device("cuda"))
+    with pytest.raises(TrainerError, match=r"Tesla T4 has compute capability 7\.5, and bfloat16"):
+        Policy.load(tiny_model, on_gpu, compute_dtype="bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from arl_trial.model_process import _try_small, refusal
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -19,7 +20,6 @@ from transformers import (
 
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core import TrainerError
-from agentgym_rl.trainer.trial import _try_small, refusal
 
 _SIZES = {
     "vocab_size": 64,

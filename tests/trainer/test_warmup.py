@@ -7,13 +7,13 @@ import pytest
 import torch
 from arl_warmup.keys import CHECKPOINTS, ROWS, STEPS, InitConfig
 from arl_warmup.method import packed
-from arl_warmup.trainer import learn, read_rows, train_in
+from arl_warmup.trainer import learn, read_rows, train_in, warm_up_trainer
 from trainer_samples import make_row, plain_logprobs, replaced
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core import TrainerError
-from agentgym_rl.trainer import Policy, take_step, warm_up_trainer
+from agentgym_rl.trainer import Policy, take_step
 
 
 def rows(count: int = 10):

@@ -4,7 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from agentgym_rl.trainer import world
 from agentgym_rl.trainer.world import _ipv6_interfaces, interface_to
 
 
@@ -30,3 +33,22 @@ def test_ranks_of_several_meet_where_the_way_leads():
     name = interface_to(f"tcp://{own}:9")
     assert name in {name for _, name in socket.if_nameindex()}
     assert (name == "lo") == own.startswith("127.")
+
+
+@pytest.mark.parametrize(("replicas", "groups"), [(1, [[0, 1, 2, 3]]), (2, [[0, 2], [0, 1]])])
+def test_all_ranks_of_a_group_take_part_in_its_first_call(monkeypatch, replicas, groups):
+    """`Gathering` sends to one rank, and only from ranks that have something."""
+    called: list[list[int]] = []
+    reduce = dist.all_reduce
+
+    def all_reduce(tensor, *, group):
+        called.append(dist.get_process_group_ranks(group))
+        return reduce(tensor, group=group)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    try:
+        world._mesh(world._device("cpu", 0), 4, replicas)
+    finally:
+        dist.destroy_process_group()
+    assert called == groups

@@ -174,13 +174,13 @@ def make_shards(
     num_minibatches: int = 2,
     num_ranks: int = 1,
 ) -> list[BatchShard]:
-    """Minibatch of an episode: its index modulo their number; rank: its group's."""
-    names = list(dict.fromkeys(groups))
+    """Minibatch of an episode: its index modulo their number; ranks take turns in each of them, so
+    groups are on several ranks."""
     parts: list[list[list[BatchRow]]] = [
         [[] for _ in range(num_minibatches)] for _ in range(num_ranks)
     ]
     for item in items:
-        rank = names.index(groups[item.episode]) % num_ranks
+        rank = item.episode // num_minibatches % num_ranks
         parts[rank][item.episode % num_minibatches].append(item)
     trained = [item for item in items if item.row.num_trained]
     lengths = [0] * len(rewards)
@@ -216,8 +216,9 @@ def saved_bytes(policy: Policy, packed: PackedRows) -> int:
 
 
 def reproducible(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics without those that say how long things took."""
-    return {name: x for name, x in metrics.items() if not name.startswith("throughput/")}
+    """Metrics without those that say how long things took, or how busy ranks were."""
+    of_time = ("throughput/", "trainer/idle_share")
+    return {name: x for name, x in metrics.items() if not name.startswith(of_time)}
 
 
 def save_checkpoint(

@@ -96,8 +96,14 @@ class FakeRun(ThreadingHTTPServer):
             await ranks.stop()
 
     async def _publish(self, ranks: HttpRanks, version: int) -> None:
-        give = partial(ranks.publish, version)
-        self.published.append(await publish(self, version, give, wait_s=30, timeout_s=30))
+        give, its = partial(ranks.publish, version), {"wait_s": 30, "timeout_s": 30}
+        self.published.append(await publish(self, version, give, ranks.swap, **its))
+
+    async def begin_swap(self, version: int, lives) -> None:
+        assert self.begun[-1] == version
+
+    def end_swap(self, version: int, *, served, failed) -> None:
+        assert self.begun[-1] == version
 
     async def begin_publication(self, version: int) -> dict[str, str]:
         self.begun.append(version)

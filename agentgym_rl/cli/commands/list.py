@@ -70,6 +70,7 @@ _PARTS = {
     "views": "view of a run",
     "episode_views": "view of episodes",
     "trials": "trial of users' code",
+    "prompt_checks": "check of first prompts",
     "turn_checks": "check of turns",
     "turns": "turns",
     "live_parts": "live part",

@@ -29,6 +29,7 @@ def _flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--served", type=int, metavar="N", help="version on the engines, from earlier ranks"
     )
+    parser.add_argument("--splits", action="store_true", help="halve micro-batches: no memory")
 
 
 def trainer(args: Namespace) -> int:
@@ -51,6 +52,7 @@ def trainer(args: Namespace) -> int:
         incarnation=args.incarnation,
         resume=args.resume,
         served=args.served,
+        splits=args.splits,
     )
     return 0
 

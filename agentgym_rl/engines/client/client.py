@@ -167,7 +167,7 @@ class EngineClient(Engine):
         terms = Terms(
             self.has_spans,
             num_prompt=len(token_ids),
-            truncated=bool(sampling.truncated_by),
+            truncated=bool(sampling.truncated_by) and sampling.reports_support,
             experts_from=self._experts_from(sampling),
             max_bytes=longest_reply(len(token_ids), sampling),
         )

@@ -7,6 +7,7 @@ replica, with the versions known for its tokens.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections.abc import Iterable
@@ -30,13 +31,17 @@ _SLACK = 4
 @dataclass(slots=True, eq=False)
 class Replica:
     """An engine in service. `version` is the last version that the owner of the replica
-    confirmed."""
+    confirmed, published by the ranks of `incarnation`."""
 
     name: str
     engine: Engine
     version: int
     has_spans: bool
     """Whether the engine reports which version sampled each token."""
+    incarnation: int = 0
+    calm: int | None = None
+    """The number of the period in which the replica certainly serves `version`, unique among all
+    replicas of the fleet; None while the replica swaps, when the version is uncertain."""
     load: int = 0
     """The number of requests in flight."""
     num_sent: int = 0
@@ -83,18 +88,14 @@ class Replica:
 
 
 class Replicas:
-    """The replicas in service; every change wakes the waiters on `changes`.
-
-    `calm` numbers the periods between updates, and is None during an update, when the version that
-    a replica serves is uncertain.
-    """
+    """The replicas in service; every change wakes the waiters on `changes`."""
 
     def __init__(self) -> None:
         self.changes = Changes()
-        self.calm: int | None = 0
-        self.updates = 0
-        """The number of updates that have ended."""
         self._serving: dict[str, Replica] = {}
+        self._periods = itertools.count()
+        self._updating: list[Replica] = []
+        """The replicas of the update that began last."""
         self._homes: LruDict[str, Replica] = LruDict(_HOMES)
 
     @property
@@ -120,9 +121,9 @@ class Replicas:
 
     @property
     def open(self) -> list[Replica]:
-        """Return the replicas that accept requests now: during an update, only those with spans."""
-        calm = self.calm is not None
-        return [replica for replica in self._serving.values() if calm or replica.has_spans]
+        """Return the replicas that accept requests now; one without spans does not while it
+        swaps."""
+        return [it for it in self._serving.values() if it.has_spans or it.calm is not None]
 
     @property
     def healthy(self) -> list[Replica]:
@@ -139,6 +140,7 @@ class Replicas:
         if replica.name in self._serving:
             raise ValueError(f"a replica {replica.name!r} is in service already; remove it first")
         self._serving[replica.name] = replica
+        replica.calm = next(self._periods)
         self.changes.notify()
 
     def remove(self, name: str) -> None:
@@ -148,21 +150,33 @@ class Replicas:
             replica.leave()
             self.changes.notify()
 
-    def begin_update(self) -> None:
-        """Begin an update: any replica may change its version from now on."""
-        self.calm = None
+    def begin_update(self, names: Iterable[str] | None = None) -> None:
+        """Begin an update: the replicas `names` (default: all) may change their version from now
+        on."""
+        chosen = self._serving.keys() if names is None else set(names)
+        self._updating = [it for name, it in self._serving.items() if name in chosen]
+        for replica in self._updating:
+            replica.calm = None
         self.changes.notify()
 
-    def end_update(self, version: int, names: Iterable[str]) -> None:
-        """End an update: no replica changes its version any more; those of `names` that are still
-        in service changed to `version`."""
-        for name in names:
-            if name in self._serving:
-                self._serving[name].version = version
-        for replica in self._serving.values():
+    def end_update(self, version: int, names: Iterable[str], *, incarnation: int = 0) -> None:
+        """End the update that began last: its replicas do not change their version any more; those
+        of `names` that are still in service changed to `version`."""
+        changed = set(names)
+        for replica in self._updating:
+            if replica.name in changed:
+                replica.version, replica.incarnation = version, incarnation
+            replica.calm = next(self._periods)
             replica.unanswered_since_s = None  # perhaps the update delayed its answer
-        self.updates += 1
-        self.calm = self.updates
+        self._updating = []
+        self.changes.notify()
+
+    def follow(self, name: str, version: int, *, incarnation: int, calm: int | None) -> None:
+        """Give a replica the state that it has in the router of another process."""
+        replica = self._serving[name]
+        if replica.calm != calm:
+            replica.unanswered_since_s = None
+        replica.version, replica.incarnation, replica.calm = version, incarnation, calm
         self.changes.notify()
 
     def progress_s(self, session_id: str) -> float:

@@ -87,13 +87,11 @@ class Router(Sampler):
         """The notifier of every change of the replicas or of an update."""
         self._closed = False
         self.updating_to: int | None = None
-        """The version that replicas may begin to serve; None if no update is in progress."""
+        """The version that some replicas swap to; None if none does."""
         self.asleep = False
         """Whether all live replicas sleep, so that their requests wait."""
         self._progress_s: dict[str, float] = {}
         """The time of the last token of each session with a turn in progress."""
-        self.num_salts = 0
-        """The number of times that salts were renewed."""
 
     # ------------------------------------------------------------------ replicas
     @property
@@ -107,22 +105,25 @@ class Router(Sampler):
         return self._replicas.serving
 
     @property
-    def num_updates(self) -> int:
-        """Return the number of updates that have ended."""
-        return self._replicas.updates
-
-    @property
     def silent_s(self) -> dict[str, float]:
         """Return, by name, the seconds for which each replica with requests has sent no token; 0 if
         it has sent one since the last request. Only replicas with requests are included."""
         silent_s = self._replicas.silent_s
         return dict.fromkeys(silent_s, 0.0) if self.asleep else silent_s
 
-    def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
-        """Put an engine in service that serves `version` now.
+    def add(
+        self,
+        name: str,
+        engine: Engine,
+        *,
+        version: int,
+        incarnation: int = 0,
+        has_spans: bool = True,
+    ) -> None:
+        """Put an engine in service that serves `version` of the ranks `incarnation` now.
 
         `has_spans` False: the engine does not report which version sampled each token. Such an
-        engine gets no requests during updates, and an update must end its requests in flight.
+        engine gets no requests during its updates, which must end its requests in flight.
 
         Raises:
             ConfigError: `has_spans` is False, and updates do not abort.
@@ -134,7 +135,7 @@ class Router(Sampler):
                 f"update must end its requests: got rollout.interrupt = {self._interrupt!r}, "
                 "use 'abort'"
             )
-        self._replicas.add(Replica(name, engine, version, has_spans))
+        self._replicas.add(Replica(name, engine, version, has_spans, incarnation))
 
     def remove(self, name: str) -> None:
         """Take a replica out of service; its turns continue on others at once. Idempotent.
@@ -143,14 +144,16 @@ class Router(Sampler):
         """
         self._replicas.remove(name)
 
-    def begin_update(self, version: int) -> None:
-        """Begin an update; call this before any replica may serve `version`, and again if the
-        update was given up."""
+    def begin_update(self, version: int, names: Iterable[str] | None = None) -> None:
+        """Begin an update of the replicas `names` (default: all); call this before any of them may
+        serve `version`, and again if the update was given up: until the end of another update of
+        them, their version is uncertain."""
         self.updating_to = version
-        self._replicas.begin_update()
+        self._replicas.begin_update(names)
 
-    def end_update(self, version: int, names: Iterable[str]) -> None:
-        """End an update: the replicas `names` now serve `version`, the others their old version.
+    def end_update(self, version: int, names: Iterable[str], *, incarnation: int = 0) -> None:
+        """End an update: the replicas `names` now serve `version` of the ranks `incarnation`, the
+        others of the update their old version.
 
         Names of replicas that have left service are ignored.
 
@@ -163,14 +166,11 @@ class Router(Sampler):
                 f"{self.updating_to}"
             )
         self.updating_to = None
-        self._replicas.end_update(version, names)
+        self._replicas.end_update(version, names, incarnation=incarnation)
 
-    def renew_salts(self) -> None:
-        """Separate future cache entries from all earlier ones: published version numbers may occur
-        again, with other weights."""
-        self._run = secrets.token_hex(4)
-        self.num_salts += 1
-        self._replicas.changes.notify()
+    def follow(self, name: str, version: int, *, incarnation: int, calm: int | None) -> None:
+        """Give a replica the state that it has in the router of another process; see `Replica`."""
+        self._replicas.follow(name, version, incarnation=incarnation, calm=calm)
 
     def set_asleep(self, asleep: bool) -> None:
         """Record that all replicas fall asleep, or are awake again. Deadlines of this process stop
@@ -237,7 +237,7 @@ class Router(Sampler):
         waiting: list[Delta] = []
         finished = False
         while not finished:
-            segment = Segment(await self._choose(turn), self._replicas)
+            segment = Segment(await self._choose(turn))
             self._send(turn, segment)
             got: list[Delta] = []
             try:
@@ -294,19 +294,20 @@ class Router(Sampler):
         """Return the salt. Requests with the same salt share cached KV: those whose version is
         certain and the same.
 
-        During an update a request may reach the engine on either side of the swap, and the router
+        While an engine swaps, a request may reach it on either side of the swap, and the router
         cannot tell on which. The request must then neither read KV of one version as if it were of
         the other, nor leave its own KV for others to read: its salt is unique. Everything cached
-        under "v7" was therefore requested when 7 was the version. A token *sampled* by 7 in a
+        under "v7.0" was therefore requested when 7 was the version (of the ranks 0: others that
+        replace them may publish other weights under the same number). A token *sampled* by 7 in a
         request sent at 7 uses only KV of 7: this is why policy version == admitted version means
-        clean KV. (A request that was sent before the update and arrives after it may leave KV of 8
-        under "v7", but only other requests that are as late can read it, and their tokens are of 8,
-        too.)
+        clean KV. (A request that was sent before the swap and arrives after it may leave KV of 8
+        under "v7.0", but only other requests that are as late can read it, and their tokens are of
+        8, too.)
         """
         if not self._salted:
             return ""
         if segment.steady:
-            return f"{self._run}-v{segment.version}"
+            return f"{self._run}-v{segment.version}.{segment.replica.incarnation}"
         return "r" + hashlib.blake2b(request_id.encode(), digest_size=16).hexdigest()
 
     async def _choose(self, turn: PendingTurn) -> Replica:

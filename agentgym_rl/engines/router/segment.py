@@ -19,16 +19,16 @@ from agentgym_rl.core import (
     derived_seed,
 )
 
-from .engine_choice import Replica, Replicas
+from .engine_choice import Replica
 
 
 class Segment:
     """A request to one replica. Create it immediately before it is sent: its versions rely on that.
 
-    A token that arrives before any update has begun was sampled by the version confirmed when its
-    request was sent, because an update begins here before it begins at any replica. Only the engine
-    knows the version of a token that arrives later. If the engine cannot report it, or dies before
-    the report, the rules are:
+    A token that arrives before an update of its replica has begun was sampled by the version
+    confirmed when its request was sent, because the update begins here before it begins at the
+    replica. Only the engine knows the version of a token that arrives later. If the engine cannot
+    report it, or dies before the report, the rules are:
 
     - With spans, the token is kept, and its version is UNKNOWN_VERSION.
     - Without spans, its version is the old one if the request had a token before the update began
@@ -37,15 +37,14 @@ class Segment:
       weights, so the uncertain tokens are discarded, and must be sampled again.
     """
 
-    def __init__(self, replica: Replica, replicas: Replicas) -> None:
+    def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.version = replica.version
         self.error: EngineError | None = None
         """The replica's failure, if it failed."""
         self.num_unknown = 0
         self.num_discarded = 0
-        self._replicas = replicas
-        self._calm = replicas.calm
+        self._calm = replica.calm
         self._finish: FinishReason | None = None
         self._num_tokens = 0
         self._num_sure = 0
@@ -58,7 +57,7 @@ class Segment:
     @property
     def steady(self) -> bool:
         """Return whether the replica has certainly served `version` since the request was sent."""
-        return self._calm is not None and self._calm == self._replicas.calm
+        return self._calm is not None and self._calm == self.replica.calm
 
     def forget(self, num_tokens: int) -> None:
         """Count all of the segment's tokens, `num_tokens` of them, as discarded."""

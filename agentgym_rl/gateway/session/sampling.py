@@ -63,4 +63,5 @@ class SessionSampling:
             stop_token_ids=stop_token_ids,
             grammar=grammar,
             experts_from=experts_from if self.train and temperature > 0 else None,
+            reports_support=self.train,
         )

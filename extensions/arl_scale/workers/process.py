@@ -6,8 +6,8 @@
 A worker keeps no state: its finished episodes are in the run's log, and those that it plays when it
 dies are played again by other workers.
 
-Its router follows the controller's: the same replicas at the same versions, and the same
-publications. Each publication begins here before it begins at any engine.
+Its router follows the controller's: the same replicas at the same versions, and the same updates.
+The swap of an engine begins here before it begins at the engine.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class FollowedFleet:
         self._setup = setup
         self._client = client
         self._number = 0
-        self._updates = self._salts = 0
         self._engines: dict[str, EngineClient] = {}
         self._failed: set[str] = set()
         self.used: Callable[[], Used] = Used
@@ -130,34 +129,19 @@ class FollowedFleet:
         """Bring the router to the state of the view, without ever assuming more than the view
         contains. A view may contain the end of one publication and the beginning of the next."""
         router = self.router
-        if view.salts != self._salts:
-            self._salts = view.salts
-            router.renew_salts()
         wanted = {replica.name: replica for replica in view.replicas}
         for name in router.serving:
             if name not in wanted or wanted[name].url != self._engines[name].url:
                 router.remove(name)
-        if view.updates != self._updates:
-            self._updates = view.updates
-            self._end_update(wanted)
-        if view.updating_to is not None and view.updating_to != router.updating_to:
-            router.begin_update(view.updating_to)
         router.set_asleep(view.asleep)
-        known = {replica.name: replica.version for replica in router.replicas}
         for name, replica in wanted.items():
-            if known.get(name) != replica.version:
-                router.remove(name)  # a replica that left and returned meanwhile
+            if name in router.serving:
+                self._follow(replica)
+            else:
                 await self._serve(replica)
 
-    def _end_update(self, wanted: dict[str, ReplicaView]) -> None:
-        """Apply the end of publications: the versions of all replicas are known again."""
-        router, reached = self.router, dict[int, list[str]]()
-        for replica in router.replicas:
-            if wanted[replica.name].version != replica.version:
-                reached.setdefault(wanted[replica.name].version, []).append(replica.name)
-        for version, names in sorted(reached.items()) or [(router.updating_to or 0, [])]:
-            router.begin_update(version)
-            router.end_update(version, names)
+    def _follow(self, it: ReplicaView) -> None:
+        self.router.follow(it.name, it.version, incarnation=it.incarnation, calm=it.calm)
 
     async def _serve(self, replica: ReplicaView) -> None:
         engine = self._engines.get(replica.name)
@@ -171,6 +155,7 @@ class FollowedFleet:
             await engine.move(replica.url)
         engine.has_spans = replica.has_spans
         self.router.add(replica.name, engine, version=replica.version, has_spans=replica.has_spans)
+        self._follow(replica)
 
 
 async def work(config: Config, *, controller_url: str, token: str, index: int = 0) -> None:

@@ -57,6 +57,7 @@ def test_a_cpu_server():
     assert {"--enforce-eager", "--enable-scale-out", "--enable-prefix-caching"} <= set(argv)
     assert (env["OMP_NUM_THREADS"], env["VLLM_CPU_KVCACHE_SPACE"]) == ("3", "2")
     assert (env["VLLM_SERVER_DEV_MODE"], env["ARL_DIE_WITH_PARENT"]) == ("1", "1")
+    assert env["ARL_TRIM_LOGPROBS"] == "1"
 
 
 def test_a_gpu_server_has_nothing_of_the_cpu():

@@ -16,13 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core import BatchShard, FloatArray, Row, TrainerError, WeightsError, parse_version
+from agentgym_rl.trainer import Phases, Policy, join_world, make_stepper
 from agentgym_rl.weights import fingerprint, is_adapter, multiplying_in, opened_version
 from agentgym_rl.weights.adapter import merged
-
-from .policy import Policy
-from .step import make_stepper
-from .usage import Phases
-from .world import join_world
 
 
 @contextmanager

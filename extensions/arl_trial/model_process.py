@@ -22,12 +22,8 @@ from agentgym_rl.algo import check_own_parts
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core import ConfigError, TrainerError, adapter_of, num_parameters
 from agentgym_rl.models import model_folder, other_folders
-from agentgym_rl.weights import load_whole
-
-from .adapter import add_adapter
-from .optim import check_optimizer
-from .policy import Policy
-from .world import World, join_world
+from agentgym_rl.trainer import Policy, World, add_adapter, check_optimizer, join_world
+from agentgym_rl.weights import load_outline
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +64,7 @@ def refusal(config: Config, model_dir: Path, world: World) -> str:
 
 def _try(model_dir: Path, config: Config, world: World) -> None:
     """Check that the model in the folder can be trained; else raise ConfigError or TrainerError."""
-    model, _ = load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
+    model, _ = load_outline(model_dir, dtype=torch.float32)
     if (adapter := adapter_of(config)) is not None:
         add_adapter(model, adapter, model_dir=model_dir, seed=config.seed)
     if config.trainer.attention == "varlen":  # needs the GPU that a rank will have

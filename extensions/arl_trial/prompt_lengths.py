@@ -30,10 +30,7 @@ from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gym import EnvSpec, Services, make_sandbox
 from agentgym_rl.gym.wrappers import StepTimeout, within
 from agentgym_rl.models import model_folder
-
-from .config_checks import tried
-from .episode import CLOSE_TIMEOUT_S
-from .factory import env_spec
+from agentgym_rl.rollout import env_spec, tried
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +40,7 @@ MOST_ENDLESS = 64
 """The same limit for an endless task source: the environment generates its prompts."""
 _LONGEST_S = 10.0
 _REPORT_AFTER_S = 2.0
+_CLOSE_TIMEOUT_S = 5.0
 _MOST_FAILURES = 10
 """The number of tasks without a prompt (their episodes will report the error) after which measuring
 stops."""
@@ -87,8 +85,8 @@ class Lengths:
         return f"{measured:,} {self.split} prompts (a sample{of})"
 
 
-async def check_prompts(
-    config: Config, splits: Sequence[Split], *, say: Callable[[str], None]
+async def check_lengths(
+    config: Config, splits: Sequence[Split], say: Callable[[str], None]
 ) -> None:
     """Warn of first prompts that do not fit the model's context or `rollout.max_input_tokens`, and
     of those that leave little room for a reply. `say` gets progress messages if it takes long.
@@ -168,7 +166,7 @@ async def _measure(
         _log.debug("env.reset of %s is too slow to measure its prompts", spec.id)
     finally:
         with contextlib.suppress(Exception, SystemExit):  # `player.specimen` has warned already
-            await within(CLOSE_TIMEOUT_S, env.close())
+            await within(_CLOSE_TIMEOUT_S, env.close())
 
 
 def _judge(

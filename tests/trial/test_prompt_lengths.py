@@ -6,6 +6,7 @@ import shutil
 import time
 
 import pytest
+from arl_trial import prompt_lengths as counting
 
 from agentgym_rl import Env, Step
 from agentgym_rl.config import load_config
@@ -13,7 +14,6 @@ from agentgym_rl.core import ConfigError
 from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout import check_prompts
-from agentgym_rl.rollout import prompt_lengths as counting
 from agentgym_rl.runtime import run_interruptible
 
 SHORT, LONG = "What is 2+3?", "number word " * 100
@@ -166,7 +166,7 @@ def test_a_reset_that_blocks_is_interrupted_and_named(caplog):
     assert time.monotonic() - begun_s < 30
     (said,) = warned(caplog)
     assert "it is not known how many prompts are too long: " in said
-    assert "tests/rollout/test_prompt_lengths.py, line " in said
+    assert "tests/trial/test_prompt_lengths.py, line " in said
     assert "in reset has blocked the event loop" in said
 
 

@@ -1,0 +1,157 @@
+"""A model of which each rank has slices from the first byte: whole, block by block, in trials, and
+then sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from agentgym_rl.weights import Loaded, load_slices, replace, rows_of
+
+from .world import World
+
+_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""torch 2.13 renamed it."""
+
+
+class Slices:
+    """This rank's slices of the parameters of a model that is on the device "meta"."""
+
+    def __init__(self, world: World, slices: dict[nn.Parameter, Tensor]) -> None:
+        """Take over `slices`, which becomes empty when the model is sharded."""
+        mesh = world.mesh
+        self._device = world.device
+        self._group = mesh.get_group(mesh.ndim - 1)
+        self._rank, self._size = mesh.get_local_rank(mesh.ndim - 1), mesh.size(mesh.ndim - 1)
+        self._slices = slices
+
+    @classmethod
+    def load(cls, folder: Path, world: World, *, dtype: torch.dtype) -> tuple[Self, Loaded]:
+        """Load this rank's slices of the model in `folder`; with a single one, the model is whole.
+
+        Raises:
+            ConfigError: see `load_whole`; or tensors that transformers converts have other numbers
+                afterwards.
+        """
+        rank, size = world.mesh.get_local_rank(world.mesh.ndim - 1), world.mesh.size(-1)
+        loaded = load_slices(folder, dtype=dtype, rank=rank, size=size)
+        slices = cls(world, loaded.slices)
+        slices._check(loaded, world)
+        if size == 1:
+            replace(loaded.model, slices._whole(loaded.model.parameters()))
+            slices._slices.clear()
+        return slices, loaded
+
+    def _check(self, loaded: Loaded, world: World) -> None:
+        """Check the numbers that were converted, a group of tensors on each rank (collective)."""
+        own = cast("dict[str, nn.Parameter]", loaded.model.state_dict(keep_vars=True))
+        bad = list[str]()
+        for number, group in enumerate(loaded.converted):
+            whole = self._whole(own[name] for name in group)
+            tensors = {name: whole.get(own[name], own[name]) for name in group}
+            if number % world.size == world.rank:
+                bad += loaded.names.changed(loaded.names.of(tensors))
+        loaded.names.check(world.gather(bad))
+
+    def _whole(self, parameters: Iterable[Tensor]) -> dict[nn.Parameter, nn.Parameter]:
+        """Return those of the parameters that are slices with their numbers, from all ranks
+        (collective)."""
+        found: dict[nn.Parameter, nn.Parameter] = {}
+        sent: list[tuple[Any, Tensor]] = []
+        for it in parameters:
+            if not isinstance(it, nn.Parameter) or it not in self._slices:
+                continue
+            whole = part = self._slices[it].to(self._device)
+            if self._size > 1:
+                rows = -(-it.shape[0] // self._size)
+                if len(part) < rows:
+                    part = torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
+                whole = part.new_empty(rows * self._size, *part.shape[1:])
+                sent.append((_gather(whole, part, group=self._group, async_op=True), part))
+                whole = whole[: it.shape[0]]
+            found[it] = nn.Parameter(whole, requires_grad=it.requires_grad)
+        for work, _ in sent:
+            work.wait()
+        return found
+
+    @contextmanager
+    def adopting(self, model: nn.Module) -> Iterator[None]:
+        """Take over the numbers of the parameters that the context adds to `model`, which drops
+        them since its others have none."""
+        made: dict[tuple[int, str], nn.Parameter] = {}
+
+        def note(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+            if parameter is not None and not parameter.is_meta:
+                made[id(module), name] = parameter
+
+        hook = register_module_parameter_registration_hook(note)
+        try:
+            yield
+        finally:
+            hook.remove()
+        for module in model.modules():
+            for name, added in module.named_parameters(recurse=False):
+                if added.is_meta and added not in self._slices:
+                    own = made[id(module), name].detach().to(added.dtype)
+                    self._slices[added] = own[rows_of(own.shape, self._rank, self._size)].clone()
+
+    @contextmanager
+    def gathered(self, model: nn.Module, blocks: Sequence[nn.Module]) -> Iterator[None]:
+        """Let `model` compute while the context is open, as if it were whole: each of the blocks
+        is, while it computes, and all else is (collective)."""
+        blocks = blocks if self._slices else []
+        units = {block: list(block.parameters()) for block in blocks}
+        inside = {id(it) for parameters in units.values() for it in parameters}
+        units[model] = [it for it in model.parameters() if id(it) not in inside]
+        before: dict[nn.Module, dict[nn.Parameter, nn.Parameter]] = {}
+
+        def enters(unit: nn.Module, inputs: Any = None) -> None:
+            whole = self._whole(units[unit])
+            replace(unit, whole)
+            before[unit] = {made: empty for empty, made in whole.items()}
+
+        def leaves(unit: nn.Module, inputs: Any = None, output: Any = None) -> None:
+            replace(unit, before.pop(unit, {}))
+
+        handles = [block.register_forward_pre_hook(enters) for block in blocks]
+        handles += [block.register_forward_hook(leaves, always_call=True) for block in blocks]
+        enters(model)
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            leaves(model)
+
+    @contextmanager
+    def sharding(self, model: nn.Module, device: torch.device) -> Iterator[None]:
+        """Give the parameters, which FSDP2 shards in the context, their numbers on `device`."""
+        before = {name: p for name, p in model.named_parameters() if p in self._slices}
+        yield
+        placed: dict[nn.Parameter, nn.Parameter] = {}
+        for name, sharded in model.named_parameters():
+            if name not in before:
+                continue
+            assert isinstance(sharded, DTensor)
+            part = self._slices.pop(before[name]).to(sharded.dtype)
+            whole = DTensor.from_local(
+                part.to(device),
+                sharded.device_mesh,
+                sharded.placements,
+                shape=sharded.shape,
+                stride=sharded.stride(),
+            )
+            placed[sharded] = nn.Parameter(whole, requires_grad=sharded.requires_grad)
+        replace(model, placed)
+        if placed:
+            placed.clear()  # uneven parts are copied, one after the other
+            model._apply(lambda tensor: tensor)  # FSDP takes note of what it has now
+        self._slices.clear()

@@ -1,0 +1,141 @@
+"""The numbers of a model on which memory depends, found without its weights: a model of its
+config.json on the device "meta", which has shapes and no bytes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
+from agentgym_rl.core import ConfigError
+from agentgym_rl.core.model_folder import Shapes
+
+_COUNTED = "arl_counted"
+_TOKENS = 256
+"""The tokens of a trial. Each keeps as many bytes as in a pass of any other length."""
+_MIXTURE = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """The numbers of a model, and the bytes of its passes."""
+
+    shapes: Shapes
+    """The shapes of its parameters; a tied one is there once."""
+    vocabulary: int
+    hidden: int
+    """The length of a hidden state."""
+    num_blocks: int
+    largest_block: int
+    """The parameters of the largest block, which FSDP gathers at once."""
+    outside: int
+    """The parameters outside of blocks: embeddings, the last norm, the output layer."""
+    kept: float
+    """The bytes that a block keeps of a token for the gradient."""
+    itemsize: int
+    """The bytes of a number in a block's activations."""
+
+    @property
+    def total(self) -> int:
+        """Return the number of parameters."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def head(self) -> int:
+        """Return the parameters of the output layer."""
+        return self.vocabulary * self.hidden
+
+
+@cache
+def anatomy_of(folder: Path, *, bfloat16: bool, frozen: bool = False) -> Anatomy:
+    """Return the numbers of the model of a folder's config.json; its blocks compute in bfloat16, or
+    in float32. `frozen`: only an adapter of all linear layers trains.
+
+    Raises:
+        ConfigError: transformers has no such causal language model.
+    """
+    AttentionInterface.register(_COUNTED, _attention)
+    try:
+        config = AutoConfig.from_pretrained(folder).get_text_config()
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(f"the memory of the model in {folder} is not known: {error}") from error
+    names = set(model._no_split_modules or ())
+    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    total = sum(p.numel() for p in model.parameters())
+    # transformers' product of grouped matrices, which mixtures use, is only in bfloat16 on "meta".
+    mixture = any(getattr(config, name, 0) for name in _MIXTURE)
+    halves = bfloat16 or mixture
+    two, one = (_kept(config, n, halves=halves, frozen=frozen) for n in (2, 1))
+    return Anatomy(
+        shapes=shapes,
+        vocabulary=int(config.vocab_size),
+        hidden=int(config.hidden_size),
+        num_blocks=len(blocks),
+        largest_block=max(sizes, default=0),
+        outside=total - sum(sizes),
+        kept=(two - one) * (2 if halves and not bfloat16 else 1),
+        itemsize=2 if bfloat16 else 4,
+    )
+
+
+def _kept(config: Any, num_blocks: int, *, halves: bool, frozen: bool) -> float:
+    """Return the bytes that the first blocks keep of a token for the gradient. An adapter needs the
+    inputs of linear layers, as their weights do, and `frozen` norms need less."""
+    few = copy.deepcopy(config)
+    few.num_hidden_layers = num_blocks
+    if getattr(few, "layer_types", None):
+        few.layer_types = few.layer_types[:num_blocks]
+    dtype = torch.bfloat16 if halves else torch.float32
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(few, dtype=dtype, attn_implementation=_COUNTED)
+    for parameter in model.parameters():
+        parameter.requires_grad_(not frozen or parameter.ndim > 1)
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    found: dict[int, int] = {}
+    alive: list[Tensor] = []  # so that no other storage takes the place of one that was counted
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            found[storage._cdata] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    ids = torch.zeros(1, _TOKENS, dtype=torch.long, device="meta")
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        model.eval().base_model(ids, position_ids=ids, attention_mask=None, use_cache=False)
+    return sum(found.values()) / _TOKENS
+
+
+class _Attention(torch.autograd.Function):
+    """An attention that keeps what flash attention does, and computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = torch.empty_like(query)
+        sums = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+        ctx.save_for_backward(query, key, value, output, sums)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise NotImplementedError("the pass of a trial has no gradient")
+
+
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+) -> tuple[Tensor, None]:
+    output: Any = _Attention.apply(query, key, value)
+    return output.transpose(1, 2).contiguous(), None

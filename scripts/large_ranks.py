@@ -1,0 +1,181 @@
+"""Ranks that train two batches of a model whose state none of them may hold: each is under a limit
+of memory, and is compared with one rank that has no limit.
+
+    python scripts/large_ranks.py [--hidden=2048 --layers=6 --vocab=32000 --ranks=4 --share=0.45]
+
+The model is random, and is written tensor by tensor in bfloat16. Weights, gradients and Adam's two
+states are float32: 16 bytes a number. A rank may take `--share` of them (at least `--least` MB),
+beyond what its imports take. Its memory is limited by RLIMIT_DATA and measured by VmHWM. With
+--whole-gradients, ranks keep the gradients of micro-batches whole, and die.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from agentgym_rl.config import TrainerConfig
+from agentgym_rl.core import NOT_SAMPLED, Row
+from agentgym_rl.core.model_folder import header_of
+from agentgym_rl.trainer import Policy, join_world, make_optimizer, take_step
+from agentgym_rl.trainer.optim import set_learning_rate
+from agentgym_rl.trainer.sharding import local
+from agentgym_rl.weights import bytes_of
+
+_ROWS, _LENGTH, _BATCHES = 8, 32, 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("hidden", 2048), ("layers", 6), ("vocab", 32000), ("ranks", 4)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--share", type=float, default=0.45)
+    parser.add_argument("--least", type=int, default=256, help="MB")
+    parser.add_argument("--whole-gradients", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        state = 16 * write_model(folder, args)
+        limit = max(args.share * state, args.least << 20)
+        print(json.dumps({"state_bytes": state, "limit_bytes": int(limit)}), flush=True)
+        found = {}
+        for size in {1, args.ranks}:
+            most = limit if size > 1 else None
+            found[size] = run(folder, size, most, shards=not args.whole_gradients)
+            print(json.dumps({"ranks": size, **found[size]}), flush=True)
+    worst = max(
+        abs(one - other) / abs(one)
+        for one, other in zip(found[1]["numbers"], found[args.ranks]["numbers"], strict=True)
+    )
+    print(json.dumps({"largest_relative_difference": worst}))
+    if worst > 1e-6:
+        sys.exit("the ranks did not compute what one computes")
+
+
+def write_model(folder: Path, args: argparse.Namespace) -> int:
+    """Write a random model, never whole in memory; return the number of its parameters."""
+    config = LlamaConfig(
+        vocab_size=args.vocab,
+        hidden_size=args.hidden,
+        intermediate_size=args.hidden * 43 // 16,
+        num_hidden_layers=args.layers,
+        num_attention_heads=args.hidden // 64 or 1,
+        num_key_value_heads=args.hidden // 64 or 1,
+        max_position_embeddings=2 * _LENGTH,
+        tie_word_embeddings=True,
+    )
+    config.save_pretrained(folder)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    sizes = [(name, "BF16", tuple(s), 2 * s.numel()) for name, s in shapes.items()]
+    generator = torch.Generator().manual_seed(0)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(header_of(sizes)[0])
+        for name, shape in shapes.items():
+            tensor = torch.empty(shape, dtype=torch.bfloat16)
+            tensor.normal_(std=0.05, generator=generator)
+            if name.endswith("norm.weight"):
+                tensor.fill_(1.0)
+            file.write(bytes_of(tensor).numpy())
+    return sum(shape.numel() for shape in shapes.values())
+
+
+def run(folder: Path, size: int, limit: float | None, *, shards: bool) -> dict[str, Any]:
+    """Train as `size` forked ranks; return what rank 0 found, and the largest memory of any."""
+    meeting, children = folder / f"meet-{size}", list[int]()
+    for rank in range(size):
+        if child := os.fork():
+            children.append(child)
+            continue
+        try:
+            found = train(folder, meeting, rank, size, limit, shards=shards)
+            (folder / f"found-{size}-{rank}.json").write_text(json.dumps(found))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if any([os.waitpid(child, 0)[1] for child in children]):
+        sys.exit(f"a rank of {size} died under its limit of memory")
+    all_found = [json.loads((folder / f"found-{size}-{r}.json").read_text()) for r in range(size)]
+    return {
+        **all_found[0],
+        **{name: max(it[name] for it in all_found) for name in ("load_bytes", "peak_bytes")},
+    }
+
+
+def train(
+    folder: Path, meeting: Path, rank: int, size: int, limit: float | None, *, shards: bool
+) -> dict[str, Any]:
+    """Load the model and train two batches as one rank."""
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins at what the process has now
+    before = status("VmHWM")
+    if limit is not None:
+        most = int(status("VmData") + limit)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    place: Any = {"rank": rank, "size": size, "rendezvous": f"file://{meeting}"}
+    numbers: list[float] = []
+    with join_world(**place, timeout_s=3600) as world:
+        trainer = TrainerConfig(
+            max_tokens_per_microbatch=_LENGTH, num_ranks=size, activation_checkpointing=True
+        )
+        policy = Policy.load(folder, world, trainer=trainer)
+        loaded, kept = status("VmHWM"), sum(local(p).nbytes for p in policy.model.parameters())
+        policy.shards_gradients = shards
+        optimizer = make_optimizer(policy.model, trainer)
+        set_learning_rate(optimizer, 1e-5)
+        for batch in range(_BATCHES):
+            rows = [row(batch, n, policy.vocab_size) for n in range(rank, _ROWS, size)]
+            packed = [it for _, it in policy.micro_batches(rows)]
+            total = 0.0
+            for number, part in enumerate(packed):
+                policy.synchronize_gradients(number == len(packed) - 1)
+                loss = policy.logprobs(part).sum() / _ROWS
+                total += loss.item()
+                (loss * size).backward()
+            numbers += [sum(world.gather(total)), take_step(optimizer, 1.0)]
+    return {
+        "numbers": numbers,
+        "kept_bytes": kept,
+        "load_bytes": loaded - before,
+        "peak_bytes": status("VmHWM") - before,
+    }
+
+
+def row(batch: int, number: int, vocab: int) -> Row:
+    """Return a row of random tokens."""
+    rng = np.random.default_rng([batch, number])
+    sampled = np.arange(_LENGTH) >= _LENGTH // 2
+    versions = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
+    return Row(
+        tokens=rng.integers(0, vocab, _LENGTH).astype(np.int32),
+        loss_mask=sampled,
+        behavior_logprobs=np.where(sampled, -3.0, 0).astype(np.float32),
+        policy_versions=versions,
+        admitted_versions=versions,
+        temperatures=sampled.astype(np.float32),
+        turn_ids=np.where(sampled, 0, -1).astype(np.int32),
+        times_s=np.zeros(_LENGTH),
+    )
+
+
+def status(name: str) -> int:
+    """Return a number of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) << 10
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Versions in shared memory are staged where they are: each worker would have its own copy."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from arl_vllm.staging import Loaded, Staging, mapped, shapes_of
+
+from agentgym_rl.core import WeightsError
+from agentgym_rl.storage import WeightsFolder
+from agentgym_rl.weights import write_version
+from agentgym_rl.weights.files import take
+
+_SIZE = 1 << 22
+TENSORS = {f"layers.{at}.weight": torch.full((_SIZE,), float(at)) for at in range(4)}
+
+
+@pytest.fixture
+def version(request):
+    with WeightsFolder(f"test-staging-{request.node.name[:40]}", need_bytes=1 << 28) as folder:
+        yield write_version(folder, 3, TENSORS)
+
+
+def _own_bytes() -> int:
+    """Return the memory of this process that no other shares."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("RssAnon:")[1].split()[0])
+
+
+def _staged(version: Path, *, own: list[str] | None = None) -> Staging:
+    def load() -> Loaded:
+        loaded = Loaded({}, own=own)
+        loaded.tensors.update(mapped(version, TENSORS.keys(), loaded.hold))
+        return loaded
+
+    return Staging(load, path="a version", expected=shapes_of(TENSORS))
+
+
+def test_a_staged_version_takes_no_memory_and_stays_until_it_is_released(version):
+    before = _own_bytes()
+    staging = _staged(version, own=["layers.1.weight"])
+    tensors = staging.result(timeout_s=60).tensors
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
+    assert _own_bytes() - before < 4 * _SIZE  # one of four tensors, for a check
+    assert not take(version, version.with_name("v4"))
+    staging.release()
+    staging.release()
+    assert take(version, version.with_name("v4"))
+
+
+def test_a_version_that_is_released_while_it_is_staged_is_free_afterwards(version):
+    mapping, go_on = threading.Event(), threading.Event()
+
+    def load() -> Loaded:
+        loaded = Loaded({})
+        loaded.tensors.update(mapped(version, TENSORS.keys(), loaded.hold))
+        mapping.set()
+        go_on.wait(60)
+        return loaded
+
+    staging = Staging(load, path="a version", expected=None)
+    mapping.wait(60)
+    staging.release()
+    assert not take(version, version.with_name("v4"))
+    go_on.set()
+    staging.result(timeout_s=60)
+    assert take(version, version.with_name("v4"))
+
+
+def test_a_version_that_fails_its_check_is_free(version):
+    damaged = {**TENSORS, "layers.0.weight": torch.full((_SIZE,), torch.nan)}
+    bad = write_version(version.parent, 5, damaged)
+    staging = _staged(bad)
+    with pytest.raises(WeightsError, match=r"layers\.0\.weight"):
+        staging.result(timeout_s=60)
+    assert take(bad, bad.with_name("v6"))
+
+
+def test_a_worker_checks_only_its_own_part(version):
+    damaged = {**TENSORS, "layers.0.weight": torch.full((_SIZE,), torch.nan)}
+    bad = write_version(version.parent, 5, damaged)
+    staging = _staged(bad, own=["layers.1.weight"])
+    assert staging.result(timeout_s=60).own == ["layers.1.weight"]
+    staging.release()
+
+
+def test_a_version_that_is_not_there_cannot_be_mapped(tmp_path):
+    with ExitStack() as hold, pytest.raises(WeightsError):
+        mapped(tmp_path / "v9", (), hold)

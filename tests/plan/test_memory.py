@@ -1,0 +1,175 @@
+"""The memory that `arl plan --memory` counts: beside the tensors that ranks really have, and for
+models of all sizes, of which only config.json is needed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from arl_plan.anatomy import anatomy_of
+from arl_plan.memory import Passes, engine_memory, rank_memory
+from arl_plan.memory_plan import memory_plan
+from arl_plan.trainer import ModelSize, trainer_memory
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+)
+
+from agentgym_rl.config import load_config
+from agentgym_rl.core import adapter_of
+from tests.e2e.forked import run_all
+
+CHILD = Path(__file__).parents[1] / "trainer" / "memory_child.py"
+TOKENS, VOCAB = 256, 2048
+BASE = {"row": 64, "trainer.max_tokens_per_microbatch": TOKENS}
+LONG = BASE | {"row": 256}
+CHECKPOINTING = {"trainer.activation_checkpointing": True}
+RUNS = {
+    1: [BASE, LONG, LONG | CHECKPOINTING, BASE | {"lora.rank": 8}],
+    2: [BASE, LONG | CHECKPOINTING, BASE | {"trainer.cpu_offload": True}, BASE | {"lora.rank": 8}],
+}
+"""The measured runs, by the number of ranks."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[int, Path]:
+    """A model with a tied output layer for one rank, and one without for two."""
+    torch.manual_seed(0)
+    made = {1: tmp_path_factory.mktemp("llama"), 2: tmp_path_factory.mktemp("qwen")}
+    same = {"vocab_size": VOCAB, "num_hidden_layers": 6, "max_position_embeddings": 2048}
+    heads = {"num_attention_heads": 9, "num_key_value_heads": 3}
+    llama = LlamaConfig(
+        hidden_size=144, intermediate_size=384, tie_word_embeddings=True, **heads, **same
+    )
+    LlamaForCausalLM(llama).save_pretrained(made[1])
+    heads = {"num_attention_heads": 10, "num_key_value_heads": 5, "head_dim": 16}
+    qwen = Qwen3Config(
+        hidden_size=160, intermediate_size=480, tie_word_embeddings=False, **heads, **same
+    )
+    Qwen3ForCausalLM(qwen).save_pretrained(made[2])
+    return made
+
+
+def counted(folder: Path, options: dict, ranks: int) -> float:
+    """The peak of a rank on a CPU, as it is planned."""
+    keys = {key: value for key, value in options.items() if "." in key}
+    keys |= {"trainer.num_ranks": ranks, "engine.max_model_len": options["row"]}
+    config = load_config(None, keys)
+    adapter = adapter_of(config)
+    anatomy = anatomy_of(folder, bfloat16=False, frozen=adapter is not None)
+    size = ModelSize.of(anatomy.shapes, vocabulary=VOCAB)
+    matrices = adapter and ModelSize.of(adapter.matrix_shapes(anatomy.shapes, vocabulary=VOCAB))
+    trainer = config.trainer
+    kept = trainer_memory(size, matrices, moving=None, frozen=(), trainer=trainer, dtype="float32")
+    passes, trainable = Passes(tokens=TOKENS, trained=0.5), (matrices or size).total
+    found = rank_memory(anatomy, kept, trainer, passes, trainable=trainable, on_gpu=False)
+    return found.step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_have_the_bytes_that_the_plan_counts(folders, tmp_path, ranks):
+    folder, options = folders[ranks], json.dumps(RUNS[ranks])
+    run_all(CHILD, *((folder, tmp_path, rank, ranks, options) for rank in range(ranks)))
+    for rank in range(ranks):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        for options, measured in zip(RUNS[ranks], found, strict=True):
+            assert counted(folder, options, ranks) == pytest.approx(measured["peak"], rel=0.1)
+
+
+CONFIGS = {
+    "0.6B": (1024, 28, 16, 8, 3072, True),
+    "8B": (4096, 36, 32, 8, 12_288, False),
+    "32B": (5120, 64, 64, 8, 25_600, False),
+}
+"""The sizes of Qwen3: hidden, layers, heads, of keys, of the MLP, tied."""
+
+
+def config_of(folder: Path, name: str) -> Path:
+    """A folder with nothing but the config.json of a model of Qwen3."""
+    same = {"vocab_size": 151_936, "head_dim": 128}
+    if name == "235B-A22B":
+        made = Qwen3MoeConfig(
+            hidden_size=4096, num_hidden_layers=94, num_attention_heads=64, num_key_value_heads=4,
+            moe_intermediate_size=1536, intermediate_size=12_288, num_experts=128,
+            num_experts_per_tok=8, tie_word_embeddings=False, **same,
+        )  # fmt: skip
+    else:
+        hidden, layers, heads, of_keys, inner, tied = CONFIGS[name]
+        made = Qwen3Config(
+            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+            num_key_value_heads=of_keys, intermediate_size=inner, tie_word_embeddings=tied, **same,
+        )  # fmt: skip
+    made.save_pretrained(folder)
+    return folder
+
+
+def planned(folder: Path, name: str, allocation: str, *, gpus: int, **keys: object):
+    given = {"engine.dtype": "bfloat16", "trainer.device": "cuda", "cluster.allocation": allocation}
+    given |= {name.replace("__", "."): value for name, value in keys.items()}
+    made = config_of(folder / name, name)
+    return memory_plan(lambda more: load_config(None, given | more), made, gpu="h100", gpus=gpus)
+
+
+def test_a_model_that_fits_and_one_for_which_a_key_is_named(tmp_path):
+    assert planned(tmp_path, "0.6B", "vllm:d1+fsdp:d1", gpus=2).fits
+    keys = {"engine.max_model_len": 4096}
+    found = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8, **keys)
+    assert not found.fits
+    assert dict(found.remedy) == {"trainer.activation_checkpointing": True}
+    assert "it would with trainer.activation_checkpointing=true" in found.verdict()
+    again = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8, **keys | dict(found.remedy))
+    assert again.fits
+    assert again.verdict() == "It fits."
+
+
+def test_a_larger_model_is_refused_with_a_number_of_ranks(tmp_path):
+    keys = {"trainer.activation_checkpointing": True, "engine.max_model_len": 4096}
+    found = planned(tmp_path, "32B", "vllm:d2+fsdp:d6", gpus=8, **keys)
+    assert not found.fits
+    assert found.remedy
+    fitting = planned(tmp_path, "32B", "vllm:d2+fsdp:d6", gpus=8, **keys | dict(found.remedy))
+    assert fitting.rank.peak <= fitting.room
+
+
+def test_an_engine_that_has_no_room_for_a_row_is_refused(tmp_path):
+    keys = {"trainer.activation_checkpointing": True, "engine.max_model_len": 32_768}
+    found = planned(tmp_path, "235B-A22B", "vllm:d1t2+fsdp:d64", gpus=66, **keys)
+    assert found.engine.cached_tokens == 0
+    assert "raise engine.tensor_parallel_size" in found.verdict()
+    room = engine_memory(235 * 10**9, 94 * 2 * 4 * 128 * 2, gpu_bytes=80e9, workers=8, share=0.9)
+    assert room.cached_tokens > 32_768
+
+
+def test_gradients_that_are_reduced_each_time_are_shards(tmp_path):
+    folder = config_of(tmp_path, "8B")
+    anatomy = anatomy_of(folder, bfloat16=True)
+    trainer = load_config(None, {"trainer.num_ranks": 8}).trainer
+    size = ModelSize.of(anatomy.shapes, vocabulary=anatomy.vocabulary)
+    kept = trainer_memory(size, None, moving=None, frozen=(), trainer=trainer, dtype="bfloat16")
+    whole, shards = (
+        rank_memory(
+            *(anatomy, kept, trainer, Passes(tokens=4096)),
+            trainable=size.total, on_gpu=True, reduces_each=each,
+        )
+        for each in (False, True)
+    )  # fmt: skip
+    assert whole.gradients == 4 * anatomy.total == 8 * shards.gradients
+
+
+SCALE = Path(__file__).parents[2] / "docs" / "scale.md"
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("8B", 8), ("32B", 16), ("235B-A22B", 64)])
+def test_the_page_about_scale_has_the_numbers_of_the_plan(tmp_path, name, ranks):
+    keys = {"trainer.activation_checkpointing": True, "engine.max_model_len": 4096}
+    found = planned(tmp_path, name, f"vllm:d1t8+fsdp:d{ranks}", gpus=ranks + 8, **keys)
+    size = 4 * anatomy_of(tmp_path / name, bfloat16=True).total
+    others = found.rank.step - found.rank.gradients
+    whole, shards = (f"{(others + each) / 1e9:.0f} GB" for each in (size, size / ranks))
+    (row,) = (it for it in SCALE.read_text().splitlines() if it.startswith(f"| {name}, {ranks} |"))
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[4:6] == [whole, shards]
