@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
     from .policy import default_chunk as default_chunk
+    from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .shard_tensors import MicroBatch as MicroBatch
     from .shard_tensors import ShardTokens as ShardTokens
     from .shard_tensors import accumulate as accumulate

@@ -44,7 +44,7 @@ _SHARE = 0.75
 times their own with gradients and Adam."""
 _ROOM = 384 << 20
 """The bytes of activations below which a micro-batch on a CPU is not made smaller."""
-_WHOLE_GRADIENT = 1 << 30
+WHOLE_GRADIENT = 1 << 30
 """The bytes of gradients up to which a rank adds up those of micro-batches whole, and sends them
 once a minibatch."""
 _FEWEST_TOKENS = 64
@@ -94,7 +94,7 @@ class PackedModel:
         self._flops = FlopCount.of(self.model)
         shard(self.model, world, compute_dtype, self._trainer, light=light, slices=slices)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        self.shards_gradients = 4 * trained > _WHOLE_GRADIENT
+        self.shards_gradients = 4 * trained > WHOLE_GRADIENT
         """Whether each micro-batch's gradients are sent to the ranks that keep them, 4 bytes a
         trained number; otherwise each rank keeps all of them until the last one of a minibatch."""
 

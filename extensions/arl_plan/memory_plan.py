@@ -13,7 +13,7 @@ from typing import Any
 from agentgym_rl.config import Config, ServerEngineConfig
 from agentgym_rl.core import ConfigError, adapter_of
 from agentgym_rl.models import BUNDLED_MODELS, kv_bytes_per_token, with_model_defaults
-from agentgym_rl.trainer import default_chunk
+from agentgym_rl.trainer import WHOLE_GRADIENT, default_chunk
 
 from .anatomy import anatomy_of
 from .memory import (
@@ -220,15 +220,20 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
         dtype=config.compute_dtype,
     )
 
+    card = gpu_of(gpu.upper())
+
     def rank(longest: int) -> RankMemory:
         tokens = max(longest, trainer.max_tokens_per_microbatch)
         wanted = trainer.head_chunk_tokens
-        chunk = default_chunk(vocabulary, tokens) if wanted is None else wanted
+        if (chunk := wanted) is None:
+            chunk = default_chunk(vocabulary, tokens, int(card.gb * 1e9))
         passes = Passes(tokens=tokens, chunk=chunk, keeps=_KEPT_BYTES)
         trainable = (matrices or size).total
-        return rank_memory(anatomy, kept, trainer, passes, trainable=trainable, on_gpu=True)
+        each = 4 * trainable > WHOLE_GRADIENT
+        return rank_memory(
+            *(anatomy, kept, trainer, passes), trainable=trainable, on_gpu=True, reduces_each=each
+        )
 
-    card = gpu_of(gpu.upper())
     workers = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
     share = engine.gpu_memory_utilization if isinstance(engine, ServerEngineConfig) else 0.0
     kv_bytes = kv_bytes_per_token(folder, "bfloat16")
