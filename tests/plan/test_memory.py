@@ -117,11 +117,11 @@ def planned(folder: Path, name: str, allocation: str, *, gpus: int, **keys: obje
 def test_a_model_that_fits_and_one_for_which_a_key_is_named(tmp_path):
     assert planned(tmp_path, "0.6B", "vllm:d1+fsdp:d1", gpus=2).fits
     keys = {"engine.max_model_len": 4096}
-    found = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8, **keys)
+    found = planned(tmp_path, "8B", "vllm:d2+fsdp:d4", gpus=6, **keys)
     assert not found.fits
     assert dict(found.remedy) == {"trainer.activation_checkpointing": True}
     assert "it would with trainer.activation_checkpointing=true" in found.verdict()
-    again = planned(tmp_path, "8B", "vllm:d2+fsdp:d6", gpus=8, **keys | dict(found.remedy))
+    again = planned(tmp_path, "8B", "vllm:d2+fsdp:d4", gpus=6, **keys | dict(found.remedy))
     assert again.fits
     assert again.verdict() == "It fits."
 
