@@ -1,7 +1,7 @@
 """Ranks that train two batches of a model whose state none of them may hold: each is under a limit
 of memory, and is compared with one rank that has no limit.
 
-    python scripts/large_ranks.py [--hidden=2048 --layers=6 --vocab=32000 --ranks=4 --share=0.45]
+    python scripts/large_ranks.py [--hidden=2048 --layers=24 --vocab=32000 --ranks=4 --share=0.45]
 
 The model is random, and is written tensor by tensor in bfloat16. Weights, gradients and Adam's two
 states are float32: 16 bytes a number. A rank may take `--share` of them (at least `--least` MB),
@@ -38,7 +38,7 @@ _ROWS, _LENGTH, _BATCHES = 8, 32, 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("hidden", 2048), ("layers", 6), ("vocab", 32000), ("ranks", 4)):
+    for name, default in (("hidden", 2048), ("layers", 24), ("vocab", 32000), ("ranks", 4)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--share", type=float, default=0.45)
     parser.add_argument("--least", type=int, default=256, help="MB")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arl_lora.keys import LoraConfig
 from arl_objectives.critic import ValueModel
 from test_memory import peak_bytes
 
@@ -17,10 +16,7 @@ from agentgym_rl.trainer.sharding import local
 
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "policy": (Policy, {}),
-    "bfloat16": (Policy, {"master_dtype": torch.bfloat16}),
-    "frozen": (Policy, {"frozen": True, "compute_dtype": "bfloat16"}),
     "critic": (ValueModel, {}),
-    "adapter": (Policy, {"adapter": LoraConfig(rank=4, alpha=8)}),
 }
 """What a rank loads, and how."""
 
