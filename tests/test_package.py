@@ -369,7 +369,7 @@ MOST_LINES = {
     "arl_endpoints": 1_450,
     "arl_inspect": 3_100,
     "arl_lora": 300,
-    "arl_meters": 350,
+    "arl_meters": 500,
     "arl_notebook": 500,
     "arl_objectives": 2_900,
     "arl_parsers": 1_800,
@@ -400,7 +400,7 @@ MOST_LINES = {
     "rollout": 2_600,
     "run": 2_500,
     "runtime": 2_800,
-    "storage": 3_100,
+    "storage": 2_950,
     "trainer": 5_800,
     "weights": 2_900,
 }
