@@ -113,6 +113,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/rollout/test_oracle.py",
         "tests/rollout/test_teachers.py",
         "tests/run/test_demonstrations.py",
+        "tests/run/test_metric_warnings.py",
         "tests/run/test_warmup.py",
         "tests/serve/",
         "tests/sglang/",

@@ -80,6 +80,9 @@ PACKAGES = {
     "run/record": Package(
         "agentgym_rl/run/record.py", ("tests/run/test_record.py", "tests/run/test_lost_ranks.py")
     ),
+    "metric_warnings": Package(
+        "extensions/arl_meters/metric_warnings.py", ("tests/run/test_metric_warnings.py",)
+    ),
     "trainer/server": Package("agentgym_rl/trainer/server.py", ("tests/trainer/test_server.py",)),
     "engines/builds": Package("agentgym_rl/engines/builds.py", ("tests/engines/test_builds.py",)),
     "forks": Package("arl_isolation/forks.py", ("tests/sandboxes/test_forks.py",)),

@@ -369,7 +369,7 @@ MOST_LINES = {
     "arl_endpoints": 1_450,
     "arl_inspect": 3_150,
     "arl_lora": 300,
-    "arl_meters": 350,
+    "arl_meters": 500,
     "arl_notebook": 500,
     "arl_objectives": 2_900,
     "arl_parsers": 1_800,

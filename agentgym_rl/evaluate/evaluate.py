@@ -20,7 +20,6 @@ from agentgym_rl.core import (
 from agentgym_rl.gateway import SessionSampling
 from agentgym_rl.rollout import Player, play_with_retries
 from agentgym_rl.rollout.producer import drawn
-from agentgym_rl.storage.metric_warnings import CUT_SHARE
 
 from .result import DURATION, EnvResult, EvalResult, summarize
 
@@ -30,6 +29,9 @@ ON_PROGRESS = Callable[[int, int], None]
 """A callback with (episodes finished, episodes in all)."""
 Keep = Callable[[Task, int, Trajectory], Awaitable[None]]
 """A function that stores an episode: its task, the task's index, its record."""
+CUT_SHARE = 0.2
+"""The share of cut replies, or of requests without room in the context, above which a warning is
+logged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ from agentgym_rl.storage import (
     file_name,
     recorded_end,
 )
-from agentgym_rl.storage.metric_warnings import MetricWarnings
 from agentgym_rl.storage.run_folder import MARK, create_run_dir, held
 
 from .loop import Loop
@@ -189,16 +188,15 @@ class _Log:
 
 
 class _Shown:
-    """The view of a run's events: its progress, the receivers of its metrics, and the warnings."""
+    """The view of a run's events: its progress, and the receivers of its metrics."""
 
     def __init__(self, progress: Progress, receivers: Sequence[Receiver]) -> None:
-        self.progress, self._receivers, self._trouble = progress, receivers, MetricWarnings()
+        self.progress, self._receivers = progress, receivers
         self.version: Callable[[], int] = lambda: 0
         """The present policy version."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a trained batch."""
-        self._trouble.step(step, metrics)
         self._log(step, metrics)
         self.progress.step(step, metrics)
 

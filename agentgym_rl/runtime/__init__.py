@@ -6,7 +6,6 @@ if TYPE_CHECKING:
     from .atomic_file import new_file as new_file
     from .atomic_file import replace_text as replace_text
     from .atomic_file import replacing as replacing
-    from .event_loop import LoopThread as LoopThread
     from .frozen import Vital as Vital
     from .gc_pacing import paced_collections as paced_collections
     from .grammars import Constraint as Constraint

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .export import export_checkpoint as export_checkpoint
     from .export import export_model as export_model
     from .export import export_policy as export_policy
-    from .export import export_trained as export_trained
     from .launch import rank_environment as rank_environment
     from .launch import rank_imports as rank_imports
     from .launch import trainer_processes as trainer_processes
@@ -38,16 +37,15 @@ if TYPE_CHECKING:
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm
     from .objective import RankBatch as RankBatch
-    from .optim import check_optimizer as check_optimizer
     from .optim import learning_rate as learning_rate
     from .optim import make_optimizer as make_optimizer
     from .optim import set_learning_rate as set_learning_rate
     from .optim import take_step as take_step
+    from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .packed import PackedModel as PackedModel
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
     from .policy import default_chunk as default_chunk
-    from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .shard_tensors import MicroBatch as MicroBatch
     from .shard_tensors import ShardTokens as ShardTokens
     from .shard_tensors import accumulate as accumulate

@@ -22,8 +22,10 @@ from agentgym_rl.algo import check_own_parts
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.core import ConfigError, TrainerError, adapter_of, num_parameters
 from agentgym_rl.models import model_folder, other_folders
-from agentgym_rl.trainer import Policy, World, add_adapter, check_optimizer, join_world
+from agentgym_rl.trainer import Policy, World, add_adapter, join_world
 from agentgym_rl.weights import load_outline
+
+from .own_optimizer import check_optimizer
 
 _log = logging.getLogger(__name__)
 

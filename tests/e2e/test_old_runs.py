@@ -19,6 +19,7 @@ from arl_audit.exactly_once import audit_ledger
 from arl_audit.recorded import replay_text
 from arl_audit.replay_batch import replay
 from arl_audit.sft import Wanted, export_sft
+from arl_audit.trained_model import export_trained
 from arl_inspect.folders import InspectedRun
 
 from agentgym_rl.config import FORMAT, load_config
@@ -29,7 +30,6 @@ from agentgym_rl.run.resume import check_kept
 from agentgym_rl.storage import EpisodeLog, EpisodeReader, read_manifest
 from agentgym_rl.storage.run_folder import release_if_unused
 from agentgym_rl.storage.run_list import summary
-from agentgym_rl.trainer import export_trained
 from tests.kit.cases import cases
 
 from .forked import arl

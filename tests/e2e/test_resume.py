@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from arl_audit.exactly_once import audit_ledger
 from arl_audit.replay_batch import replay
+from arl_audit.trained_model import export_trained
 
 from agentgym_rl.evaluate.folder import read_folder
-from agentgym_rl.trainer import export_trained
 
 from .forked import arl
 

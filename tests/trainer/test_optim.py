@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from arl_trial.own_optimizer import check_optimizer
 
 from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core import ConfigError, TrainerError
 from agentgym_rl.trainer import learning_rate, make_optimizer, set_learning_rate, take_step
 from agentgym_rl.trainer.optim import (
     Muon,
-    check_optimizer,
     hidden_matrices,
     orthogonal,
 )

@@ -19,7 +19,8 @@ from gymnasium import Space
 from agentgym_rl import ConfigError, Env, EnvSpec, Message, Task, TaskSource, ToolSpec, wrappers
 from agentgym_rl.core import Split, checked_task, is_list, is_mapping
 from agentgym_rl.gym import registry
-from agentgym_rl.runtime import LoopThread
+
+from .loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 

@@ -228,7 +228,7 @@ def _export_oracle(args: Namespace) -> dict[str, Any]:
 def _export_model(args: Namespace) -> int:
     if args.min_reward is not None or args.split or args.format != "messages":
         raise ConfigError("--min-reward, --split and --format choose episodes: not with --model")
-    from agentgym_rl.trainer import export_trained  # torch, which only this needs
+    from arl_audit.trained_model import export_trained  # torch, which only this needs
 
     report = export_trained(args.folder, args.out, base=args.base)
     why = f" ({report['metric']} {report['value']:.3f})" if report["metric"] else ""

@@ -7,21 +7,28 @@ import logging
 import math
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
+
+from agentgym_rl.config import Config
+from agentgym_rl.evaluate.evaluate import CUT_SHARE
 
 log = logging.getLogger(__name__)
 
 
 class MetricWarnings:
-    """The warnings about one run; each kind is logged once. The metrics are averaged over the last
-    few batches."""
+    """The receiver that warns about one run; each kind of warning is logged once. The metrics are
+    averaged over the last few batches."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=_TOGETHER)
         self._first_reward = math.nan
         self._warned: set[str] = set()
 
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Check the metrics of a batch."""
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Check the metrics of a batch; those of an evaluation, which have other names, are left
+        out."""
+        if "reward/mean" not in metrics:
+            return
         if step == 0 or math.isnan(self._first_reward):
             self._first_reward = metrics["reward/mean"]
         if why := self._broken(metrics):
@@ -35,6 +42,9 @@ class MetricWarnings:
             steps = f"steps {self._seen[0][0]} to {step}"
             self._check_replies(steps)
             self._check_policy(steps)
+
+    def close(self) -> None:
+        """Do nothing: no warning is pending."""
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:
@@ -110,11 +120,13 @@ class MetricWarnings:
         return sum(known) / len(known) if known else math.nan
 
 
+def open_warnings(config: Config, run_dir: Path) -> MetricWarnings:
+    """Open the warnings about a run."""
+    return MetricWarnings()
+
+
 _TOGETHER = 3
 """The number of batches that are judged together."""
-CUT_SHARE = 0.2
-"""The share of cut replies, or of requests without room in the context, above which a warning is
-logged."""
 _SURE = 0.2
 """The entropy, in nats a token, below which a policy repeats itself and its entropy is noise."""
 _REPEATS = 0.01
