@@ -40,7 +40,7 @@ ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* "
         "weights.adapter weights.broadcast weights.files weights.gloo weights.parts "
-        "weights.transport weights.publish weights.source weights.version_folder "
+        "weights.transport weights.publish weights.loading weights.source weights.version_folder "
         "arl_embedded* arl_lora.adapter arl_meters.devices arl_meters.layers "
         "arl_objectives.covariance arl_objectives.critic arl_objectives.kl arl_objectives.losses "
         "arl_objectives.moment_mask "
