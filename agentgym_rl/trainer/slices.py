@@ -119,7 +119,9 @@ class Slices:
             before[unit] = {made: empty for empty, made in whole.items()}
 
         def leaves(unit: nn.Module, inputs: Any = None, output: Any = None) -> None:
-            replace(unit, before.pop(unit, {}))
+            replace(unit, whole := before.pop(unit, {}))
+            for made in whole:  # the graph of a trial may hold it
+                made.data = made.data.new_empty(0)
 
         handles = [block.register_forward_pre_hook(enters) for block in blocks]
         handles += [block.register_forward_hook(leaves, always_call=True) for block in blocks]
