@@ -65,7 +65,6 @@ class Slices:
         """Return those of the parameters that are slices with their numbers, from all ranks
         (collective)."""
         found: dict[nn.Parameter, nn.Parameter] = {}
-        sent: list[tuple[Any, Tensor]] = []
         for it in parameters:
             if not isinstance(it, nn.Parameter) or it not in self._slices:
                 continue
@@ -75,11 +74,9 @@ class Slices:
                 if len(part) < rows:
                     part = torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
                 whole = part.new_empty(rows * self._size, *part.shape[1:])
-                sent.append((_gather(whole, part, group=self._group, async_op=True), part))
+                _gather(whole, part, group=self._group)  # several at once would take their buffers
                 whole = whole[: it.shape[0]]
             found[it] = nn.Parameter(whole, requires_grad=it.requires_grad)
-        for work, _ in sent:
-            work.wait()
         return found
 
     @contextmanager
