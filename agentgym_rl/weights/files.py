@@ -350,16 +350,6 @@ def opened_version(path: Path) -> Iterator[StoredVersion]:
             version.verify()
 
 
-def read_version(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a version, verified.
-
-    Raises:
-        WeightsError: see `opened_version`.
-    """
-    with opened_version(path) as tensors:
-        return dict(tensors)
-
-
 def take(version: Path, to: Path) -> bool:
     """Rename the folder of a version, unless it is being read; return whether it was renamed."""
     with contextlib.suppress(OSError), (version / INDEX).open("rb") as index:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.core import InfraError, Message, Split, Task, TaskSource
-from agentgym_rl.gym import Env, EnvSpec, Spec, Step, SyncEnv, to_async
+from agentgym_rl.gym import Env, EnvSpec, Spec, Step, SyncEnv, ToolError, to_async
 from agentgym_rl.gym.specs import wrapped
-from agentgym_rl.gym.tool_env import SEEN, BadCall, ToolError
+from agentgym_rl.gym.tool_env import SEEN, BadCall
 from agentgym_rl.gym.wrappers import StepTimeout
 
 from .elsewhere import Elsewhere, look_elsewhere

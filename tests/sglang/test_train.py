@@ -13,8 +13,8 @@ import pytest
 
 from agentgym_rl.runtime.http_client import call
 from agentgym_rl.weights import is_adapter
-from agentgym_rl.weights.files import read_version
 from tests.kit.servers import servers_of, wait_at_work
+from tests.kit.versions import read_version
 from tests.vllm.conftest import running, start_vllm, vllm_python  # noqa: F401 - fixtures
 from tests.vllm.test_train import audit, finished, start_training
 

@@ -22,7 +22,7 @@ from agentgym_rl.trainer.checkpoint import load_checkpoint
 from agentgym_rl.trainer.policy import PolicyBase
 from agentgym_rl.weights import fingerprint, peft_tensors, write_version
 from agentgym_rl.weights.adapter import merged
-from agentgym_rl.weights.files import read_version
+from tests.kit.versions import read_version
 
 LORA = LoraConfig(rank=4, alpha=8)
 ROW = make_row(np.random.default_rng(3), 20)

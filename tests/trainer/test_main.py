@@ -24,8 +24,7 @@ from agentgym_rl.trainer import Stepper
 from agentgym_rl.trainer.main import run
 from agentgym_rl.weights import fingerprint, is_adapter
 from agentgym_rl.weights.adapter import merged
-from agentgym_rl.weights.files import read_version
-from tests.kit.versions import part_of
+from tests.kit.versions import part_of, read_version
 
 BASE = {
     "steps": 3,

@@ -15,8 +15,8 @@ from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer import Policy
 from agentgym_rl.trainer.publication import VersionWriter
 from agentgym_rl.weights import StoredVersion
-from agentgym_rl.weights.files import read_version
 from tests.e2e.forked import run_all
+from tests.kit.versions import read_version
 
 CHILD = Path(__file__).parent / "versions_child.py"
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agentgym_rl.weights import is_adapter
-from agentgym_rl.weights.files import read_version
 from tests.kit.servers import servers_of, wait_at_work
+from tests.kit.versions import read_version
 
 from .conftest import running
 

@@ -37,10 +37,10 @@ from agentgym_rl.weights import (
     write_index,
     write_version,
 )
-from agentgym_rl.weights.files import prune, read_version, stored_versions
+from agentgym_rl.weights.files import prune, stored_versions
 from agentgym_rl.weights.version_folder import Version
 from tests.kit.cases import cases
-from tests.kit.versions import part_of
+from tests.kit.versions import part_of, read_version
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),

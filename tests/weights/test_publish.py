@@ -19,9 +19,9 @@ from fake_engine import STEPS, FakeEngine, engine
 from agentgym_rl.core import PAUSE_PATHS, WeightsError
 from agentgym_rl.runtime.http_client import call
 from agentgym_rl.weights import PublicationFailed, Publisher, SharedFiles, opened_version
-from agentgym_rl.weights.files import read_version
 from agentgym_rl.weights.publish import Published
 from tests.kit.cases import cases
+from tests.kit.versions import read_version
 
 TENSORS = {"a": torch.arange(6.0)}
 
