@@ -402,7 +402,7 @@ MOST_LINES = {
     "runtime": 2_750,
     "storage": 2_950,
     "trainer": 5_750,
-    "weights": 2_950,
+    "weights": 2_900,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it

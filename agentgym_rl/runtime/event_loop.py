@@ -9,7 +9,6 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from .guard import queued_s
@@ -25,13 +24,10 @@ _BUCKETS = 8 * _PER_DECADE
 
 
 class LoopLag:
-    """A histogram of delays, in ms, with which sleeps of `step_s` end; 1 / `step_s` a second. The
-    time for which the thread has no CPU, on a busy machine, does not count."""
+    """A histogram of delays, in ms, with which sleeps of `step_s` end, but for waits for a CPU."""
 
-    def __init__(
-        self, *, step_s: float = 0.005, queued_s: Callable[[int, int], float] = queued_s
-    ) -> None:
-        self._step_s, self._queued_s = step_s, queued_s
+    def __init__(self, *, step_s: float = 0.005) -> None:
+        self._step_s = step_s
         self._counts = [0] * _BUCKETS
         self._max_ms = 0.0
 
@@ -39,9 +35,9 @@ class LoopLag:
         """Measure until cancelled."""
         thread = os.getpid(), threading.get_native_id()
         while True:
-            begun = time.perf_counter() - self._queued_s(*thread)
+            begun = time.perf_counter() - queued_s(*thread)
             await asyncio.sleep(self._step_s)
-            ran = time.perf_counter() - self._queued_s(*thread)
+            ran = time.perf_counter() - queued_s(*thread)
             self.add(1000 * (ran - begun - self._step_s))
 
     def add(self, late_ms: float) -> None:

@@ -299,12 +299,11 @@ class _Watch:
             return
         who, hint, is_known = self._holder()
         if late:
-            self._end(f"interrupted, and ended by force: {who} did not let it end", hint)
+            self._end(f"interrupted, and ended by force: {who} did not let it end. {hint}")
         elif given_up and is_known:
             self._end(
                 f"given up: {who} has held the event loop for {still_s:.0f} s, so that nothing "
-                "else could run",
-                hint,
+                f"else could run. {hint}"
             )
         elif who not in self._named and (is_known or still_s >= NAMED_ANYWAY_S):
             self._named.add(who)
@@ -333,8 +332,8 @@ class _Watch:
                 break
         return os.pread(self._order.trace, size - before, before).decode(errors="replace")
 
-    def _end(self, why: str, hint: str) -> None:
-        why = f"{why}. {hint}" if hint else why
+    def _end(self, why: str) -> None:
+        why = why.rstrip(". ")  # a hint may be empty
         self._owe_nothing("ArlError", why)  # before it ends, since readers read at its end
         _report(why)
         os.kill(self._order.pid, signal.SIGKILL)

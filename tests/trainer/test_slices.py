@@ -27,8 +27,9 @@ DEEP = T.LlamaConfig(
     tie_word_embeddings=True,
 )
 DEEP.num_hidden_layers = 12
-TRIAL = 9 << 20
-"""The bytes of a trial: the largest tensor, a block, and the activations of 22 tokens."""
+TRIAL = 12 << 20
+"""The bytes of a trial: what is outside of blocks, a block with the buffers of its exchange, the
+activations of 22 tokens, and blocks that a graph holds until Python collects it."""
 CONFIGS: dict[str, Any] = {
     **FAMILIES,
     **{f"without replay: {name}": config for name, (config, _) in NO_REPLAY.items()},

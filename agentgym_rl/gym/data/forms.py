@@ -48,11 +48,6 @@ class RowForm:
         """
         return row.get(self.prompt) if self.read is None else self.read(row)
 
-    def has_answer(self, row: Row) -> bool:
-        """Return whether a row has a reference answer that is not blank."""
-        found = self.find_answer(row) if self.find_answer else row.get(self.answer)
-        return bool(found.strip()) if isinstance(found, str) else found not in (None, [])
-
 
 class Recognized(NamedTuple):
     """The form of a row, with its name."""

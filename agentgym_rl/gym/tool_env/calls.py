@@ -29,10 +29,10 @@ _SHORTAGES = {
 """The errors of a machine that lacks resources, independent of a call's arguments; other errors,
 such as ENOENT, may be caused by the arguments."""
 
-Seen = Callable[[str, BaseException | None], None]
-"""A function that gets the name of each call that has ended, and its error, if it failed."""
-SEEN: ContextVar[Seen] = ContextVar("SEEN", default=lambda name, error: None)
-"""The observer of the calls in a context, such as `arl check`'s."""
+SEEN: ContextVar[Callable[[str, BaseException | None], None]] = ContextVar(
+    "SEEN", default=lambda name, error: None
+)
+"""The observer of a context: it gets the name of each call that ended, and its error, if any."""
 
 _MAX_WARNED = 100
 _warned: set[str] = set()

@@ -68,7 +68,7 @@ class MakeTasks:
             ) from error
         self.parameters.check_columns(row, self.function)
         messages = self._messages(row)
-        if self.answered and not self.answered.has_answer(row):
+        if self.answered and not _has_answer(self.answered, row):
             raise RowRefused(_no_answer(self.answered, row))
         question = json.dumps(messages, ensure_ascii=False)
         weight = weight_of(row, self.weight_field)
@@ -98,6 +98,12 @@ class MakeTasks:
         if messages[0]["role"] in _SYSTEM:
             raise RowRefused("a system message of its own, where system_prompt is set")
         return [{"role": "system", "content": self.system_prompt}, *messages]
+
+
+def _has_answer(form: gym_data.RowForm, row: Row) -> bool:
+    """Return whether a row has a reference answer that is not blank."""
+    found = form.find_answer(row) if form.find_answer else row.get(form.answer)
+    return bool(found.strip()) if isinstance(found, str) else found not in (None, [])
 
 
 def _no_answer(form: gym_data.RowForm, row: Row) -> str:
