@@ -91,8 +91,9 @@ class _Case:
         router = Router(interrupt="keep", wait_s=_TIMEOUT_S)
         clients: list[EngineClient] = []
         for number, url in enumerate(self.urls):
-            options = {"send_seed": False, "polls_staging": True} if is_vllm else {}
-            client = VllmEngine(url, **options) if is_vllm else HttpEngine(url)
+            client: EngineClient = HttpEngine(url)
+            if is_vllm:
+                client = VllmEngine(url, send_seed=False, polls_staging=True)
             await client.name_version(0)
             router.add(f"engine-{number}", client, version=0)
             clients.append(client)
