@@ -25,7 +25,7 @@ from agentgym_rl.core import (
     only_here,
 )
 
-_TRIES = 10
+_TRIES = 100
 _SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
 _SHORTEST_SECRET = 8
 

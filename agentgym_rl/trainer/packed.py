@@ -71,11 +71,9 @@ class PackedModel:
         it is in memory.
 
         Raises:
-            TrainerError: the model cannot be computed so, or not on this device.
+            TrainerError: the model cannot be computed so.
         """
         self._half = compute_dtype == "bfloat16"
-        if self._half:
-            _check_bfloat16(world.device)
         # eval: dropout would make two log-probs of the same token differ.
         self.model = model.eval()
         model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(world.device))
@@ -149,6 +147,8 @@ class PackedModel:
             TrainerError: there is no model that transformers can load and this module can pack.
             ConfigError: a package that the adapter needs is not installed.
         """
+        if compute_dtype == "bfloat16":
+            _check_bfloat16(world.device)
         try:
             slices, loaded = Slices.load(model_dir, world, dtype=master_dtype)
         except ConfigError as error:

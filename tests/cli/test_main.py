@@ -35,7 +35,7 @@ FLAGS = {
     "--journal --reward-model",
     "rollout": "--config --model --seed --controller --index --folder",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
-    "--incarnation --resume --served",
+    "--incarnation --resume --served --splits",
     "warm-up": "--config --model --seed --run --resume --rank --rendezvous",
     "bench": "--json --model --dry-run --out",
     "audit": "--json --threshold --all --model",
@@ -52,7 +52,7 @@ FLAGS = {
     "reverify": "--json --write",
     "timeline": "--json --out",
     "plan": "--json --config --model --seed --engine --steps --run --rates --gpu --parameters "
-    "--gpus --cores --no-search --plot --write-rates",
+    "--gpus --cores --no-search --plot --write-rates --memory --allocation",
     "doctor": "--json --config --sandbox",
 }
 

@@ -26,8 +26,8 @@ and of `arl serve`. REWARD is the mean of training episodes in the last 5
 batches, HELD-OUT the rewards of the evaluations before and after, with their
 numbers of tasks if these differ. Tags (see `arl inspect`) are listed below the
 table. --compare keeps the given order, shows 95 % intervals, and says if the
-held-out rewards are unlike measures; for runs that differ only in their seed, it
-adds the mean and standard deviation. Running runs are not deleted. --json
+held-out rewards are unlike measures; for runs that differ only in their seed,
+it adds the mean and standard deviation. Running runs are not deleted. --json
 prints one object, with the complete configuration, notes and tags of each run.
 """
 
