@@ -1,6 +1,6 @@
 """The cost of a weight update: the pause of sampling, by interrupt mode and model size; the bytes,
 seconds and memory of a publication, by transport and number of ranks; and the tokens that sessions
-compute again, because a version was published (the part "reuse", see `_reuse.py`).
+compute again, because a version was published (the part "reuse", see `_prefills.py`).
 
 ARL_BENCH_PARTS=embedded,sglang measures only these parts; ARL_BENCH_MODELS=1M,12M only these sizes.
 Publications (the part "publication", see `_publication.py`) are of sizes of their own: 135M is the
@@ -40,7 +40,7 @@ from agentgym_rl.storage import WeightsFolder
 from agentgym_rl.weights import Publisher, SharedFiles, recognized
 from agentgym_rl.weights.publish import Published
 
-from . import _publication, _reuse, real
+from . import _prefills, _publication, real
 from ._common import (
     SGLANG_PYTHON,
     VLLM_PYTHON,
@@ -64,7 +64,7 @@ PARTS = ("embedded", *PYTHONS, "publication", "reuse")
 GOAL = (
     "every update lands, no turn fails; the pause is below one second up to 42M parameters "
     "(not counted: SGLang's abort, which looks once a second whether all requests are gone); "
-    + _reuse.GOAL
+    + _prefills.GOAL
 )
 NO_GOAL = "none here: a test holds bytes and memory against the formulas of docs/scale.md"
 _TIMEOUT_S = 120.0
@@ -101,7 +101,7 @@ def run(
         skipped += [f"publication of 135M: {lacks}"] if lacks else []
         rows += _publication.measured(folder, large=_publication.LARGE in sizes)
     if "reuse" in parts:
-        found = _reuse.measured(["embedded", *(["vllm"] if PYTHONS["vllm"] else [])])
+        found = _prefills.measured(["embedded", *(["vllm"] if PYTHONS["vllm"] else [])])
         met = met and all(it["share_of_allowed"] <= 1 for it in found if it["salts"] == "swap")
         rows, engines = rows + found, [*engines, "reuse"]
     return {

@@ -135,7 +135,7 @@ def test_wrong_packing_is_not_blamed_on_the_engine(run, chunked, arl_audit, monk
     rows = [chunked.sample([[0] * 4, [0] * 6, [0] * 4], seed=seed) for seed in (1, 2)]
     folder = run(rows, of=chunked)
     assert arl_audit(folder).code == 0
-    monkeypatch.setattr("agentgym_rl.trainer.attention._chunk_of", lambda module: 0)
+    monkeypatch.setattr("agentgym_rl.trainer.attention.chunk_of", lambda module: 0)
     monkeypatch.setattr("agentgym_rl.trainer.packing_trial._local_spans", lambda config: set())
     done = arl_audit(folder)
     assert done.code == 1

@@ -44,6 +44,7 @@ CLASSES = [
     "lora.lora_model:LoRAModel",
     "lora.peft_helper:PEFTHelper",
     "model_executor.layers.vocab_parallel_embedding:ParallelLMHead",
+    "v1.engine.logprobs:LogprobsProcessor",
 ]
 FUNCTIONS = [
     "distributed.parallel_state:get_world_group",
