@@ -129,6 +129,8 @@ def test_a_split_that_rows_claim_and_that_does_not_hold_is_said(tmp_path, caplog
 
 
 def test_how_many_are_held_out_is_said(tmp_path, caplog):
+    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="arl_data.index")
     many = write(tmp_path / "many.jsonl", *({"ask": f"question {i}"} for i in range(300)))
     few = write(tmp_path / "few.jsonl", *({"ask": f"question {i}"} for i in range(30)))
     held = write(tmp_path / "held.jsonl", {"ask": "held 1"}, {"ask": "held 2"})
