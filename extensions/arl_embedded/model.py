@@ -16,6 +16,7 @@ from torch import Tensor
 from agentgym_rl.algo import Routers, rounding, routers_of
 from agentgym_rl.core import ConfigError
 from agentgym_rl.models import weights_size
+from agentgym_rl.runtime import give_back_memory
 from agentgym_rl.weights import (
     LazyTensors,
     inner_linears,
@@ -229,6 +230,7 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
     )
     if not isinstance(decoder, ModuleDecoder):
         module.to("meta")  # `names` refers to the module, whose numbers nobody needs any more
+        give_back_memory()
     return loaded
 
 

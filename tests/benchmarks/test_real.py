@@ -20,12 +20,10 @@ def folder(tmp_path_factory):
     shutil.rmtree(made)
 
 
-@pytest.mark.parametrize(("dtype", "most"), [("float32", 4.0), ("bfloat16", 3.1)])
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 3.0), ("bfloat16", 2.3)])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.slow
-def test_an_engine_loads_and_updates_within_a_few_times_its_weights(folder: Path, dtype, most):
-    # An update holds the served weights, the staged ones and the tensor that is read, and the
-    # embeddings are four fifths of this model.
+def test_an_engine_loads_and_updates_within_three_times_its_weights(folder: Path, dtype, most):
     tensors = load_file(folder / "model.safetensors")
     weights = sum(tensor.nbytes for tensor in tensors.values())
     found = _real_engine.peaks(folder, dtype, tensors)
