@@ -34,11 +34,12 @@ class LoopLag:
     async def run(self) -> NoReturn:
         """Measure until cancelled."""
         thread = os.getpid(), threading.get_native_id()
+        now = time.perf_counter() - queued_s(*thread)
         while True:
-            begun = time.perf_counter() - queued_s(*thread)
+            begun = now
             await asyncio.sleep(self._step_s)
-            ran = time.perf_counter() - queued_s(*thread)
-            self.add(1000 * (ran - begun - self._step_s))
+            now = time.perf_counter() - queued_s(*thread)
+            self.add(1000 * (now - begun - self._step_s))
 
     def add(self, late_ms: float) -> None:
         """Count a wake-up."""
