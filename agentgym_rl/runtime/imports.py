@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from agentgym_rl.core import (
     only_here,
 )
 
-_TRIES = 100
+_TRIES = 10
+_PARSING = threading.RLock()
+"""Held while a source is parsed, which may collect garbage whose finalizers parse as well."""
 _SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
 _SHORTEST_SECRET = 8
 
@@ -176,11 +179,12 @@ def parse_python(source: str, mode: str = "exec") -> Any:
 
     CPython counts the depth of all threads' syntax trees in one number. A correct parse raises
     SystemError if another thread parsed meanwhile (3.11: one in twelve, if each collects garbage
-    all the time), so it is repeated.
+    all the time). So callers parse one after the other, and repeat what other code has disturbed.
     """
-    for _ in range(_TRIES):
-        try:
-            return ast.parse(source, mode=mode)
-        except SystemError:
-            continue
-    return ast.parse(source, mode=mode)
+    with _PARSING:
+        for _ in range(_TRIES):
+            try:
+                return ast.parse(source, mode=mode)
+            except SystemError:
+                continue
+        return ast.parse(source, mode=mode)
