@@ -11,7 +11,7 @@ from typing import Any
 from agentgym_rl.core import InfraError, Message, Split, Task, TaskSource
 from agentgym_rl.gym import Env, EnvSpec, Spec, Step, SyncEnv, ToolError, to_async
 from agentgym_rl.gym.specs import wrapped
-from agentgym_rl.gym.tool_env import SEEN, BadCall
+from agentgym_rl.gym.tool_env import SEEN, BadCall, NotJson
 from agentgym_rl.gym.wrappers import StepTimeout
 
 from .elsewhere import Elsewhere, look_elsewhere
@@ -52,6 +52,8 @@ class Play:
         self.tool_failures: dict[str, str] = {}
         """The first other exception of each tool, with its place; the exception itself would keep
         open what its frames have."""
+        self.unsendable = ""
+        """What is wrong with the first result of a tool that is no JSON."""
 
     async def start(self) -> bool:
         """Reset the environment; return whether that worked."""
@@ -108,6 +110,8 @@ class Play:
         do errors that meaningless arguments may cause."""
         if error is None or isinstance(error, ToolError):
             self.tools_that_ran.add(tool)
+        elif isinstance(error, NotJson):
+            self.unsendable = self.unsendable or f"tool {tool!r:.100} {error}"
         elif not isinstance(error, BadCall) and (
             self.policy is ORACLE or not isinstance(error, _BY_ARGUMENTS)
         ):

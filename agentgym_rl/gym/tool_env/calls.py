@@ -207,6 +207,7 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
     except InfraError:
         raise
     except NotJson as error:
+        SEEN.get()(name, error)
         text = f"tool {name!r:.100} {error}"
         _warn_once(name, text)
         return _error(text), True

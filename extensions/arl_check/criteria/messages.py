@@ -180,9 +180,9 @@ async def tool_results(subject: Subject) -> None:
     for play in await subject.plays():
         if not play.env.tools:
             raise NotJudged("the environment offers no tools")
+        if play.unsendable:
+            raise Violation(f"{play}: {play.unsendable}", fix=_SENDABLE)
         for action, step in zip(play.actions, play.steps, strict=False):
-            if unsendable := [it for it in _errors(step.info) if "which is no JSON (" in it]:
-                raise Violation(f"{play}: {unsendable[0]}", fix=_SENDABLE)
             got = [m.get("tool_call_id") for m in step.observation if m.get("role") == "tool"]
             wanted = _ids(action)
             called += len(wanted or ())
@@ -207,10 +207,6 @@ def _check_failures(plays: Sequence[Play]) -> None:
 
 _WORKING = "correct the tool; a fault of the arguments is a ToolError(text), which the agent reads"
 _SENDABLE = "return text from the tool, such as str(result), or what pydantic can write as JSON"
-
-
-def _errors(info: Mapping[str, Any]) -> list[str]:
-    return [str(each) for each in info.get("tool_errors") or ()]
 
 
 def _ids(action: Mapping[str, Any]) -> list[str] | None:
