@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from argparse import Namespace
@@ -36,6 +35,8 @@ def check_folder(args: Namespace) -> None:
 
 def network_system(folder: Path) -> str:
     """Return the kind of network file system that holds a folder, or will; "" if it is none."""
+    import ctypes  # every command imports this module
+
     there = next(it for it in (folder, *folder.parents) if it.exists())
     found = (ctypes.c_ulong * 32)()  # the type is the first word of Linux's `struct statfs`
     failed = ctypes.CDLL(None).statfs(os.fsencode(there), found)

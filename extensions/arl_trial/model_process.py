@@ -1,7 +1,7 @@
 """A trial of a model, and of the user's own parts of training, before a run starts anything: it
 finds in seconds what a rank would refuse.
 
-    python -m agentgym_rl.trainer.trial CONFIG_FILE ANSWER_FILE
+    python -m arl_trial.model_process CONFIG_FILE ANSWER_FILE
 
 Names and shapes are always compared with the model's folder. Packing is tried with the model
 itself; for a large model, with a small random model of the same architecture.

@@ -15,7 +15,7 @@ _END = re.compile(r"""\.end\b|["']end["']""")
 
 
 def never_pays(cls: object) -> str:
-    """Return why the environments of a class can never pay, and what to do; "" if they may."""
+    """Return why the environments of a class can never pay; "" if they may."""
     if not isinstance(cls, type) or not issubclass(cls, ToolEnv):
         return ""
     if any(getattr(cls, name) is not getattr(ToolEnv, name) for name in _PAYING):
@@ -27,8 +27,7 @@ def never_pays(cls: object) -> str:
     return (
         f"{cls.__name__}{f' ({place})' if place else ''} never pays: it has no `finish`, and none "
         "of its tools calls self.end(reward), so that every reward is 0 and nothing can be "
-        "learned. Write `def finish(self, text)`, which returns the reward of an answer, as in "
-        "`return float(text == self.answer)`"
+        "learned"
     )
 
 

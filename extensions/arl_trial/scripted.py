@@ -60,15 +60,12 @@ class Script(Upstream):
         return ""
 
     async def whole(self, request: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """Return the next reply; refuse messages that the gateway would refuse."""
-        checked_messages(request.get("messages"))
         message = self._next(request)
         choice = {"index": 0, "message": message, "finish_reason": _finish(message)}
         completion = self._about("chat.completion") | {"choices": [choice], "usage": _USAGE}
         return msgspec.json.encode(completion), completion
 
     async def events(self, request: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        checked_messages(request.get("messages"))
         message = self._next(request)
         about = self._about("chat.completion.chunk")
         calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls") or [])]
@@ -82,7 +79,8 @@ class Script(Upstream):
         return {"id": id, "object": kind, "created": 0, "model": self.model}
 
     def _next(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the next reply."""
+        """Return the next reply; refuse messages that the gateway would refuse."""
+        checked_messages(request.get("messages"))
         number, self.num_requests = self.num_requests, self.num_requests + 1
         if self.num_requests > MOST_REQUESTS:
             self.ended.set()

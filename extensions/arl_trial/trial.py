@@ -219,7 +219,12 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
 
 def _without_reward(spec: EnvSpec, config: Config) -> str:
     """Return why no episode of a run can have a reward; "" if one may."""
-    return "" if spec.wrappers or config.rollout.group_reward else never_pays(spec.load())
+    if spec.wrappers or config.rollout.group_reward or not (problem := never_pays(spec.load())):
+        return ""
+    return (
+        f"{problem}. Write `def finish(self, text)`, which returns the reward of an answer, as in "
+        "`return float(text == self.answer)`"
+    )
 
 
 def without_steps(played: Trajectory, script: Script, agent: str) -> str:

@@ -48,7 +48,7 @@ async def _played(subject: Subject, *policies: Policy) -> tuple[list[Play], floa
 async def pays(subject: Subject) -> None:
     paid = any(play.reward for play in await subject.plays())
     if not paid and not subject.spec.wrappers and (problem := never_pays(subject.cls)):
-        raise Violation(problem.partition(". Write")[0])
+        raise Violation(problem)
 
 
 @criterion(
