@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from agentgym_rl.core import ArlError, ConfigError, Trajectory, explain, is_mapping, near_of
+from agentgym_rl.core import ArlError, ConfigError, Trajectory, explain, is_mapping, near_names
 from agentgym_rl.evaluate import EvalResult
 from agentgym_rl.run import CALLBACKS, LivePart, TrainingRun
 from agentgym_rl.runtime import import_object
@@ -112,7 +112,12 @@ def _functions(title: str, callback: Any) -> dict[str, Callable[..., Any]]:
         found = {name: it for name, it in named.items() if name in EVENTS or callable(it)}
     unknown = sorted(found.keys() - EVENTS.keys())
     if unknown or not found:
-        why = f"{unknown[0]} is no event, {near_of(unknown[0], EVENTS)} " if unknown else ""
+        near = [
+            f"did you mean {it}? "
+            for name in unknown[:1]
+            for it in near_names(name, EVENTS, cutoff=0.5)
+        ]
+        why = f"{unknown[0]} is no event, {''.join(near)}" if unknown else ""
         raise ConfigError(
             f"{title} is {callback!r:.100}; {why}expected an object with methods "
             f"{', '.join(EVENTS)}, a function with one of these names, or "

@@ -141,7 +141,7 @@ _MEASURES = ("env", "eval.split", "eval.seed", "eval.temperature", "eval.samples
 
 def _caution(runs: Sequence[RunSummary], different: Mapping[str, list[str]]) -> str:
     """Return why the held-out rewards of the runs are not the same measure; "" if they are."""
-    keys = {key.partition(" is ")[0] for each in different.values() for key in each}
+    keys = set[str]().union(*map(_keys, different.values()))
     why = sorted(key for key in keys if key.startswith(_MEASURES))
     if _unlike(it for run in runs for it in _measured(run)):
         why.insert(0, "the number of tasks")
@@ -181,8 +181,13 @@ def spread_of(runs: Sequence[RunSummary]) -> dict[str, dict[str, float] | None]:
 
 def only_seeds_differ(different: Mapping[str, list[str]]) -> bool:
     """Return whether the runs are those of several seeds, with the same configuration otherwise."""
-    keys = [{key.partition(" ")[0] for key in each} for each in different.values()]
+    keys = map(_keys, different.values())
     return all("seed" in each and each <= {"seed", "folder"} for each in keys)
+
+
+def _keys(differences: Sequence[str]) -> set[str]:
+    """Return the keys of `differences`."""
+    return {each.partition(" ")[0] for each in differences}
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -110,8 +110,8 @@ class SimulatedTrainer(Ranks):
     _free_s: float = field(default_factory=lambda: _now_s())
     """The time since which the ranks wait for a batch."""
     _began_s: float = 0.0
-    _version: int = 0
     """The time at which the publication began."""
+    _version: int = 0
 
     async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
         self._intervals, self._overlapped, self._micro_batches = [], 0.0, 0

@@ -129,8 +129,8 @@ def _keys(section: str) -> str:
     kinds = section_types(field) if field else ()
     if len(kinds) != 1 or getattr(kinds[0], "short", ""):
         return ""
-    keys = dict.fromkeys(key for kind in kinds for key in fields_of(kind))
-    shown = [f"--{section}.{key}" for key in [*keys][:_MOST_KEYS]]
+    keys = [*fields_of(kinds[0])]
+    shown = [f"--{section}.{key}" for key in keys[:_MOST_KEYS]]
     return ", ".join([*shown, f"… (`--help {section}`)"] if len(keys) > _MOST_KEYS else shown)
 
 
