@@ -27,9 +27,9 @@ DEEP = T.LlamaConfig(
     tie_word_embeddings=True,
 )
 DEEP.num_hidden_layers = 12
-TRIAL = 12 << 20
-"""The bytes of a trial: what is outside of blocks, a block with the buffers of its exchange, the
-activations of 22 tokens, and blocks that a graph holds until Python collects it."""
+TRIAL = 8 << 20
+"""The bytes of a trial: what is outside of blocks, a block with the buffers of its exchange in
+gloo, and the activations of 22 tokens."""
 CONFIGS: dict[str, Any] = {
     **FAMILIES,
     **{f"without replay: {name}": config for name, (config, _) in NO_REPLAY.items()},
@@ -105,7 +105,7 @@ def test_a_rank_takes_its_shards_and_a_tensor_while_it_loads(tmp_path, size):
         for way, (peak, kept) in json.loads((tmp_path / f"{rank}.json").read_text()).items():
             assert 0.9 * kept <= peak, way
             assert peak <= 1.15 * kept + TRIAL, way
-            assert size < 4 or 1.15 * kept + TRIAL < size * kept, "a whole copy would be too much"
+            assert size < 2 or 1.15 * kept + TRIAL < size * kept, "a whole copy would be too much"
 
 
 @pytest.mark.slow
