@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from prompt_frees import wait_for_frees
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 from trainer_samples import make_row, make_shards, with_behavior
@@ -67,6 +68,7 @@ def row(rng: np.random.Generator, length: int) -> Row:
 
 def main(model_dir: str, out: str, rank: str, size: str, options: str) -> None:
     torch.set_num_threads(1)
+    wait_for_frees()
     place = {"rank": int(rank), "size": int(size)}
     with join_world(**place, rendezvous=f"file://{out}/meet", timeout_s=600) as world:
         found = [measured(Path(model_dir), world, each) for each in json.loads(options)]

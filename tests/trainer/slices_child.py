@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from arl_objectives.critic import ValueModel
+from prompt_frees import wait_for_frees
 from test_memory import peak_bytes
 
-from agentgym_rl.trainer import Policy, join_world, slices
+from agentgym_rl.trainer import Policy, join_world
 from agentgym_rl.trainer.sharding import local
 
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -23,24 +22,9 @@ WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
 """What a rank loads, and how."""
 
 
-def holders(tensor: torch.Tensor) -> int:
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-
-
-def gathers_and_waits(gather: Any, whole: torch.Tensor, part: torch.Tensor, **where: Any) -> None:
-    """Gather, and wait until gloo's thread lets go of the tensors: a busy machine may run that
-    thread at any later time, and what it holds then would be counted."""
-    before = holders(whole), holders(part)
-    gather(whole, part, **where)
-    deadline = time.monotonic() + 120
-    while (holders(whole), holders(part)) != before:
-        assert time.monotonic() < deadline, "the tensors are still held"
-        time.sleep(0.0005)
-
-
 def main(meeting: str, rank: str, size: str, model_dir: str, out: str) -> None:
     torch.set_num_threads(1)
-    slices._gather = partial(gathers_and_waits, slices._gather)
+    wait_for_frees()
     found: dict[str, tuple[int, int]] = {}
     place: Any = {"rank": int(rank), "size": int(size), "rendezvous": meeting, "timeout_s": 300}
     with join_world(**place) as world:
