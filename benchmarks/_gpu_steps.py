@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from .trainer_loops.ranks import minibatch_rows
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
+T = TypeVar("T")
 ROWS = 16
 LONGEST = 4096
 """The number of rows of a measured step, and the tokens of the longest."""
@@ -156,14 +157,13 @@ class Timer:
 def loading_rows(folder: Path, device: Device) -> list[dict[str, Any]]:
     """Measure the most memory that a rank takes while it loads a policy, and what it keeps."""
     rows = list[dict[str, Any]]()
+    compute: Dtype = "bfloat16" if device == "cuda" else "float32"
     for master in (torch.float32, torch.bfloat16):
-        models = list[Policy]()
         with join_world(device=device) as world:
-
-            compute: Dtype = "bfloat16" if device == "cuda" else "float32"
             load = partial(Policy.load, folder, world, compute_dtype=compute, master_dtype=master)
-            peak = peak_bytes(lambda it=load: models.append(it()), device)
-            kept = sum(it.nbytes for it in models.pop().model.parameters())
+            policy, peak = with_peak(load, device)
+            kept = sum(it.nbytes for it in policy.model.parameters())
+            del policy
         rows.append(
             {
                 "master_weights": str(master).removeprefix("torch."),
@@ -175,20 +175,20 @@ def loading_rows(folder: Path, device: Device) -> list[dict[str, Any]]:
     return rows
 
 
-def peak_bytes(act: Callable[[], object], device: Device) -> int:
-    """Return the most bytes of tensors on the device at one time, beyond those from before, while
-    `act` runs."""
+def with_peak(act: Callable[[], T], device: Device) -> tuple[T, int]:
+    """Return the result of `act`, and the most bytes of tensors on the device at one time, beyond
+    those from before."""
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        act()
-        return torch.cuda.max_memory_allocated() - before
+        result = act()
+        return result, torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        act()
+        result = act()
     events: Any = seen.profiler.kineto_results.events()  # pyright: ignore
     found = sorted((it for it in events if it.name() == "[memory]"), key=lambda it: it.start_ns())
-    return int(np.cumsum([0, *(it.nbytes() for it in found)]).max())
+    return result, int(np.cumsum([0, *(it.nbytes() for it in found)]).max())
 
 
 def idle_row(folder: Path, device: Device, *, toy: bool) -> dict[str, Any]:
