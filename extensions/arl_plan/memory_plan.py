@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, ServerEngineConfig
-from agentgym_rl.core import ConfigError, adapter_of
-from agentgym_rl.models import BUNDLED_MODELS, kv_bytes_per_token, with_model_defaults
+from agentgym_rl.core import adapter_of
+from agentgym_rl.models import kv_bytes_per_token, resolve_model, with_model_defaults
 from agentgym_rl.trainer import WHOLE_GRADIENT, default_chunk
 
 from .anatomy import anatomy_of
@@ -183,24 +183,13 @@ def fitted(config: Config, folder: Path) -> Config:
     return config.model_copy(update={"trainer": trainer})
 
 
-def folder_of(path: str) -> Path:
-    """Return a folder with the config.json of a model: bundled, a folder, or of the hub, of which
-    nothing else is fetched.
+def folder_of(path: str, *, revision: str | None = None) -> Path:
+    """Return the folder of a model with its config.json, of which nothing else is fetched.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: see `resolve_model`.
     """
-    folder = BUNDLED_MODELS.get(path) or Path(path).expanduser()
-    if (folder / "config.json").is_file():
-        return folder
-    from huggingface_hub import hf_hub_download  # slow import, and only ids need it
-
-    try:
-        return Path(hf_hub_download(path, "config.json")).parent
-    except Exception as error:  # the hub client raises many unrelated classes
-        raise ConfigError(
-            f"--model {path}: no folder with a config.json, and the hub gave none: {error}"
-        ) from error
+    return resolve_model(path, revision=revision, only=("config.json",))
 
 
 def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:

@@ -2,14 +2,16 @@
 models of all sizes, of which only config.json is needed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from arl_plan.anatomy import anatomy_of
 from arl_plan.memory import Passes, engine_memory, rank_memory
-from arl_plan.memory_plan import memory_plan
+from arl_plan.memory_plan import folder_of, memory_plan
 from arl_plan.trainer import ModelSize, trainer_memory
+from huggingface_hub import constants
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -19,8 +21,10 @@ from transformers import (
 )
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core import adapter_of
+from agentgym_rl.core import ConfigError, adapter_of
+from agentgym_rl.models import resolve_model
 from tests.e2e.forked import run_all
+from tests.kit.cases import cases
 
 CHILD = Path(__file__).parents[1] / "trainer" / "memory_child.py"
 TOKENS, VOCAB = 256, 2048
@@ -158,6 +162,32 @@ def test_gradients_that_are_reduced_each_time_are_shards(tmp_path):
         for each in (False, True)
     )  # fmt: skip
     assert whole.gradients == 4 * anatomy.total == 8 * shards.gradients
+
+
+def test_a_model_of_the_hub_is_that_of_its_revision_and_only_its_config_is_fetched(
+    tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download",
+        lambda *given, **named: asked.append((given, named)) or str(config_of(tmp_path, "0.6B")),
+    )
+    assert folder_of("owner/name", revision="v2") == tmp_path
+    ((given, named),) = asked
+    assert given == ("owner/name",)
+    assert (named["revision"], named["allow_patterns"]) == ("v2", ["config.json"])
+
+
+@cases("path", ["owner/name", "/no/such", "bundled/maths"])
+def test_a_missing_model_has_the_remedy_that_a_run_names(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "/nowhere")
+    with pytest.raises(ConfigError) as of_run:
+        resolve_model(path)
+    with pytest.raises(ConfigError, match=re.escape(str(of_run.value))):
+        folder_of(path)
 
 
 SCALE = Path(__file__).parents[2] / "docs" / "scale.md"
