@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.trainer import blocks_of
 
 _COUNTED = "arl_counted"
 _TOKENS = 256
@@ -69,8 +70,7 @@ def anatomy_of(folder: Path, *, bfloat16: bool, frozen: bool = False) -> Anatomy
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"the memory of the model in {folder} is not known: {error}") from error
-    names = set(model._no_split_modules or ())
-    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    blocks = blocks_of(model)
     sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     total = sum(p.numel() for p in model.parameters())

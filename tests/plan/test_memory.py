@@ -18,6 +18,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
+    ZambaConfig,
 )
 
 from agentgym_rl.config import load_config
@@ -188,6 +189,17 @@ def test_a_missing_model_has_the_remedy_that_a_run_names(tmp_path, monkeypatch, 
         resolve_model(path)
     with pytest.raises(ConfigError, match=re.escape(str(of_run.value))):
         folder_of(path)
+
+
+def test_blocks_that_share_parameters_are_gathered_with_what_lies_outside_of_blocks(tmp_path):
+    sizes = {"hidden_size": 32, "attention_hidden_size": 64, "intermediate_size": 64}
+    mamba = {"mamba_dt_rank": 4, "n_mamba_heads": 2, "use_mamba_kernels": False}
+    layers = {"num_hidden_layers": 8, "attn_layer_period": 3, "attn_layer_offset": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 64}
+    ZambaConfig(**sizes, **mamba, **layers, **heads).save_pretrained(tmp_path)
+    found = anatomy_of(tmp_path, bfloat16=False)
+    assert found.num_blocks == 5
+    assert found.outside + found.num_blocks * found.largest_block == found.total
 
 
 SCALE = Path(__file__).parents[2] / "docs" / "scale.md"
