@@ -14,6 +14,7 @@ from agentgym_rl.config import Config, ServerEngineConfig
 from agentgym_rl.core import adapter_of
 from agentgym_rl.models import kv_bytes_per_token, resolve_model, with_model_defaults
 from agentgym_rl.trainer import WHOLE_GRADIENT, default_chunk
+from agentgym_rl.trainer.policy import KEPT_BYTES
 
 from .anatomy import anatomy_of
 from .memory import (
@@ -27,15 +28,12 @@ from .memory import (
     usable,
 )
 from .rates import gpu_of
-from .trainer import ModelSize, trainer_memory
+from .trainer import HALF, ModelSize, trainer_memory
 
 _PER_HOST = 8
 """The GPUs of a host."""
-_KEPT_BYTES = 128 << 20
-"""The log-probs that the trainer's head keeps (trainer/policy.py)."""
 _LENGTHS = (1024, 4096, 16_384, 32_768)
 _MOST_RANKS = 1024
-_HALF = 2
 
 Make = Callable[[Mapping[str, object]], Config]
 """A function that returns the configuration with some keys changed."""
@@ -216,7 +214,7 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
         wanted = trainer.head_chunk_tokens
         if (chunk := wanted) is None:
             chunk = default_chunk(vocabulary, tokens, int(card.gb * 1e9))
-        passes = Passes(tokens=tokens, chunk=chunk, keeps=_KEPT_BYTES)
+        passes = Passes(tokens=tokens, chunk=chunk, keeps=KEPT_BYTES)
         trainable = (matrices or size).total
         each = 4 * trainable > WHOLE_GRADIENT
         return rank_memory(
@@ -231,7 +229,7 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     )
     own = rank(engine.max_model_len)
     ranks, served = trainer.num_ranks, engine.num_servers * workers
-    version = _HALF * anatomy.total
+    version = HALF * anatomy.total
     hosts = [([own] * min(ranks, _PER_HOST), []), ([], [worker] * min(served, _PER_HOST))]
     if ranks + served <= _PER_HOST:
         hosts = [([own] * ranks, [worker] * served)]

@@ -283,11 +283,11 @@ def not_simulated(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[tuple[st
 
 
 # ------------------------------------------------------------------ memory
-_FLOAT, _HALF = 4, 2
+FLOAT, HALF = 4, 2
 """The bytes of a number in float32 and in bfloat16."""
-_ADAM, _MOMENTUM = 2 * _FLOAT, _FLOAT
+_ADAM, _MOMENTUM = 2 * FLOAT, FLOAT
 """The bytes of AdamW's state of a number, and of Muon's."""
-_EIGHT_BITS = 2 * (1 + _FLOAT / 256)
+_EIGHT_BITS = 2 * (1 + FLOAT / 256)
 """The bytes of a number's state of 8 bits: two codes, and two scales for each block of 256."""
 _SMALLEST, _BLOCK = 4096, 256
 """The tensors that have states of 8 bits: of so many numbers, in whole blocks (torchao)."""
@@ -329,7 +329,7 @@ class ModelSize:
         """Return the bytes of weights that never train, of which ranks that compute in bfloat16
         round the matrices of blocks."""
         rounded = self.hidden if dtype == "bfloat16" else 0
-        return _FLOAT * (self.total - rounded) + _HALF * rounded
+        return FLOAT * (self.total - rounded) + HALF * rounded
 
 
 def shapes_in(folder: Path) -> tuple[Shapes, int]:
@@ -376,11 +376,11 @@ def trainer_memory(
     trained = adapter or policy
     base = policy.frozen_bytes(dtype) if adapter else 0
     return TrainerMemory(
-        weights=base + _FLOAT * trained.total,
-        gradients=_FLOAT * trained.total,
+        weights=base + FLOAT * trained.total,
+        gradients=FLOAT * trained.total,
         optimizer=trained.optimizer_bytes(trainer.optimizer),
-        moving=_FLOAT * moving.total if moving else 0,
+        moving=FLOAT * moving.total if moving else 0,
         frozen=sum(size.frozen_bytes(dtype) for size in frozen),
-        noted=_FLOAT * trained.total if trainer.part(LayerKeys).layer_metrics else 0,
+        noted=FLOAT * trained.total if trainer.part(LayerKeys).layer_metrics else 0,
         ranks=trainer.num_ranks // trainer.num_replicas,
     )

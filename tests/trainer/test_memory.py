@@ -210,7 +210,7 @@ def test_log_probs_kept_or_computed_again_give_the_same_gradient(
 ):
     from agentgym_rl.trainer import policy as module
 
-    monkeypatch.setattr(module, "_KEPT_BYTES", kept)
+    monkeypatch.setattr(module, "KEPT_BYTES", kept)
     rows = pack_rows([row(np.random.default_rng(1), 50), row(np.random.default_rng(2), 70)])
     gradients = []
     for chunk in (0, 16):
