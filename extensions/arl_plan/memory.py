@@ -106,10 +106,12 @@ def rank_memory(
     ranks, each = kept.ranks, anatomy.itemsize
     sharded = ranks > 1 or trainer.cpu_offload or (on_gpu and each == HALF)
     parameters, optimizer = kept.weights / ranks, kept.optimizer / ranks
-    others = (kept.moving + kept.frozen + kept.noted) / ranks
-    gradients = kept.gradients / ranks
+    models = (kept.moving + kept.frozen + kept.critic) / ranks
+    others, most = models + kept.noted / ranks, max(kept.gradients, kept.critic_gradients)
+    gradients = most / ranks
     if sharded and passes.several and not reduces_each:
-        gradients = FLOAT * trainable  # every rank keeps the whole sum until it is reduced
+        # Every rank keeps the whole sum until it is reduced.
+        gradients = max(FLOAT * trainable, kept.critic_gradients)
     blocks = anatomy.total - anatomy.outside
     gathered = 0.0
     if sharded:
@@ -117,8 +119,9 @@ def rank_memory(
         gathered = FLOAT * anatomy.outside + each * held
     host = _HOST if on_gpu else 0.0
     if trainer.cpu_offload and on_gpu:
-        host += parameters + optimizer + kept.gradients / ranks
+        host += parameters + optimizer + models + most / ranks
         parameters = optimizer = 0.0
+        others -= models
         gradients = gradients if passes.several and not reduces_each else 0.0
     elif on_gpu:
         host += parameters + optimizer  # the copy of a checkpoint that is being written

@@ -12,11 +12,13 @@ from typing import Any
 
 from agentgym_rl.config import Config, ServerEngineConfig
 from agentgym_rl.core import adapter_of
+from agentgym_rl.core.model_folder import Shapes
 from agentgym_rl.models import kv_bytes_per_token, resolve_model, with_model_defaults
 from agentgym_rl.trainer import WHOLE_GRADIENT, default_chunk
 from agentgym_rl.trainer.policy import KEPT_BYTES
 
 from .anatomy import anatomy_of
+from .command import Models
 from .memory import (
     EngineMemory,
     Passes,
@@ -28,7 +30,7 @@ from .memory import (
     usable,
 )
 from .rates import gpu_of
-from .trainer import HALF, ModelSize, trainer_memory
+from .trainer import HALF, ModelSize
 
 _PER_HOST = 8
 """The GPUs of a host."""
@@ -194,18 +196,16 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     trainer, engine, adapter = config.trainer, config.own_engine, adapter_of(config)
     halves = config.compute_dtype == "bfloat16"
     anatomy = anatomy_of(folder, bfloat16=halves, frozen=adapter is not None)
-    size = ModelSize.of(anatomy.shapes, vocabulary=anatomy.vocabulary)
     shapes, vocabulary = anatomy.shapes, anatomy.vocabulary
     matrices = adapter and ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary))
-    others = config.algo.other_models
-    kept = trainer_memory(
-        size,
-        matrices,
-        moving=size if any(it.moved_by for it in others) else None,
-        frozen=[size for it in others if not it.moved_by and (it.model or adapter is None)],
-        trainer=trainer,
-        dtype=config.compute_dtype,
-    )
+
+    def shapes_of(folder: Path) -> tuple[Shapes, int]:
+        found = anatomy_of(folder, bfloat16=halves)
+        return found.shapes, found.vocabulary
+
+    models = Models.of(config.algo, folder, find=folder_of, shapes_of=shapes_of)
+    kept = models.memory(trainer, adapter, dtype=config.compute_dtype)
+    assert kept is not None, folder  # the shapes of the policy are known
 
     card = gpu_of(gpu.upper())
 
@@ -215,7 +215,7 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
         if (chunk := wanted) is None:
             chunk = default_chunk(vocabulary, tokens, int(card.gb * 1e9))
         passes = Passes(tokens=tokens, chunk=chunk, keeps=KEPT_BYTES)
-        trainable = (matrices or size).total
+        trainable = matrices.total if matrices else anatomy.total
         each = 4 * trainable > WHOLE_GRADIENT
         return rank_memory(
             *(anatomy, kept, trainer, passes), trainable=trainable, on_gpu=True, reduces_each=each

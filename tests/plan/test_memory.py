@@ -191,6 +191,38 @@ def test_a_missing_model_has_the_remedy_that_a_run_names(tmp_path, monkeypatch, 
         folder_of(path)
 
 
+def test_models_beside_the_policy_have_their_own_sizes(tmp_path):
+    """Two bytes a number of a larger teacher's matrices; the reference is the policy's twin."""
+    teacher = config_of(tmp_path / "teacher", "8B")
+    keys = {"engine__max_model_len": 4096, "trainer__activation_checkpointing": True}
+    alone = planned(tmp_path, "0.6B", "vllm:d1+fsdp:d2", gpus=3, **keys)
+    reference = {"algo__kl__coef": 0.1, "algo__kl__reference": "initial"}
+    taught = {"algo__teacher__models": [str(teacher)]} | keys
+    known = planned(tmp_path, "0.6B", "vllm:d1+fsdp:d2", gpus=3, **taught)
+    both = planned(tmp_path, "0.6B", "vllm:d1+fsdp:d2", gpus=3, **taught | reference)
+    large, small = (anatomy_of(it, bfloat16=True) for it in (teacher, tmp_path / "0.6B"))
+    sizes = [ModelSize.of(it.shapes, vocabulary=it.vocabulary) for it in (large, small)]
+    assert alone.rank.others == 0
+    assert known.rank.others == sizes[0].frozen_bytes("bfloat16") / 2 > 8e9
+    assert both.rank.others == sum(it.frozen_bytes("bfloat16") for it in sizes) / 2
+
+
+@pytest.mark.parametrize("keys", [{}, {"lora__rank": 8}])
+def test_a_critic_takes_its_weights_gradients_and_optimizer(tmp_path, keys):
+    keys |= {"preset": "ppo-critic", "engine__max_model_len": 4096}
+    found = planned(tmp_path, "8B", "vllm:d1+fsdp:d2", gpus=3, **keys)
+    anatomy = anatomy_of(tmp_path / "8B", bfloat16=True)
+    critic = anatomy.total - anatomy.head + anatomy.hidden
+    assert found.rank.others == 12 * critic / 2
+    trains = critic if "lora__rank" in keys else anatomy.total
+    assert found.rank.gradients in (4 * trains, 4 * trains / 2)
+    offloaded = planned(
+        tmp_path, "8B", "vllm:d1+fsdp:d2", gpus=3, **keys, trainer__cpu_offload=True
+    )
+    assert offloaded.rank.others == 0
+    assert offloaded.rank.host > found.rank.others
+
+
 def test_blocks_that_share_parameters_are_gathered_with_what_lies_outside_of_blocks(tmp_path):
     sizes = {"hidden_size": 32, "attention_hidden_size": 64, "intermediate_size": 64}
     mamba = {"mamba_dt_rank": 4, "n_mamba_heads": 2, "use_mamba_kernels": False}
