@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .optim import take_step as take_step
     from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .packed import PackedModel as PackedModel
+    from .policy import KEPT_BYTES as KEPT_BYTES
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
     from .policy import default_chunk as default_chunk

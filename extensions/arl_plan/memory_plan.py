@@ -14,8 +14,7 @@ from agentgym_rl.config import Config, ServerEngineConfig
 from agentgym_rl.core import adapter_of
 from agentgym_rl.core.model_folder import Shapes
 from agentgym_rl.models import kv_bytes_per_token, resolve_model, with_model_defaults
-from agentgym_rl.trainer import WHOLE_GRADIENT, default_chunk
-from agentgym_rl.trainer.policy import KEPT_BYTES
+from agentgym_rl.trainer import KEPT_BYTES, WHOLE_GRADIENT, default_chunk
 
 from .anatomy import anatomy_of
 from .command import Models
