@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,9 +225,9 @@ def _tokenizer(folder: Path) -> Tokenizer:
         raise ConfigError(f"{file} is no tokenizer: {error}; copy or download it again") from error
 
 
-def resolve_model(path: str, *, revision: str | None = None) -> Path:
+def resolve_model(path: str, *, revision: str | None = None, only: Sequence[str] = ()) -> Path:
     """Return the absolute folder of a model: a bundled one, an existing folder, or a Hugging Face
-    id.
+    id, of which `only` these files are needed (default: all).
 
     Only an id uses the network, and only if its files are not in the local cache. The bare name
     `bundled` is refused, since it depends on the environment: see `model_folder`.
@@ -245,7 +245,7 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
         )
     folder = Path(os.path.expanduser(path))
     if folder.exists():
-        return _checked(folder.resolve())
+        return _checked(folder.resolve(), only)
     if folder.is_absolute():
         raise ConfigError(
             f"no folder {path}, and it is no Hugging Face id (`owner/name`) either; if it was "
@@ -261,13 +261,15 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download  # slow import, and only ids need it
 
     try:
-        found = snapshot_download(path, revision=revision, ignore_patterns=list(_FOR_OTHERS))
+        found = snapshot_download(
+            path, revision=revision, allow_patterns=[*only] or None, ignore_patterns=[*_FOR_OTHERS]
+        )
     except Exception as error:  # the hub client raises many unrelated classes
         why = hint("download", path, {"error": error, "revision": revision}) or (
             f"the Hugging Face hub gave no such model ({type(error).__name__}: {error})"
         )
         raise ConfigError(f"no folder {path!r} here (in {Path.cwd()}), and {why}") from error
-    return _checked(Path(found).resolve())
+    return _checked(Path(found).resolve(), only)
 
 
 def resolve_paths(config: Config) -> Config:
@@ -353,8 +355,8 @@ def _absolute(path: str) -> str:
     return str(folder.resolve()) if local else path
 
 
-def _checked(folder: Path) -> Path:
-    for name in ("config.json", "tokenizer.json"):
+def _checked(folder: Path, needed: Sequence[str]) -> Path:
+    for name in needed or ("config.json", "tokenizer.json"):
         if not (folder / name).exists():
             found = f"{name} is missing" if folder.is_dir() else "it is a file"
             raise ConfigError(

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .optim import take_step as take_step
     from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .packed import PackedModel as PackedModel
+    from .policy import KEPT_BYTES as KEPT_BYTES
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
     from .policy import default_chunk as default_chunk
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from .shard_tensors import accumulate as accumulate
     from .shard_tensors import frozen_pass as frozen_pass
     from .shard_tensors import in_rounds as in_rounds
+    from .sharding import blocks_of as blocks_of
     from .step import Stepper as Stepper
     from .step import make_stepper as make_stepper
     from .trainer import Trainer as Trainer

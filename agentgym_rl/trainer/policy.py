@@ -35,7 +35,7 @@ _CHUNK_SHARE = 128
 """The chunks that a GPU's memory would hold: each reads all weights, and adds to their gradient, so
 that chunks of less than a thousand tokens take more time for that than for products."""
 _FEWEST_IN_CHUNK = 64
-_KEPT_BYTES = 128 << 20
+KEPT_BYTES = 128 << 20
 """The bytes of log-probs that a chunked head keeps from forward to backward at most. Computing them
 again takes a third more of the head's time."""
 
@@ -102,7 +102,7 @@ class ChunkedHead:
             self._chunk_tokens,
             allowed=self._packed.allowed,
             entropies=self.entropies,
-            keeps=torch.is_grad_enabled() and size <= _KEPT_BYTES,
+            keeps=torch.is_grad_enabled() and size <= KEPT_BYTES,
             dtype=self.dtype,
         )
         scores: Any = _ChunkedScores.apply

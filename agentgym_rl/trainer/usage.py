@@ -52,7 +52,8 @@ class FlopCount:
         Only the experts that a token is routed to count.
         """
         config = model.config.get_text_config()
-        share = _expert_share(config)
+        chosen, experts = getattr(config, "num_experts_per_tok", None), num_experts(config)
+        share = chosen / experts if chosen and experts else 1.0
         head = model.get_output_embeddings()
         apart = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
         apart |= {id(p) for p in head.parameters()}
@@ -88,13 +89,10 @@ class FlopCount:
         return 2.0 * dense + learned + 3.0 * attention
 
 
-def _expert_share(config: Any) -> float:
-    chosen = getattr(config, "num_experts_per_tok", None)
-    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        number = getattr(config, name, None)
-        if chosen and number:
-            return chosen / number
-    return 1.0
+def num_experts(config: Any) -> int:
+    """Return the number of experts of a layer; 0: the model is no mixture."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return next(filter(None, (getattr(config, name, None) for name in names)), 0)
 
 
 class Phases:

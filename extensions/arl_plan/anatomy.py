@@ -17,11 +17,12 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.trainer import blocks_of
+from agentgym_rl.trainer.usage import num_experts
 
 _COUNTED = "arl_counted"
 _TOKENS = 256
 """The tokens of a trial. Each keeps as many bytes as in a pass of any other length."""
-_MIXTURE = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,12 @@ def anatomy_of(folder: Path, *, bfloat16: bool, frozen: bool = False) -> Anatomy
             model = AutoModelForCausalLM.from_config(config)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"the memory of the model in {folder} is not known: {error}") from error
-    names = set(model._no_split_modules or ())
-    blocks = [module for module in model.modules() if type(module).__name__ in names]
+    blocks = blocks_of(model)
     sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     total = sum(p.numel() for p in model.parameters())
     # transformers' product of grouped matrices, which mixtures use, is only in bfloat16 on "meta".
-    mixture = any(getattr(config, name, 0) for name in _MIXTURE)
+    mixture = num_experts(config) > 0
     halves = bfloat16 or mixture
     two, one = (_kept(config, n, halves=halves, frozen=frozen) for n in (2, 1))
     return Anatomy(

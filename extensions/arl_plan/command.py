@@ -38,6 +38,7 @@ from agentgym_rl.core import (
     adapter_of,
     num_parameters,
 )
+from agentgym_rl.core.model_folder import Shapes
 from agentgym_rl.gym import EnvSpec, Services, running_services
 from agentgym_rl.models import local_folder, model_folder, with_model_defaults
 from agentgym_rl.rollout import env_spec, specimen, turns_of
@@ -191,15 +192,25 @@ class Models:
 
     policy: Path | None
     others: Sequence[tuple[OtherModel, Path | None]]
+    has_critic: bool = False
+    shapes_of: Callable[[Path], tuple[Shapes, int]] = shapes_in
+    """A function that returns the shapes and the vocabulary of the model in a folder."""
 
     @classmethod
-    def of(cls, algo: AlgoConfig, policy: Path | None) -> Models:
-        """Return the models of an objective, in addition to the policy's folder."""
+    def of(
+        cls,
+        algo: AlgoConfig,
+        policy: Path | None,
+        *,
+        find: Callable[[str], Path | None] = lambda path: local_folder(ModelConfig(path=path), ""),
+        shapes_of: Callable[[Path], tuple[Shapes, int]] = shapes_in,
+    ) -> Models:
+        """Return the models of an objective, in addition to the policy's folder; `find` returns the
+        folders of the others by their names."""
         others = algo.other_models
-        folders = [
-            local_folder(ModelConfig(path=it.model), "") if it.model else policy for it in others
-        ]
-        return cls(policy, list(zip(others, folders, strict=True)))
+        folders = [find(it.model) if it.model else policy for it in others]
+        found = list(zip(others, folders, strict=True))
+        return cls(policy, found, algo.baseline == "critic", shapes_of)
 
     @property
     def teacher_passes(self) -> float:
@@ -219,14 +230,15 @@ class Models:
         """Return the memory of the trainer; None if the policy's size is not known. A model of
         `parameters` that is not the one in the folder is taken to be all matrices; a teacher that
         is not on this machine is taken to have the policy's size."""
-        shapes, vocabulary = shapes_in(self.policy) if self.policy else ({}, 0)
+        shapes, vocabulary = self.shapes_of(self.policy) if self.policy else ({}, 0)
         own = ModelSize.of(shapes, vocabulary=vocabulary)
         if parameters and abs(own.total - parameters) > _SAME_SIZE * parameters:
             shapes, own = {}, ModelSize(*(3 * [int(parameters)]))
         if not own.total or (adapter is not None and not shapes):
             return None
         matrices = adapter and ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary))
-        sizes = {folder: _size(folder) for _, folder in self.others if folder}
+        critic = ModelSize.of_critic(shapes, vocabulary=vocabulary) if shapes else own
+        sizes = {folder: self._size(folder) for _, folder in self.others if folder}
         sizes |= {it: own for it in (self.policy, None)}
         moving = [folder for it, folder in self.others if it.moved_by]
         # The model that the run begins with may be the policy without its adapter.
@@ -240,12 +252,12 @@ class Models:
             frozen=[sizes[it] for it in frozen],
             trainer=trainer,
             dtype=dtype,
+            critic=critic if self.has_critic else None,
         )
 
-
-def _size(folder: Path) -> ModelSize:
-    shapes, vocabulary = shapes_in(folder)
-    return ModelSize.of(shapes, vocabulary=vocabulary)
+    def _size(self, folder: Path) -> ModelSize:
+        shapes, vocabulary = self.shapes_of(folder)
+        return ModelSize.of(shapes, vocabulary=vocabulary)
 
 
 _SAME_SIZE = 0.05

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from agentgym_rl.config import TrainerConfig
 
 from .anatomy import Anatomy
-from .trainer import TrainerMemory
+from .trainer import FLOAT, HALF, TrainerMemory
 
-_FLOAT, _HALF = 4, 2
 _CONTEXT = 1.5e9
 """The bytes that CUDA, its libraries and NCCL take on a device."""
 _SHARE = 0.94
@@ -105,26 +104,29 @@ def rank_memory(
     `trainable`: the number of parameters that train; `reduces_each`: gradients are reduced after
     each micro-batch."""
     ranks, each = kept.ranks, anatomy.itemsize
-    sharded = ranks > 1 or trainer.cpu_offload or (on_gpu and each == _HALF)
+    sharded = ranks > 1 or trainer.cpu_offload or (on_gpu and each == HALF)
     parameters, optimizer = kept.weights / ranks, kept.optimizer / ranks
-    others = (kept.moving + kept.frozen + kept.noted) / ranks
-    gradients = kept.gradients / ranks
+    models = (kept.moving + kept.frozen + kept.critic) / ranks
+    others, most = models + kept.noted / ranks, max(kept.gradients, kept.critic_gradients)
+    gradients = most / ranks
     if sharded and passes.several and not reduces_each:
-        gradients = _FLOAT * trainable  # every rank keeps the whole sum until it is reduced
+        # Every rank keeps the whole sum until it is reduced.
+        gradients = max(FLOAT * trainable, kept.critic_gradients)
     blocks = anatomy.total - anatomy.outside
     gathered = 0.0
     if sharded:
         held = 2 * anatomy.largest_block if ranks > 1 else blocks
-        gathered = _FLOAT * anatomy.outside + each * held
+        gathered = FLOAT * anatomy.outside + each * held
     host = _HOST if on_gpu else 0.0
     if trainer.cpu_offload and on_gpu:
-        host += parameters + optimizer + kept.gradients / ranks
+        host += parameters + optimizer + models + most / ranks
         parameters = optimizer = 0.0
+        others -= models
         gradients = gradients if passes.several and not reduces_each else 0.0
     elif on_gpu:
         host += parameters + optimizer  # the copy of a checkpoint that is being written
     activations, block = _activations(anatomy, trainer, passes)
-    largest = _FLOAT * max(map(math.prod, anatomy.shapes.values()), default=0)
+    largest = FLOAT * max(map(math.prod, anatomy.shapes.values()), default=0)
     state = parameters + optimizer + others
     return RankMemory(
         parameters=parameters,
@@ -151,12 +153,12 @@ def _activations(anatomy: Anatomy, trainer: TrainerConfig, passes: Passes) -> tu
 
 def _head(anatomy: Anatomy, passes: Passes, trainable: int) -> float:
     """Return the bytes of the head's passes, and of the gradient of its matrix."""
-    logits = _FLOAT * passes.tokens * passes.trained * anatomy.vocabulary
-    gradient = _FLOAT * anatomy.head if trainable >= anatomy.head else 0
+    logits = FLOAT * passes.tokens * passes.trained * anatomy.vocabulary
+    gradient = FLOAT * anatomy.head if trainable >= anatomy.head else 0
     if not passes.chunk:
         return 3 * logits + gradient
-    chunks = 2 * _FLOAT * min(passes.chunk, passes.tokens) * anatomy.vocabulary
-    hidden = 3 * _FLOAT * passes.tokens * anatomy.hidden
+    chunks = 2 * FLOAT * min(passes.chunk, passes.tokens) * anatomy.vocabulary
+    hidden = 3 * FLOAT * passes.tokens * anatomy.hidden
     return (logits if logits <= passes.keeps else 0) + chunks + hidden + gradient
 
 
@@ -180,14 +182,14 @@ def engine_memory(
 ) -> EngineMemory:
     """Return the memory of a worker of an engine in bfloat16 with so many `workers`, each on a GPU;
     `kv_bytes` are those of a token, on all of them."""
-    weights = _HALF * parameters / workers
+    weights = HALF * parameters / workers
     cache = gpu_bytes * (share or _ENGINE_SHARE) - weights - _ENGINE_PASS
     return EngineMemory(
         weights=weights,
         passes=_ENGINE_PASS,
         cache=cache,
         cached_tokens=max(0, int(cache * workers / kv_bytes)),
-        staging=_HALF * parameters,  # each worker reads the whole version
+        staging=HALF * parameters,  # each worker reads the whole version
     )
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, ServerEngineConfig
-from agentgym_rl.core import ConfigError, adapter_of
-from agentgym_rl.models import BUNDLED_MODELS, kv_bytes_per_token, with_model_defaults
-from agentgym_rl.trainer import WHOLE_GRADIENT, default_chunk
+from agentgym_rl.core import adapter_of
+from agentgym_rl.core.model_folder import Shapes
+from agentgym_rl.models import kv_bytes_per_token, resolve_model, with_model_defaults
+from agentgym_rl.trainer import KEPT_BYTES, WHOLE_GRADIENT, default_chunk
 
 from .anatomy import anatomy_of
+from .command import Models
 from .memory import (
     EngineMemory,
     Passes,
@@ -27,15 +29,12 @@ from .memory import (
     usable,
 )
 from .rates import gpu_of
-from .trainer import ModelSize, trainer_memory
+from .trainer import HALF, ModelSize
 
 _PER_HOST = 8
 """The GPUs of a host."""
-_KEPT_BYTES = 128 << 20
-"""The log-probs that the trainer's head keeps (trainer/policy.py)."""
 _LENGTHS = (1024, 4096, 16_384, 32_768)
 _MOST_RANKS = 1024
-_HALF = 2
 
 Make = Callable[[Mapping[str, object]], Config]
 """A function that returns the configuration with some keys changed."""
@@ -183,42 +182,29 @@ def fitted(config: Config, folder: Path) -> Config:
     return config.model_copy(update={"trainer": trainer})
 
 
-def folder_of(path: str) -> Path:
-    """Return a folder with the config.json of a model: bundled, a folder, or of the hub, of which
-    nothing else is fetched.
+def folder_of(path: str, *, revision: str | None = None) -> Path:
+    """Return the folder of a model with its config.json, of which nothing else is fetched.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: see `resolve_model`.
     """
-    folder = BUNDLED_MODELS.get(path) or Path(path).expanduser()
-    if (folder / "config.json").is_file():
-        return folder
-    from huggingface_hub import hf_hub_download  # slow import, and only ids need it
-
-    try:
-        return Path(hf_hub_download(path, "config.json")).parent
-    except Exception as error:  # the hub client raises many unrelated classes
-        raise ConfigError(
-            f"--model {path}: no folder with a config.json, and the hub gave none: {error}"
-        ) from error
+    return resolve_model(path, revision=revision, only=("config.json",))
 
 
 def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     trainer, engine, adapter = config.trainer, config.own_engine, adapter_of(config)
     halves = config.compute_dtype == "bfloat16"
     anatomy = anatomy_of(folder, bfloat16=halves, frozen=adapter is not None)
-    size = ModelSize.of(anatomy.shapes, vocabulary=anatomy.vocabulary)
     shapes, vocabulary = anatomy.shapes, anatomy.vocabulary
     matrices = adapter and ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary))
-    others = config.algo.other_models
-    kept = trainer_memory(
-        size,
-        matrices,
-        moving=size if any(it.moved_by for it in others) else None,
-        frozen=[size for it in others if not it.moved_by and (it.model or adapter is None)],
-        trainer=trainer,
-        dtype=config.compute_dtype,
-    )
+
+    def shapes_of(folder: Path) -> tuple[Shapes, int]:
+        found = anatomy_of(folder, bfloat16=halves)
+        return found.shapes, found.vocabulary
+
+    models = Models.of(config.algo, folder, find=folder_of, shapes_of=shapes_of)
+    kept = models.memory(trainer, adapter, dtype=config.compute_dtype)
+    assert kept is not None, folder  # the shapes of the policy are known
 
     card = gpu_of(gpu.upper())
 
@@ -227,8 +213,8 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
         wanted = trainer.head_chunk_tokens
         if (chunk := wanted) is None:
             chunk = default_chunk(vocabulary, tokens, int(card.gb * 1e9))
-        passes = Passes(tokens=tokens, chunk=chunk, keeps=_KEPT_BYTES)
-        trainable = (matrices or size).total
+        passes = Passes(tokens=tokens, chunk=chunk, keeps=KEPT_BYTES)
+        trainable = matrices.total if matrices else anatomy.total
         each = 4 * trainable > WHOLE_GRADIENT
         return rank_memory(
             *(anatomy, kept, trainer, passes), trainable=trainable, on_gpu=True, reduces_each=each
@@ -242,7 +228,7 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     )
     own = rank(engine.max_model_len)
     ranks, served = trainer.num_ranks, engine.num_servers * workers
-    version = _HALF * anatomy.total
+    version = HALF * anatomy.total
     hosts = [([own] * min(ranks, _PER_HOST), []), ([], [worker] * min(served, _PER_HOST))]
     if ranks + served <= _PER_HOST:
         hosts = [([own] * ranks, [worker] * served)]

@@ -130,7 +130,7 @@ def _memory(args: Namespace) -> int:
         return load_config(args.config, {**given, **keys})
 
     config = make({})
-    folder = folder_of(model_name(config.model, config.env.id))
+    folder = folder_of(model_name(config.model, config.env.id), revision=config.model.revision)
     found = memory_plan(make, folder, gpu=args.gpu, gpus=args.gpus)
     print_result(found.json(), found.text(), as_json=args.json)
     return 0 if found.fits else 1

@@ -124,6 +124,7 @@ def memory_text(memory: TrainerMemory | None, *, gpu: Gpu | None) -> str:
         "a reference that moves": memory.moving,
         "frozen models: reference, teachers": memory.frozen,
         "copies for trainer.layer_metrics": memory.noted,
+        "a critic, and its optimizer": memory.critic,
     }
     lines = [f"  {name:<36}{_gigabytes(size)}" for name, size in parts.items() if size]
     lines.append(f"  {'each rank':<36}{_gigabytes(memory.rank)}, and its activations")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 
@@ -283,11 +283,11 @@ def not_simulated(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[tuple[st
 
 
 # ------------------------------------------------------------------ memory
-_FLOAT, _HALF = 4, 2
+FLOAT, HALF = 4, 2
 """The bytes of a number in float32 and in bfloat16."""
-_ADAM, _MOMENTUM = 2 * _FLOAT, _FLOAT
+_ADAM, _MOMENTUM = 2 * FLOAT, FLOAT
 """The bytes of AdamW's state of a number, and of Muon's."""
-_EIGHT_BITS = 2 * (1 + _FLOAT / 256)
+_EIGHT_BITS = 2 * (1 + FLOAT / 256)
 """The bytes of a number's state of 8 bits: two codes, and two scales for each block of 256."""
 _SMALLEST, _BLOCK = 4096, 256
 """The tensors that have states of 8 bits: of so many numbers, in whole blocks (torchao)."""
@@ -316,6 +316,14 @@ class ModelSize:
         blocks = [n for n in sizes.values() if n >= _SMALLEST and n % _BLOCK == 0]
         return cls(sum(sizes.values()), sum(sizes[name] for name in hidden), sum(blocks))
 
+    @classmethod
+    def of_critic(cls, shapes: Shapes, *, vocabulary: int) -> ModelSize:
+        """Return the numbers of the policy with an output layer of one value."""
+        tables = [name for name, it in shapes.items() if len(it) == 2 and it[0] == vocabulary]
+        rest = {name: shape for name, shape in shapes.items() if name not in tables[1:]}
+        found = cls.of(rest, vocabulary=vocabulary)
+        return replace(found, total=found.total + (shapes[tables[0]][1] if tables else 0))
+
     def optimizer_bytes(self, kind: str) -> float:
         """Return the bytes of an optimizer's state (`trainer.optimizer`). A user's own is taken to
         have as much as AdamW."""
@@ -329,7 +337,7 @@ class ModelSize:
         """Return the bytes of weights that never train, of which ranks that compute in bfloat16
         round the matrices of blocks."""
         rounded = self.hidden if dtype == "bfloat16" else 0
-        return _FLOAT * (self.total - rounded) + _HALF * rounded
+        return FLOAT * (self.total - rounded) + HALF * rounded
 
 
 def shapes_in(folder: Path) -> tuple[Shapes, int]:
@@ -352,14 +360,18 @@ class TrainerMemory:
     """The bytes of teachers, and of a reference model that does not change."""
     noted: float
     """The bytes of the copies that `trainer.layer_metrics` compares."""
+    critic: float
+    """The bytes of a critic, and of the state of its optimizer."""
+    critic_gradients: float
+    """The bytes of its gradients, which are there while it learns: the policy's are not then."""
     ranks: int
     """The number of ranks that share these bytes."""
 
     @property
     def rank(self) -> float:
         """Return the bytes of one rank."""
-        parts = (self.weights, self.gradients, self.optimizer, self.moving, self.frozen, self.noted)
-        return sum(parts) / self.ranks
+        kept = (self.weights, self.optimizer, self.moving, self.frozen, self.noted, self.critic)
+        return (sum(kept) + max(self.gradients, self.critic_gradients)) / self.ranks
 
 
 def trainer_memory(
@@ -370,17 +382,20 @@ def trainer_memory(
     frozen: Sequence[ModelSize],
     trainer: TrainerConfig,
     dtype: str,
+    critic: ModelSize | None = None,
 ) -> TrainerMemory:
     """Return the memory of a trainer whose ranks compute in `dtype`. `adapter`: LoRA's matrices;
-    the policy itself is then frozen."""
+    the policy itself is then frozen. All weights of a `critic` train."""
     trained = adapter or policy
     base = policy.frozen_bytes(dtype) if adapter else 0
     return TrainerMemory(
-        weights=base + _FLOAT * trained.total,
-        gradients=_FLOAT * trained.total,
+        weights=base + FLOAT * trained.total,
+        gradients=FLOAT * trained.total,
         optimizer=trained.optimizer_bytes(trainer.optimizer),
-        moving=_FLOAT * moving.total if moving else 0,
+        moving=FLOAT * moving.total if moving else 0,
         frozen=sum(size.frozen_bytes(dtype) for size in frozen),
-        noted=_FLOAT * trained.total if trainer.part(LayerKeys).layer_metrics else 0,
+        noted=FLOAT * trained.total if trainer.part(LayerKeys).layer_metrics else 0,
+        critic=FLOAT * critic.total + critic.optimizer_bytes(trainer.optimizer) if critic else 0,
+        critic_gradients=FLOAT * critic.total if critic else 0,
         ranks=trainer.num_ranks // trainer.num_replicas,
     )

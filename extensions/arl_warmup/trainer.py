@@ -20,17 +20,18 @@ import torch
 
 from agentgym_rl.algo import deal
 from agentgym_rl.config import Config, EngineConfig, OwnEngineConfig, TrainerConfig
-from agentgym_rl.core import Row, TrainerError
+from agentgym_rl.core import BatchRow, BatchShard, Row, TrainerError
 from agentgym_rl.core.row import unpack_row
 from agentgym_rl.core.trajectory import UNPACK_ERRORS
 from agentgym_rl.storage import Retention
 from agentgym_rl.trainer import (
     Checkpoints,
-    MicroBatch,
     Policy,
+    ShardTokens,
     World,
     accumulate,
     export_model,
+    in_rounds,
     join_world,
     learning_rate,
     load_checkpoint,
@@ -40,10 +41,6 @@ from agentgym_rl.trainer import (
 )
 
 from .keys import CHECKPOINTS, MODEL, ROWS, STEPS, InitConfig
-
-_NOWHERE = torch.zeros(0, dtype=torch.int64)
-"""The places in a batch's flat arrays, which a warm-up does not have."""
-
 
 SAVE_EVERY_S = 30.0
 """The least time between two checkpoints of a warm-up."""
@@ -157,12 +154,11 @@ def learn(
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)
         dealt = deal([[row.tokens] for row in batch], range(len(batch)), world.size)
-        mine = [batch[i] for i in dealt[world.rank]]
-        found = list(policy.micro_batches(mine))
-        (rounds,) = world.maxima([len(found)])
-        if len(found) < rounds:  # it would wait for the others in the last ones
-            found = policy.micro_batches(mine, least=rounds)
-        plan = [MicroBatch(packed, _NOWHERE) for _, packed in found]
+        mine = [BatchRow(batch[i], i) for i in dealt[world.rank]]
+        count = len(batch)
+        shard = BatchShard(step, [0.0] * count, [""] * count, total, count, [mine])
+        tokens = ShardTokens.from_shard(shard, vocab_size=policy.vocab_size)
+        (plan,), (rounds,) = in_rounds(tokens.minibatches, tokens, policy)
         loss = accumulate(
             policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
         )

@@ -96,7 +96,8 @@ def test_weights_for_other_programs_are_not_downloaded(folder, monkeypatch):
     files = ["config.json", "model.safetensors", "onnx/model_fp16.onnx", "original/params.json"]
     taken = []
 
-    def download(path, *, revision, ignore_patterns):
+    def download(path, *, revision, allow_patterns, ignore_patterns):
+        assert allow_patterns is None
         taken.extend(filter_repo_objects(files, ignore_patterns=ignore_patterns))
         return str(folder)
 

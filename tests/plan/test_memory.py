@@ -2,25 +2,30 @@
 models of all sizes, of which only config.json is needed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from arl_plan.anatomy import anatomy_of
 from arl_plan.memory import Passes, engine_memory, rank_memory
-from arl_plan.memory_plan import memory_plan
+from arl_plan.memory_plan import folder_of, memory_plan
 from arl_plan.trainer import ModelSize, trainer_memory
+from huggingface_hub import constants
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
+    ZambaConfig,
 )
 
 from agentgym_rl.config import load_config
-from agentgym_rl.core import adapter_of
+from agentgym_rl.core import ConfigError, adapter_of
+from agentgym_rl.models import resolve_model
 from tests.e2e.forked import run_all
+from tests.kit.cases import cases
 
 CHILD = Path(__file__).parents[1] / "trainer" / "memory_child.py"
 TOKENS, VOCAB = 256, 2048
@@ -158,6 +163,75 @@ def test_gradients_that_are_reduced_each_time_are_shards(tmp_path):
         for each in (False, True)
     )  # fmt: skip
     assert whole.gradients == 4 * anatomy.total == 8 * shards.gradients
+
+
+def test_a_model_of_the_hub_is_that_of_its_revision_and_only_its_config_is_fetched(
+    tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download",
+        lambda *given, **named: asked.append((given, named)) or str(config_of(tmp_path, "0.6B")),
+    )
+    assert folder_of("owner/name", revision="v2") == tmp_path
+    ((given, named),) = asked
+    assert given == ("owner/name",)
+    assert (named["revision"], named["allow_patterns"]) == ("v2", ["config.json"])
+
+
+@cases("path", ["owner/name", "/no/such", "bundled/maths"])
+def test_a_missing_model_has_the_remedy_that_a_run_names(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "/nowhere")
+    with pytest.raises(ConfigError) as of_run:
+        resolve_model(path)
+    with pytest.raises(ConfigError, match=re.escape(str(of_run.value))):
+        folder_of(path)
+
+
+def test_models_beside_the_policy_have_their_own_sizes(tmp_path):
+    """Two bytes a number of a larger teacher's matrices; the reference is the policy's twin."""
+    teacher = config_of(tmp_path / "teacher", "8B")
+    keys = {"engine__max_model_len": 4096, "trainer__activation_checkpointing": True}
+    alone = planned(tmp_path, "0.6B", "vllm:d1+fsdp:d2", gpus=3, **keys)
+    reference = {"algo__kl__coef": 0.1, "algo__kl__reference": "initial"}
+    taught = {"algo__teacher__models": [str(teacher)]} | keys
+    known = planned(tmp_path, "0.6B", "vllm:d1+fsdp:d2", gpus=3, **taught)
+    both = planned(tmp_path, "0.6B", "vllm:d1+fsdp:d2", gpus=3, **taught | reference)
+    large, small = (anatomy_of(it, bfloat16=True) for it in (teacher, tmp_path / "0.6B"))
+    sizes = [ModelSize.of(it.shapes, vocabulary=it.vocabulary) for it in (large, small)]
+    assert alone.rank.others == 0
+    assert known.rank.others == sizes[0].frozen_bytes("bfloat16") / 2 > 8e9
+    assert both.rank.others == sum(it.frozen_bytes("bfloat16") for it in sizes) / 2
+
+
+@pytest.mark.parametrize("keys", [{}, {"lora__rank": 8}])
+def test_a_critic_takes_its_weights_gradients_and_optimizer(tmp_path, keys):
+    keys |= {"preset": "ppo-critic", "engine__max_model_len": 4096}
+    found = planned(tmp_path, "8B", "vllm:d1+fsdp:d2", gpus=3, **keys)
+    anatomy = anatomy_of(tmp_path / "8B", bfloat16=True)
+    critic = anatomy.total - anatomy.head + anatomy.hidden
+    assert found.rank.others == 12 * critic / 2
+    trains = critic if "lora__rank" in keys else anatomy.total
+    assert found.rank.gradients in (4 * trains, 4 * trains / 2)
+    offloaded = planned(
+        tmp_path, "8B", "vllm:d1+fsdp:d2", gpus=3, **keys, trainer__cpu_offload=True
+    )
+    assert offloaded.rank.others == 0
+    assert offloaded.rank.host > found.rank.others
+
+
+def test_blocks_that_share_parameters_are_gathered_with_what_lies_outside_of_blocks(tmp_path):
+    sizes = {"hidden_size": 32, "attention_hidden_size": 64, "intermediate_size": 64}
+    mamba = {"mamba_dt_rank": 4, "n_mamba_heads": 2, "use_mamba_kernels": False}
+    layers = {"num_hidden_layers": 8, "attn_layer_period": 3, "attn_layer_offset": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 64}
+    ZambaConfig(**sizes, **mamba, **layers, **heads).save_pretrained(tmp_path)
+    found = anatomy_of(tmp_path, bfloat16=False)
+    assert found.num_blocks == 5
+    assert found.outside + found.num_blocks * found.largest_block == found.total
 
 
 SCALE = Path(__file__).parents[2] / "docs" / "scale.md"

@@ -102,6 +102,7 @@ TAUGHT = {"algo.teacher.models": ["bundled/math", "bundled/agents", "http://ther
         {"trainer.optimizer": "adamw8bit"},
         TAUGHT | STAYING | {"engine.dtype": "bfloat16"},
         {"lora.rank": 4, "trainer.optimizer": "muon"} | STAYING,
+        {"preset": "ppo-critic", "trainer.optimizer": "muon"},
         {"lora.rank": 4, "lora.target_modules": "q_proj,v_proj", "engine.dtype": "bfloat16"},
     ],
 )
@@ -128,7 +129,13 @@ def test_arl_plan_counts_the_bytes_of_a_trainer(world, keys):
     assert plan.gradients == sum(p.nbytes for p in policy if p.requires_grad)
     assert plan.moving == sum(p.nbytes for it in moving for p in it.model.parameters())
     assert plan.frozen == sum(p.nbytes for it in others - moving for p in it.model.parameters())
-    assert plan.rank == plan.weights + plan.gradients + state + plan.moving + plan.frozen
+    critics = [it for term in stepper.model_terms for it in term.optimizers]
+    judges = [p.nbytes for it in held if it not in others for p in it.model.parameters()]
+    its = [it.items() for optimizer in critics for it in optimizer.state.values()]
+    learned = sum(stored(t) for of in its for name, t in of if name != "step")
+    assert (plan.critic, plan.critic_gradients) == (sum(judges) + learned, sum(judges))
+    total = plan.weights + state + plan.moving + plan.frozen + plan.critic
+    assert plan.rank == total + max(plan.gradients, plan.critic_gradients)
 
 
 def stored(tensor: torch.Tensor) -> int:
@@ -210,7 +217,7 @@ def test_log_probs_kept_or_computed_again_give_the_same_gradient(
 ):
     from agentgym_rl.trainer import policy as module
 
-    monkeypatch.setattr(module, "_KEPT_BYTES", kept)
+    monkeypatch.setattr(module, "KEPT_BYTES", kept)
     rows = pack_rows([row(np.random.default_rng(1), 50), row(np.random.default_rng(2), 70)])
     gradients = []
     for chunk in (0, 16):

@@ -27,7 +27,7 @@ def learned(tiny_model, world, *, budget: int = 512, **init):
     """What each step came to, and the weights after the last."""
     init = InitConfig(method="sft", data="d", rows_per_step=4, **init)
     trainer = TrainerConfig().model_copy(update={"max_tokens_per_microbatch": budget})
-    policy = Policy.load(tiny_model, world, master_dtype=torch.float64)
+    policy = Policy.load(tiny_model, world, trainer=trainer, master_dtype=torch.float64)
     steps = list(learn(policy, rows(), init, trainer, seed=1))
     return steps, torch.cat([p.detach().flatten() for p in policy.full_state().values()])
 
@@ -51,6 +51,11 @@ def test_micro_batches_change_nothing(tiny_model, world):
     cut, same = learned(tiny_model, world, epochs=2, budget=14)
     assert [s["loss"] for s in cut] == pytest.approx([s["loss"] for s in whole], abs=1e-9)
     assert torch.allclose(weights, same, rtol=0, atol=1e-9)
+
+
+def test_a_row_that_no_micro_batch_holds_is_an_error_of_the_trainer(tiny_model, world):
+    with pytest.raises(TrainerError, match="batch cannot be packed"):
+        learned(tiny_model, world, budget=5)
 
 
 def test_epochs_have_orders_of_their_own_and_a_seed_has_the_same(tiny_model, world):
