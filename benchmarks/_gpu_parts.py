@@ -28,7 +28,6 @@ from arl_embedded.app import App
 from arl_embedded.engine import EmbeddedEngine
 from arl_embedded.model import load_model
 from arl_embedded.section import EmbeddedEngineConfig
-from arl_meters.devices import peak_tflops
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -39,9 +38,10 @@ from agentgym_rl.engines import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime import serving
 from agentgym_rl.storage import WeightsFolder
-from agentgym_rl.trainer import Policy, join_world, make_optimizer
+from agentgym_rl.trainer import Policy, join_world
 
 from ._common import engine_server, model_config
+from ._gpu_steps import idle_row, loading_rows, step_row
 from ._runs import RunFailed, train
 from .trainer_loops.packing import half_sampled, row
 from .weights import _Case
@@ -194,35 +194,23 @@ def engine(setting: Setting) -> list[dict[str, Any]]:
 
 
 def trainer(setting: Setting) -> list[dict[str, Any]]:
-    """Measure steps of the trainer on packed rows: teraFLOP/s and the share of the peak (MFU)."""
-    rows: list[dict[str, Any]] = []
-    lengths = (30, 20, 50) if setting.toy else (512,) * 16
-    packed = _random_pack(lengths)
-    peak = peak_tflops(torch.device(setting.device), None)
-    for size in setting.sizes:
-        with _policy(setting, setting.folder(size), "bfloat16") as policy:
-            optimizer = make_optimizer(policy.model, TrainerConfig())
+    """Measure steps of the trainer on packed rows, and what their time is for."""
+    return [
+        {"model": size, **step_row(setting.folder(size), setting.device, toy=setting.toy)}
+        for size in setting.sizes
+    ]
 
-            def step(policy: Policy = policy, optimizer: Any = optimizer) -> None:
-                _pass(policy, packed)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
 
-            seconds = _timed(setting, step)
-            policy.flops = 0.0
-            step()
-            rate = policy.flops / seconds / 1e12
-        rows.append(
-            {
-                "model": size,
-                "tokens_per_s": round(sum(lengths) / seconds),
-                "tflops": rate,
-                "peak_tflops": "unknown" if peak is None else peak,
-                "mfu": "unknown" if peak is None else rate / peak,
-                "gpu_peak_gb": _peak_gb(),
-            }
-        )
-    return rows
+def loading(setting: Setting) -> list[dict[str, Any]]:
+    """Measure the memory that a rank takes while it loads, with weights in both dtypes."""
+    size = setting.sizes[-1]
+    return [{"model": size, **row} for row in loading_rows(setting.folder(size), setting.device)]
+
+
+def idle(setting: Setting) -> list[dict[str, Any]]:
+    """Measure the share of the time that two ranks wait for each other in a batch."""
+    size = setting.sizes[0]
+    return [{"model": size, **idle_row(setting.folder(size), setting.device, toy=setting.toy)}]
 
 
 def publication(setting: Setting) -> list[dict[str, Any]]:
@@ -291,6 +279,8 @@ PARTS: Mapping[str, Callable[[Setting], list[dict[str, Any]]]] = {
     "attention": attention,
     "engine": engine,
     "trainer": trainer,
+    "loading": loading,
+    "idle ranks": idle,
     "publication": publication,
     "main job": main_job,
     "real model": real_job,

@@ -1,5 +1,5 @@
-"""The reuse of KV during publications: sessions of many turns on two engines, while versions are
-published one after the other.
+"""The reuse of KV during publications: sessions of many turns on several engines, while versions
+are published one after the other.
 Each turn's prompt is the session's history and some new tokens, so that an engine computes only the
 new ones, except after a swap, when it computes the history again. Staging takes as long as one turn
 of every session, as if the model were large: engines sample meanwhile. `publication` has the
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import tempfile
 import time
@@ -33,7 +34,7 @@ from ._common import VLLM_PYTHON, engine_server, model_config, qwen3, say
 from ._toy import sized
 
 SESSIONS, TURNS, PUBLICATIONS = sized((64, 20, 10), toy=(4, 6, 2))
-NUM_ENGINES = 2
+NUM_ENGINES = sized((2, 4), toy=(2,))
 Windows = Literal["publication", "swap"]
 _NEW, _REPLY = 72, 24
 """The new tokens of a turn's prompt, and of its reply: together a multiple of vLLM's blocks."""
@@ -49,7 +50,7 @@ GOAL = (
 def measured(
     engines: Sequence[str], windows: Sequence[Windows] = ("publication", "swap")
 ) -> list[dict[str, Any]]:
-    """Return a row for each kind of engines and each kind of windows."""
+    """Return a row for each kind of engines, number of them, and kind of windows."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
         folder = Path(scratch) / "model"
@@ -61,10 +62,10 @@ def measured(
                 overrides.append(("engine.python", VLLM_PYTHON))
                 overrides.append(("engine.flags", [f"--block-size={_BLOCK}"]))
             config = model_config(folder, overrides)
-            with contextlib.ExitStack() as stack:
-                urls = [stack.enter_context(engine_server(config)) for _ in range(NUM_ENGINES)]
-                for window in windows:
-                    say(f"{engine}, {SESSIONS} sessions, salts by {window}")
+            for count, window in itertools.product(NUM_ENGINES, windows):
+                with contextlib.ExitStack() as stack:
+                    urls = [stack.enter_context(engine_server(config)) for _ in range(count)]
+                    say(f"{count} × {engine}, {SESSIONS} sessions, salts by {window}")
                     case = _Case(engine, urls, window, folder)
                     rows.append(asyncio.run(case.play()))
                     say(f"  {rows[-1]}")

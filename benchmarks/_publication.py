@@ -328,9 +328,10 @@ def receiver_process(arguments: Sequence[str]) -> None:
 
 def read_staged(path: Path) -> Any:
     """Read and verify a version."""
-    from agentgym_rl.weights.files import read_version
+    from agentgym_rl.weights import opened_version
 
-    return read_version(path)
+    with opened_version(path) as tensors:
+        return dict(tensors)
 
 
 def large_model() -> Any:

@@ -4,9 +4,11 @@
     arl bench gpu --dry-run                           # every part at toy size, on a CPU
 
 Parts: parity of engine and trainer in float32 and bfloat16; varlen attention against rows; tokens a
-second of the engine, and teraFLOP/s and MFU of the trainer, at 0.1, 0.6 and 1.7 billion random
-parameters; publication by shared memory and, with vLLM, ipc; the main job; some steps of a real
-model (--model, such as SmolLM2). Each part is a process of its own with a budget of time; one that
+second of the engine, and teraFLOP/s and MFU of a step of the trainer with the shares of attention,
+head and optimizer, at 0.1, 0.6 and 1.7 billion random parameters; the memory of loading; the share
+of the time that two ranks wait for each other; publication to an engine in another process, by
+shared memory and, with vLLM, ipc; the main job; some steps of a real model (--model, such as
+SmolLM2). Each part is a process of its own with a budget of time; one that
 fails or overruns is a line of the report, and the others go on. The report is FOLDER/gpu.json and
 FOLDER/gpu.md.
 """
@@ -36,9 +38,11 @@ BUDGETS_S: Mapping[str, float] = {
     "attention": 45,
     "engine": 85,
     "trainer": 85,
-    "publication": 60,
-    "main job": 75,
-    "real model": 75,
+    "loading": 30,
+    "idle ranks": 35,
+    "publication": 45,
+    "main job": 50,
+    "real model": 50,
 }
 """The longest time of each part in seconds, in the order they run: eight minutes in all."""
 OUT = Path("runs/bench-gpu")

@@ -82,7 +82,7 @@ def sources(root: Path) -> dict[str, Path]:
 
 
 @cache
-def _tree(file: Path) -> ast.Module:
+def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(), filename=str(file))
 
 
@@ -120,7 +120,7 @@ def imports(
 def _imported(module: str, files: Mapping[str, Path]) -> Iterator[tuple[int, str, str]]:
     """(line, module, name) of everything `module` imports; without a name for a whole module."""
     is_package = files[module].name == "__init__.py"
-    for node in ast.walk(_tree(files[module])):
+    for node in ast.walk(tree_of(files[module])):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -145,7 +145,7 @@ def _listed(package: str, file: Path) -> dict[str, str]:
         return {}
     return {
         alias.name: _absolute(package, True, node)
-        for block in _tree(file).body
+        for block in tree_of(file).body
         if isinstance(block, ast.If)
         for node in block.body
         if isinstance(node, ast.ImportFrom) and _absolute(package, True, node).startswith(FACADE)
@@ -176,7 +176,7 @@ def violations(root: Path) -> list[str]:
 
 def _builds_on(init: Path) -> tuple[str, ...]:
     """Return the other extensions that one builds on, as its `BUILDS_ON` declares."""
-    for node in _tree(init).body:
+    for node in tree_of(init).body:
         match node:
             case ast.Assign(targets=[ast.Name(id="BUILDS_ON")], value=value):
                 return ast.literal_eval(value)

@@ -65,8 +65,8 @@ def fill_shared(
     lengths: Sequence[int], chain: Chain, budget: int, *, least: int = 1
 ) -> list[list[int]]:
     """Return the indices of rows of these lengths in few bins that are evenly filled, with rows of
-    a common beginning in the same bin, by their `chain`; in `least` bins if the largest one is
-    smaller then.
+    a common beginning in the same bin, by their `chain`; in up to `least` bins, where few would do,
+    if the largest one is smaller then.
 
     A bin's rows have at most `budget` distinct tokens together, less where copies of shared keys
     take memory too.
@@ -82,9 +82,12 @@ def fill_shared(
     runs = costs.cut(every, budget)
     if len(runs) < len(places):
         largest, places = max(map(costs.of, runs)), [list(run) for run in runs]
-    if len(places) < least:
-        smaller, more = costs.filled(-(-costs.of(every) // least), budget, least=least)
-        places = more if smaller < largest else places
+    limit = -(-costs.of(every) // least)
+    while len(places) < least and limit < largest:  # pieces of a family may be too many
+        smaller, more = costs.filled(limit, budget, least=least)
+        if smaller < largest and len(more) <= least:
+            largest, places = smaller, more
+        limit += 1 + limit // 4
     return [sorted(chain.order[place] for place in part) for part in places]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from typing import Self
+from weakref import ref
 
 
 class StepClock:
@@ -19,8 +20,8 @@ class StepClock:
     __slots__ = ("_left_s", "_limit", "_loop", "_outer", "_pauses", "owner", "under_way")
 
     def __init__(self, owner: object = None) -> None:
-        self.owner = owner
-        """The object that limits the steps."""
+        self.owner = None if owner is None else ref(owner)
+        """The object that limits the steps; the clock does not keep it alive."""
         self._outer: StepClock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limit: asyncio.Timeout | None = None
@@ -97,7 +98,7 @@ _current: ContextVar[StepClock | None] = ContextVar("step_clock", default=None)
 def current_owner() -> object:
     """Return the object that limits the step to which the current task belongs; None outside."""
     clock = _current.get()
-    return clock.owner if clock is not None and clock.under_way else None
+    return clock.owner() if clock is not None and clock.owner and clock.under_way else None
 
 
 class OffTheClock:

@@ -210,6 +210,7 @@ def in_rounds(
         for number, (rows, most) in enumerate(zip(parts, rounds, strict=True)):
             if 0 < len(plans[number]) < most:
                 plans[number] = tokens.micro_batches(rows, model, least=most)
+            assert len(plans[number]) <= most  # others would not be computed
             plans[number].sort(key=lambda batch: -sum(batch.packed.lengths))
         sizes = [[sum(batch.packed.lengths) for batch in plan] for plan in plans]
         its = [n for of, most in zip(sizes, rounds, strict=True) for n in [*of, *[0] * most][:most]]

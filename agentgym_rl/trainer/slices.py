@@ -140,14 +140,9 @@ class Slices:
             if name not in before:
                 continue
             assert isinstance(sharded, DTensor)
-            part = self._slices.pop(before[name]).to(sharded.dtype)
-            whole = DTensor.from_local(
-                part.to(device),
-                sharded.device_mesh,
-                sharded.placements,
-                shape=sharded.shape,
-                stride=sharded.stride(),
-            )
+            part = self._slices.pop(before[name]).to(device, sharded.dtype)
+            # `from_local` would move it to the mesh's device, although it is to be offloaded.
+            whole = DTensor(part, sharded._spec, requires_grad=False)
             placed[sharded] = nn.Parameter(whole, requires_grad=sharded.requires_grad)
         replace(model, placed)
         if placed:

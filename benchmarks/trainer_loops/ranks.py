@@ -10,7 +10,7 @@ import numpy as np
 
 from agentgym_rl.algo import num_distinct
 from agentgym_rl.controller import split_batch
-from agentgym_rl.core import Group, Outcome, Trajectory
+from agentgym_rl.core import Group, Outcome, Row, Trajectory
 
 from .packing import row
 
@@ -22,12 +22,13 @@ def busy(groups: int, members: int, ranks: int, *, minibatches: int = 4) -> dict
     """Return the busy share of ranks for episodes of log-normal lengths: an even split over the
     ranks, relative to the sum over minibatches of the fullest rank; of all tokens, and of those
     computed if groups share their prompts."""
-    batch = [_group(number, members) for number in range(groups)]
-    shards = split_batch(batch, step=2, num_ranks=ranks, num_minibatches=minibatches)
-    rows = [[[it.row.tokens for it in part] for part in shard.minibatches] for shard in shards]
-    tokens = np.array([[sum(map(len, part)) for part in its] for its in rows])
-    computed = np.array([[num_distinct(part) for part in its] for its in rows])
-    shares = [float(of.sum() / ranks / of.max(0).sum()) for of in (tokens, computed)]
+    dealt = [
+        [[it.tokens for it in rows] for rows in parts]
+        for parts in minibatch_rows(groups, members, ranks, minibatches=minibatches)
+    ]
+    tokens = np.array([[sum(map(len, rows)) for rows in parts] for parts in dealt])
+    computed = np.array([[num_distinct(rows) for rows in parts] for parts in dealt])
+    shares = [float(of.sum() / ranks / of.max(1).sum()) for of in (tokens, computed)]
     return {
         "batch": f"{groups} x {members}",
         "minibatches": minibatches,
@@ -35,6 +36,16 @@ def busy(groups: int, members: int, ranks: int, *, minibatches: int = 4) -> dict
         "busy": round(shares[0], 3),
         "busy_of_computed": round(shares[1], 3),
     }
+
+
+def minibatch_rows(
+    groups: int, members: int, ranks: int, *, minibatches: int = 4
+) -> list[list[list[Row]]]:
+    """Return the rows of each rank in each minibatch, of such a batch."""
+    batch = [_group(number, members) for number in range(groups)]
+    shards = split_batch(batch, step=2, num_ranks=ranks, num_minibatches=minibatches)
+    parts = zip(*(shard.minibatches for shard in shards), strict=True)
+    return [[[it.row for it in part] for part in its] for its in parts]
 
 
 def _group(number: int, members: int) -> Group:

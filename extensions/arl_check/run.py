@@ -11,17 +11,19 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from agentgym_rl.config import SandboxConfig
 from agentgym_rl.core import ConfigError, InfraError, Task, near_of
 from agentgym_rl.gym import Env, EnvSpec, SyncEnv, registry
+from agentgym_rl.gym.data import TaskLoader
 
 from .criteria import CRITERIA
 from .policies import IDLE, ORACLE, Policy, View
 from .report import Criterion, NotJudged, Outcome, Report, Result, Tally, Violation
 from .subject import MAX_TURNS, SOURCE_SEED, Subject
-from .support import Closing, Wanted, each_task, shown, started, unwrapped_infra_error
+from .support import Closing, Wanted, shown, started, unwrapped_infra_error
 
 CONCURRENCY = 64
 TOLERANCE = 1e-9
@@ -56,7 +58,7 @@ async def play_baselines(
         InfraError: a service of the environment failed.
     """
     all_counts = {policy: _Counts() for policy in (ORACLE, *IDLE)}
-    waiting = each_task(await spec.read_tasks("train", seed=SOURCE_SEED), tasks)
+    waiting = islice(TaskLoader(await spec.read_tasks("train", seed=SOURCE_SEED)), tasks)
     closing, done = Closing(), 0
 
     async def worker() -> None:

@@ -6,17 +6,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from agentgym_rl.core import InfraError, Message, Split, Task, TaskSource
 from agentgym_rl.gym import Env, EnvSpec, Spec, Step, SyncEnv, ToolError, to_async
+from agentgym_rl.gym.data import TaskLoader
 from agentgym_rl.gym.specs import wrapped
 from agentgym_rl.gym.tool_env import SEEN, BadCall, NotJson
 from agentgym_rl.gym.wrappers import StepTimeout
 
 from .elsewhere import Elsewhere, look_elsewhere
 from .policies import BAD_ANSWERS, IDLE, ORACLE, Policy, View, hostile
-from .support import Closing, Spy, Wanted, each_task, first_tasks, shown
+from .support import Closing, Spy, Wanted, first_tasks, shown
 
 MAX_TURNS = 50
 """The most turns of an episode, if the environment has no limit of its own."""
@@ -207,7 +209,7 @@ class Subject:
     async def many_tasks(self, count: int, split: Split = "train") -> list[Task]:
         """Return the same as `tasks`; other work runs between two tasks."""
         found: list[Task] = []
-        for task in each_task(self.source(split), count):
+        for task in islice(TaskLoader(self.source(split)), count):
             found.append(task)
             await asyncio.sleep(0)
         return found

@@ -13,30 +13,22 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import SandboxConfig
 from agentgym_rl.core import InfraError, Message, Task, TaskSource, explain, is_mapping, is_tuple
 from agentgym_rl.gym import Env, Step, running_services
+from agentgym_rl.gym.data import TaskLoader
 from agentgym_rl.gym.wrappers import Wrapper, within
-
-
-def each_task(source: TaskSource, count: int) -> Iterator[Task]:
-    """Yield the first `count` tasks, or all if there are fewer; make each when it is needed."""
-    for index in range(count):
-        try:
-            task = source[index]
-        except IndexError:
-            return
-        yield task
 
 
 def first_tasks(source: TaskSource, count: int) -> list[Task]:
     """Return the first `count` tasks, or all if there are fewer."""
-    return list(each_task(source, count))
+    return list(islice(TaskLoader(source), count))
 
 
 def shown(error: BaseException) -> str:

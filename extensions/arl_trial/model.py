@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentgym_rl.cluster import LocalProcesses, ProcessSpec
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.core import ConfigError, is_function_path
+from agentgym_rl.core import ConfigError, is_function_path, too_slow
 from agentgym_rl.models import BUNDLED_MODELS, other_folders
 from agentgym_rl.report import Progress
 from agentgym_rl.run import Opened
@@ -49,9 +49,9 @@ async def _try_model(opened: Opened) -> None:
             async with asyncio.timeout(config.trainer.start_timeout_s):
                 await own.watch()
         except TimeoutError as error:
+            limit_s = config.trainer.start_timeout_s
             raise ConfigError(
-                f"the trial of the model took more than {config.trainer.start_timeout_s:g} s "
-                "(trainer.start_timeout_s)"
+                too_slow("the trial of the model", "trainer.start_timeout_s", limit_s)
             ) from error
     why = json.loads(answer.read_text(encoding="utf-8"))["refusal"]
     answer.unlink()

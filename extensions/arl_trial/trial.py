@@ -18,6 +18,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.config import AgentConfig, Config, EnvConfig, RolloutConfig
@@ -30,7 +31,6 @@ from agentgym_rl.core import (
     Outcome,
     Split,
     Task,
-    TaskSource,
     Trajectory,
     definition_of,
     explain,
@@ -42,6 +42,7 @@ from agentgym_rl.core import (
     raise_cause,
 )
 from agentgym_rl.gym import Env, EnvSpec, Step, registry
+from agentgym_rl.gym.data import TaskLoader
 from agentgym_rl.gym.wrappers import Held, Wrapper, within
 from agentgym_rl.rollout import (
     GroupRewarder,
@@ -187,7 +188,7 @@ async def _try(spec: EnvSpec, config: Config, split: Split, watch: BlockWatch) -
     tasks = await spec.read_tasks(split, seed=seed)
     agent, problem = config.agent.id, ""
     async with _playing(spec, config, watch) as (player, script):
-        for task in each_task(tasks, 2):
+        for task in islice(TaskLoader(tasks), 2):
             script.begin()
             try:
                 played = await _played(player, script, task)
@@ -301,16 +302,6 @@ async def _playing(
 
         with watch.trying(base_url.removesuffix("/v1"), config.of(TrialKeys).trial_s):
             yield replace(player, make_env=make_env), script
-
-
-def each_task(tasks: TaskSource, count: int) -> Generator[Task]:
-    """Yield the first `count` tasks, or all if there are fewer."""
-    for index in range(count):
-        try:
-            task = tasks[index]
-        except IndexError:
-            return
-        yield task
 
 
 async def _played(player: Player, script: Script, task: Task) -> Trajectory | None:

@@ -35,7 +35,13 @@ from vllm.distributed.weight_transfer.base import (
 from agentgym_rl.core import WeightsError
 from agentgym_rl.core.model_folder import Shapes
 from agentgym_rl.storage import SHARED_MEMORY
-from agentgym_rl.weights import BroadcastGroup, is_adapter, opened_version, whole_units
+from agentgym_rl.weights import (
+    BroadcastGroup,
+    StoredVersion,
+    is_adapter,
+    opened_version,
+    whole_units,
+)
 from agentgym_rl.weights.adapter import merged
 
 from .staging import Loaded, Staging, mapped, read_shapes, shapes_of
@@ -240,32 +246,30 @@ class SharedMemoryTransfer(StagedTransfer):
     update_info_cls = UpdateInfo
 
     def load(self, update_info: UpdateInfo) -> Loaded:
-        with opened_version(Path(update_info.path)) as version:
-            if is_adapter(version):
-                return Loaded(dict(version))
-            same: set[str] = set()
-            if self._served is not None:
-                same = whole_units(version, version.unchanged_since(*self._served))
-            version.known = same
-            names = [name for name in version if name not in same]
-            loaded = Loaded(
-                {},
-                same=same,
-                base=self._served if same else None,
-                brings=(version.sequence, version.version),
-            )
-            if SHARED_MEMORY not in version.path.resolve().parents:
-                loaded.tensors.update((name, version[name]) for name in names)
-                return loaded
-            world = get_world_group()
-            own = names[world.rank :: world.world_size]
-            version.known = same.union(names).difference(own)
-            with ExitStack() as stack:
-                stack.callback(loaded.hold.close)
-                loaded.tensors.update(mapped(version.path, set(names), loaded.hold))
-                version.verify()
-                stack.pop_all()
-            return replace(loaded, own=own)
+        with ExitStack() as hold:
+            with opened_version(Path(update_info.path)) as version:
+                loaded = self._opened(version, hold)
+            # Only now the version is verified; after a failure nothing holds it.
+            return replace(loaded, hold=hold.pop_all())
+
+    def _opened(self, version: StoredVersion, hold: ExitStack) -> Loaded:
+        """Return the tensors of an open version; they stay in place until `hold` closes."""
+        if is_adapter(version):
+            return Loaded(dict(version))
+        same: set[str] = set()
+        if self._served is not None:
+            same = whole_units(version, version.unchanged_since(*self._served))
+        version.known = same
+        names = [name for name in version if name not in same]
+        base = self._served if same else None
+        loaded = Loaded({}, same=same, base=base, brings=(version.sequence, version.version))
+        if SHARED_MEMORY not in version.path.resolve().parents:
+            loaded.tensors.update((name, version[name]) for name in names)
+            return loaded
+        world = get_world_group()
+        own = names[world.rank :: world.world_size]
+        version.known = same.union(names).difference(own)
+        return replace(loaded, tensors=mapped(version.path, set(names), hold), own=own)
 
 
 @dataclass

@@ -149,3 +149,17 @@ def test_only_a_row_that_goes_on_after_what_it_shares_needs_copied_keys():
     assert costs.of([0]) == costs.of([1]) == 25
     twice = _Costs([25, 25], chained([rows[0]] * 2, least=1))
     assert twice.of([0, 1]) == 25
+
+
+@cases("least", range(2, 13))
+@cases("budget", [260, 300, 400, 800])
+def test_no_more_bins_than_asked_for(budget, least):
+    """Most tokens of these rows are of their prompt, so that small pieces have one row each."""
+    for lengths in ([10] * 10, [5, 10, 40, 60], [50] * 3):
+        rows = [*group(200, *lengths), *group(150, *lengths)]
+        each, chain = [len(row) for row in rows], chained(rows)
+        few = fill_shared(each, chain, budget)
+        more = fill_shared(each, chain, budget, least=least)
+        assert sorted(index for part in more for index in part) == list(range(len(rows)))
+        assert len(more) <= max(len(few), least)
+        assert all(num_distinct([rows[i] for i in part]) <= budget for part in more)

@@ -26,7 +26,9 @@ pathlib.Path(out).write_text(json.dumps({"rows": [{"x": 1.5}], "skipped": [f"hal
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", ["parity", "attention", "engine", "trainer"])
+@pytest.mark.parametrize(
+    "part", ["parity", "attention", "engine", "trainer", "loading", "idle ranks"]
+)
 def test_a_part_measures_at_toy_size(tmp_path, part):
     setting = _gpu_parts.Setting(tmp_path, toy=True)
     rows = _gpu_parts.PARTS[part](setting)
@@ -36,6 +38,16 @@ def test_a_part_measures_at_toy_size(tmp_path, part):
     if part == "trainer":
         assert rows[0]["tflops"] > 0
         assert rows[0]["mfu"] == "unknown"  # a CPU is in no table of peaks
+        shares = [rows[0][f"share_{name}"] for name in ("attention", "head", "optimizer", "rest")]
+        assert all(share > 0 for share in shares[:3])
+        assert sum(shares) == pytest.approx(1)
+    if part == "loading":
+        assert [row["master_weights"] for row in rows] == ["float32", "bfloat16"]
+        assert rows[0]["kept_gb"] == pytest.approx(2 * rows[1]["kept_gb"], rel=0.01)
+        assert all(row["peak_gb"] >= 0.9 * row["kept_gb"] for row in rows)
+    if part == "idle ranks":
+        assert 0 <= rows[0]["idle_share"] < 1
+        assert rows[0]["rounds"] >= rows[0]["minibatches"] > 1
     if part == "attention":
         assert setting.skipped == ["varlen: torch's kernels need a GPU"]
         assert {(row["dtype"], row["rows"]) for row in rows} == set(

@@ -12,7 +12,7 @@ import pytest
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.models.resolve import BUNDLED
-from benchmarks import _kept, _measurements, _publication, weights
+from benchmarks import _kept, _measurements, _prefills, _publication, weights
 from benchmarks._publication import Case
 
 SMOLLM2 = 134_515_008, 49_152 * 576
@@ -93,3 +93,16 @@ def test_parts_and_sizes_are_asked_for_by_name(tmp_path: Path, monkeypatch: pyte
     found = weights.run(model=tmp_path / "nowhere")
     assert found["rows"] == []
     assert "no model folder" in found["skipped"][0]
+
+
+@pytest.mark.slow
+def test_the_reuse_of_kv_during_publications_is_measured(monkeypatch):
+    monkeypatch.setattr(_prefills, "SESSIONS", 4)
+    monkeypatch.setattr(_prefills, "TURNS", 6)
+    monkeypatch.setattr(_prefills, "PUBLICATIONS", 2)
+    monkeypatch.setattr(_prefills, "NUM_ENGINES", (2,))
+    rows = _prefills.measured(["embedded"])
+    assert [row["salts"] for row in rows] == ["publication", "swap"]
+    for row in rows:
+        assert (row["engines"], row["turns"], row["publications"]) == (2, 24, 2)
+        assert row["new_tokens"] <= row["prefilled_tokens"] <= row["prompt_tokens"]

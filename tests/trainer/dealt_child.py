@@ -73,6 +73,12 @@ def trees(draw: Draw) -> list[Group]:
     return [made(draw, n, sizes[4 * n : 4 * n + 4], share=24) for n in range(3)]
 
 
+def prompts(draw: Draw) -> list[Group]:
+    """Two ranks have a group each. One needs two micro-batches; the other one can divide its rows
+    only if it computes their common beginning, most of their tokens, twice."""
+    return [made(draw, 0, [[108]] * 6, share=100), made(draw, 1, [[103], [104]])]
+
+
 JOBS: Mapping[str, tuple[Callable[[Draw], list[Group]], int, Mapping[str, Any], Mapping[str, Any]]]
 JOBS = {
     "more minibatches than rows": (few, 5, {}, {}),
@@ -83,6 +89,7 @@ JOBS = {
     "of rows": (many, 2, {"preset": "gspo"}, {}),
     "trees": (trees, 2, {"algo.aggregation": "sequence"}, {}),
     "trees, whitened": (trees, 5, {"algo.whiten.over": "tokens"}, {}),
+    "rows that are mostly prompt": (prompts, 1, {}, {"max_tokens_per_microbatch": 200}),
     "critic": (trees, 3, {"preset": "ppo-critic"}, {}),
     "moment mask": (many, 2, {"algo.behavior_correction.type": "moment_mask"}, {}),
 }
@@ -100,12 +107,9 @@ def trained(model_dir: Path, world: World, only: Sequence[str] = ()) -> dict[str
             algo = load_config(None, {**keys, "steps": 99}).algo
             at_once = algo.critic.model_copy(update={"warmup_steps": 0})
             algo = algo.model_copy(update={"critic": at_once})
+            given: dict[str, Any] = {"max_tokens_per_microbatch": 110, **more}
             trainer = TrainerConfig(
-                learning_rate=1e-3,
-                num_minibatches=minibatches,
-                max_tokens_per_microbatch=110,
-                num_ranks=world.size,
-                **more,
+                learning_rate=1e-3, num_minibatches=minibatches, num_ranks=world.size, **given
             )
             stepper = make_stepper(model_dir, world, algo, trainer=trainer)
             metrics: list[dict[str, float]] = []

@@ -64,8 +64,10 @@ class Beside(World):
 OTHERS: list[list[int]] = []
 
 
-def tokens_of(*lengths: int) -> ShardTokens:
+def tokens_of(*lengths: int, share: int = 0) -> ShardTokens:
     rows = [make_row(np.random.default_rng(n), length) for n, length in enumerate(lengths)]
+    for row in rows[1:]:
+        row.tokens[:share] = rows[0].tokens[:share]
     items = [BatchRow(row, episode) for episode, row in enumerate(rows)]
     count = sum(row.num_trained for row in rows)
     shard = BatchShard(0, [0.0] * len(rows), ["g"] * len(rows), count, len(rows), [items])
@@ -95,6 +97,19 @@ def test_a_rank_makes_its_micro_batches_smaller_if_another_has_more(
     assert [sum(batch.packed.lengths) for batch in plan] == sizes
     assert policy.fullest_tokens == 3 * waited
     assert not OTHERS
+
+
+def test_each_row_of_a_group_gets_a_round(tiny_model, world):
+    """Another rank has two micro-batches; halves of this one would be six, a row in each."""
+    policy = Policy.load(tiny_model, world, trainer=TrainerConfig(max_tokens_per_microbatch=300))
+    policy.world = Beside(0, 2, world.device, world.mesh)
+    tokens = tokens_of(*[90] * 6, share=80)
+    OTHERS[:] = [[2], [90, 90]]
+    (plan,), rounds = in_rounds([range(6)], tokens, policy)
+    assert policy.shares_prefixes
+    assert len(plan) <= rounds[0] == 2
+    index = torch.cat([batch.index for batch in plan])
+    assert sorted(index.tolist()) == list(range(len(tokens.episodes)))
 
 
 def test_one_rank_waits_for_nobody(tiny_model, world):

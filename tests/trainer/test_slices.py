@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 import transformers as T
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from trainer_samples import save_recurrent_model, save_tiny_model
 
+from agentgym_rl.trainer.slices import Slices
 from agentgym_rl.weights import load_slices, load_whole, rows_of
 from tests.e2e.forked import run_all
 from tests.kit.cases import cases
@@ -111,3 +114,18 @@ def test_a_rank_takes_its_shards_and_a_tensor_while_it_loads(tmp_path, size):
 @pytest.mark.slow
 def test_gradients_of_micro_batches_are_held_in_shards_and_the_same(tiny_model, tmp_path):
     run_all(GRADIENTS, *((f"file://{tmp_path}/meet", rank, tiny_model) for rank in (0, 1)))
+
+
+def test_offloaded_slices_never_go_to_the_device_of_the_mesh(world):
+    """All of them at once would fill a GPU that they are to leave free; "meta" stands for it."""
+    layer: Any = torch.nn.Linear(2, 3, bias=False, device="meta")
+    numbers = torch.arange(6.0).view(3, 2)
+    mesh = DeviceMesh("meta", [0], _init_backend=False)
+    slices = Slices(world, {layer.weight: numbers})
+    with slices.sharding(layer, torch.device("cpu")):
+        whole = DTensor.from_local(layer.weight.detach(), mesh, [Shard(0)])
+        layer.weight = torch.nn.Parameter(whole)
+    assert isinstance(layer.weight, DTensor)
+    assert layer.weight.requires_grad
+    assert layer.weight.device.type == "cpu"
+    assert torch.equal(layer.weight.to_local(), numbers)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
+import types
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,8 +15,10 @@ from arl_vllm.staging import Loaded, Staging, mapped, shapes_of
 
 from agentgym_rl.core import WeightsError
 from agentgym_rl.storage import WeightsFolder
-from agentgym_rl.weights import write_version
+from agentgym_rl.weights import StoredVersion, write_version
 from agentgym_rl.weights.files import take
+from tests.kit.damage import FILES
+from tests.kit.versions import part_of
 
 _SIZE = 1 << 22
 TENSORS = {f"layers.{at}.weight": torch.full((_SIZE,), float(at)) for at in range(4)}
@@ -91,3 +96,59 @@ def test_a_worker_checks_only_its_own_part(version):
 def test_a_version_that_is_not_there_cannot_be_mapped(tmp_path):
     with ExitStack() as hold, pytest.raises(WeightsError):
         mapped(tmp_path / "v9", (), hold)
+
+
+class _Transfer:
+    """As vLLM's WeightTransferEngine, without its requests."""
+
+    __class_getitem__ = classmethod(lambda cls, _: cls)
+
+    def __init__(self) -> None:
+        self.model_config = types.SimpleNamespace(model="/nowhere")
+
+
+@pytest.fixture
+def transfer(monkeypatch):
+    """The backend arl-shm of the second of two workers, without vLLM."""
+    parts = {
+        "vllm.distributed.parallel_state": {
+            "get_world_group": lambda: types.SimpleNamespace(rank=1, world_size=2)
+        },
+        "vllm.distributed.weight_transfer.base": {
+            "WeightTransferEngine": _Transfer,
+            "WeightTransferInitInfo": object,
+            "WeightTransferUpdateInfo": object,
+        },
+        "arl_vllm.swap": dict.fromkeys(
+            ("loaded_adapter", "serves_adapter", "swap_adapter", "swap_weights")
+        ),
+    }
+    for name in ("vllm", "vllm.distributed", "vllm.distributed.weight_transfer", *parts):
+        module = types.ModuleType(name)
+        vars(module).update(parts.get(name, {}))
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "arl_vllm.transfer", raising=False)
+    module = importlib.import_module("arl_vllm.transfer")
+    monkeypatch.delitem(sys.modules, "arl_vllm.transfer")
+    return module.SharedMemoryTransfer(), module.UpdateInfo
+
+
+@pytest.mark.parametrize("damage", FILES.values(), ids=FILES.keys())
+def test_a_version_with_a_damaged_file_is_refused_and_free(version, transfer, damage):
+    backend, info = transfer
+    damage(part_of(version))
+    with pytest.raises(WeightsError):
+        backend.load(info(path=str(version)))
+    assert take(version, version.with_name("v4"))
+
+
+def test_a_worker_reads_its_own_part_once_and_holds_the_version(version, transfer, monkeypatch):
+    backend, info = transfer
+    read, found = [], StoredVersion._tensor
+    monkeypatch.setattr(StoredVersion, "_tensor", lambda it, n: read.append(n) or found(it, n))
+    loaded = backend.load(info(path=str(version)))
+    assert sorted(read) == sorted(loaded.own) == ["layers.1.weight", "layers.3.weight"]
+    assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in TENSORS.items())
+    assert not take(version, version.with_name("v4"))
+    loaded.hold.close()
+    assert take(version, version.with_name("v4"))

@@ -292,7 +292,7 @@ def test_the_last_answer_counts(text, answer):
     "options, problem",
     [
         ({}, "no dataset of reasoning-gym is called ''"),
-        ({"dataset": "chain_sun"}, "there are chain_sum"),
+        ({"dataset": "chain_sun"}, "did you mean chain_sum"),
         ({"dataset": "composite"}, "mixes others"),
         ({"dataset": "chain_sum", "terms": 3}, "it takes .*min_terms"),
         ({"dataset": "chain_sum", "min_terms": 0}, "does not take"),
