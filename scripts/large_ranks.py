@@ -3,10 +3,14 @@ of memory, and is compared with one rank that has no limit.
 
     python scripts/large_ranks.py [--hidden=2048 --layers=24 --vocab=32000 --ranks=4 --share=0.45]
 
-The model is random, and is written tensor by tensor in bfloat16. Weights, gradients and Adam's two
-states are float32: 16 bytes a number. A rank may take `--share` of them (at least `--least` MB),
-beyond what its imports take. Its memory is limited by RLIMIT_DATA and measured by VmHWM. With
---whole-gradients, ranks keep the gradients of micro-batches whole, and die.
+The model is random, and is written tensor by tensor in bfloat16. Weights, gradients and AdamW's two
+states are kept in bfloat16, with stochastic rounding (8 bytes a number), and computed in float32;
+with --masters=float32 all are float32 (16 bytes). A rank may take `--share` of them (at least
+`--least` MB), beyond what its imports take. Its memory is limited by RLIMIT_DATA and measured by
+VmHWM. With --whole-gradients, ranks keep the gradients of micro-batches whole, and die.
+
+Ranks and the single one add up the same rows in each round: the sum of a round is rounded to the
+dtype of the gradients, and another sum would be rounded otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import traceback
@@ -26,10 +31,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core import NOT_SAMPLED, Row
+from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row
 from agentgym_rl.core.model_folder import header_of
 from agentgym_rl.trainer import Policy, join_world, make_optimizer, take_step
 from agentgym_rl.trainer.optim import set_learning_rate
+from agentgym_rl.trainer.shard_tensors import ShardTokens, accumulate
 from agentgym_rl.trainer.sharding import local
 from agentgym_rl.weights import bytes_of
 
@@ -42,18 +48,19 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--share", type=float, default=0.45)
     parser.add_argument("--least", type=int, default=256, help="MB")
+    parser.add_argument("--masters", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--whole-gradients", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        state = 16 * write_model(folder, args)
+        state = (8 if args.masters == "bfloat16" else 16) * write_model(folder, args)
         limit = max(args.share * state, args.least << 20)
         print(json.dumps({"state_bytes": state, "limit_bytes": int(limit)}), flush=True)
         found = {}
-        for size in {1, args.ranks}:
+        for size in sorted({1, args.ranks}, reverse=True):
             most = limit if size > 1 else None
-            found[size] = run(folder, size, most, shards=not args.whole_gradients)
+            found[size] = run(folder, size, most, args)
             print(json.dumps({"ranks": size, **found[size]}), flush=True)
     worst = max(
         abs(one - other) / abs(one)
@@ -93,7 +100,7 @@ def write_model(folder: Path, args: argparse.Namespace) -> int:
     return sum(shape.numel() for shape in shapes.values())
 
 
-def run(folder: Path, size: int, limit: float | None, *, shards: bool) -> dict[str, Any]:
+def run(folder: Path, size: int, limit: float | None, args: argparse.Namespace) -> dict[str, Any]:
     """Train as `size` forked ranks; return what rank 0 found, and the largest memory of any."""
     meeting, children = folder / f"meet-{size}", list[int]()
     for rank in range(size):
@@ -101,23 +108,34 @@ def run(folder: Path, size: int, limit: float | None, *, shards: bool) -> dict[s
             children.append(child)
             continue
         try:
-            found = train(folder, meeting, rank, size, limit, shards=shards)
+            found = train(folder, meeting, rank, size, limit, args)
             (folder / f"found-{size}-{rank}.json").write_text(json.dumps(found))
         except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    if any([os.waitpid(child, 0)[1] for child in children]):
-        sys.exit(f"a rank of {size} died under its limit of memory")
+    while children:
+        child, code = os.wait()
+        children.remove(child)
+        if code:
+            for other in children:  # they would wait for it
+                os.kill(other, signal.SIGKILL)
+            sys.exit(f"a rank of {size} died under its limit of memory")
     all_found = [json.loads((folder / f"found-{size}-{r}.json").read_text()) for r in range(size)]
     return {
         **all_found[0],
         **{name: max(it[name] for it in all_found) for name in ("load_bytes", "peak_bytes")},
+        "load_peak_of_kept": max(it["load_bytes"] / it["kept_bytes"] for it in all_found),
     }
 
 
 def train(
-    folder: Path, meeting: Path, rank: int, size: int, limit: float | None, *, shards: bool
+    folder: Path,
+    meeting: Path,
+    rank: int,
+    size: int,
+    limit: float | None,
+    args: argparse.Namespace,
 ) -> dict[str, Any]:
     """Load the model and train two batches as one rank."""
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins at what the process has now
@@ -126,32 +144,51 @@ def train(
         most = int(status("VmData") + limit)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     place: Any = {"rank": rank, "size": size, "rendezvous": f"file://{meeting}"}
+    halves, width = args.masters == "bfloat16", args.ranks // size  # rows of a rank in a round
     numbers: list[float] = []
     with join_world(**place, timeout_s=3600) as world:
         trainer = TrainerConfig(
-            max_tokens_per_microbatch=_LENGTH, num_ranks=size, activation_checkpointing=True
+            max_tokens_per_microbatch=_LENGTH * width,
+            num_ranks=size,
+            activation_checkpointing=True,
+            optimizer="adamw_bf16" if halves else "adamw",
         )
-        policy = Policy.load(folder, world, trainer=trainer)
+        dtype = torch.bfloat16 if halves else torch.float32
+        policy = Policy.load(folder, world, trainer=trainer, master_dtype=dtype)
         loaded, kept = status("VmHWM"), sum(local(p).nbytes for p in policy.model.parameters())
-        policy.shards_gradients = shards
+        policy.shards_gradients = not args.whole_gradients
         optimizer = make_optimizer(policy.model, trainer)
         set_learning_rate(optimizer, 1e-5)
         for batch in range(_BATCHES):
-            rows = [row(batch, n, policy.vocab_size) for n in range(rank, _ROWS, size)]
-            packed = [it for _, it in policy.micro_batches(rows)]
-            total = 0.0
-            for number, part in enumerate(packed):
-                policy.synchronize_gradients(number == len(packed) - 1)
-                loss = policy.logprobs(part).sum() / _ROWS
-                total += loss.item()
-                (loss * size).backward()
-            numbers += [sum(world.gather(total)), take_step(optimizer, 1.0)]
+            tokens = ShardTokens.from_shard(
+                shard(batch, rank, size, policy.vocab_size), vocab_size=policy.vocab_size
+            )
+            rows, rounds = range(len(tokens.rows)), -(-_ROWS // args.ranks)
+            turns = [rows[n : n + width] for n in rows[::width]]
+            plan = [part for turn in turns for part in tokens.micro_batches(turn, policy)]
+            loss = accumulate(
+                policy, plan, rounds, lambda it: policy.logprobs(it.packed).sum() / _ROWS
+            )
+            numbers += [sum(world.gather(loss)), take_step(optimizer, 1.0)]
     return {
         "numbers": numbers,
         "kept_bytes": kept,
         "load_bytes": loaded - before,
         "peak_bytes": status("VmHWM") - before,
     }
+
+
+def shard(batch: int, rank: int, size: int, vocab: int) -> BatchShard:
+    """Return a rank's rows of a batch: of each round, it has those that are in turn."""
+    items = [BatchRow(row(batch, number, vocab), number) for number in range(rank, _ROWS, size)]
+    return BatchShard(
+        step=batch,
+        rewards=[0.0] * _ROWS,
+        group_ids=[str(number) for number in range(_ROWS)],
+        num_trained_tokens=_ROWS * _LENGTH // 2,
+        num_episodes=_ROWS,
+        minibatches=[items],
+    )
 
 
 def row(batch: int, number: int, vocab: int) -> Row:

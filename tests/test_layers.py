@@ -46,6 +46,7 @@ ALLOWED: Mapping[str, str] = {
         "arl_objectives.moment_mask "
         "arl_objectives.reference arl_objectives.rewards arl_objectives.small_terms "
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
+        "arl_optimizers.adamw "
         "arl_audit.recompute arl_plan.anatomy arl_plan.probe arl_sglang.version "
         "arl_sglang.weight_routes arl_trial.model_process "
         "arl_trial.own_optimizer arl_warmup.trainer "

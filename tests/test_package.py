@@ -372,6 +372,7 @@ MOST_LINES = {
     "arl_meters": 500,
     "arl_notebook": 500,
     "arl_objectives": 2_900,
+    "arl_optimizers": 200,
     "arl_parsers": 1_800,
     "arl_plan": 4_600,
     "arl_scale": 4_250,

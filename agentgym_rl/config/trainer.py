@@ -13,6 +13,7 @@ from agentgym_rl.core import (
     OneOf,
     OnResume,
     Section,
+    entry_points_of,
     named_or_function,
     none_of,
     one_of,
@@ -21,7 +22,7 @@ from agentgym_rl.core import (
 from agentgym_rl.core.registered import offered
 
 OPTIMIZERS = ("adamw", "muon", "adamw8bit")
-"""The names of `trainer.optimizer`; any other is a function."""
+"""The names of `trainer.optimizer`; any other is a function, or stands for the path of one."""
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -62,9 +63,9 @@ class TrainerConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """The number of passes over each batch."""
     optimizer: Literal["adamw", "muon", "adamw8bit"] | str = "adamw"
-    """The optimizer. muon: orthogonal updates of the matrices between embeddings and output layer,
-    and AdamW for all else; adamw8bit: AdamW whose state has 8 bits a number (needs torchao); or
-    `module:function`, which gets groups of parameters and `lr`, as torch.optim:SGD does."""
+    """The optimizer. muon: orthogonal updates of matrices between embeddings and output layer, and
+    AdamW for others; adamw8bit (needs torchao), adamw_bf16: AdamW whose state has 8, 16 bits a
+    number; or `module:function`, which gets groups of parameters and `lr`, as torch.optim:SGD."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """The keyword arguments of that function."""
     momentum: _Decay = 0.95
@@ -158,7 +159,9 @@ class TrainerConfig(Section):
     @field_validator("optimizer")
     @classmethod
     def _known_optimizer(cls, optimizer: str) -> str:
-        return named_or_function(optimizer, OPTIMIZERS)
+        added = entry_points_of("optimizers")
+        name = named_or_function(optimizer, (*OPTIMIZERS, *added))
+        return added[name].value if name in added else name
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainerConfig:

@@ -114,12 +114,7 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optim
     params = _trained(model)
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in params)
     kind = Muon if config.optimizer == "muon" else torch.optim.AdamW
-    optimizer = kind(
-        groups,
-        lr=0.0,  # every batch sets its own
-        betas=config.betas,
-        fused=fused,
-    )
+    optimizer = kind(groups, lr=0.0, betas=config.betas, fused=fused)  # batches set the rate
     for group in optimizer.param_groups:
         names = ("momentum_buffer",) if "momentum" in group else ("exp_avg", "exp_avg_sq")
         for p in group["params"]:
@@ -257,7 +252,13 @@ def take_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
         GradientError: the norm is not finite; such a step would destroy the weights.
     """
     parameters = [it for group in optimizer.param_groups for it in group["params"]]
-    norm = nn.utils.clip_grad_norm_(parameters, max_norm)
+    grads = [p.grad for p in parameters if p.grad is not None]
+    if any(grad.dtype == torch.bfloat16 for grad in grads):  # torch would round each norm to it
+        norms = [torch.linalg.vector_norm(grad, dtype=torch.float32) for grad in grads]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    else:
+        norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     if not math.isfinite(value):
         raise GradientError(f"gradient norm is {value}: the weights were left as they were")

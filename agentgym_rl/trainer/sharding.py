@@ -13,11 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    MixedPrecisionPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -61,17 +57,21 @@ def shard(
     With `compute_dtype` bfloat16, blocks are gathered in bfloat16 and the rest (embeddings, the
     last norm, the head) in its own dtype; gradients are reduced in float32. On a CPU, only linear
     layers compute in bfloat16, as the engine's do: nothing else is faster in it. Frozen parameters
-    that compute in bfloat16 are also stored in it, which halves their memory. A single rank that
-    neither gathers in another dtype nor offloads has nothing to shard: FSDP would only hold all
-    parameters twice and copy every gradient twice.
+    that compute in bfloat16 are also stored in it, which halves their memory. Parameters kept in
+    bfloat16 that compute in float32 are gathered in it. A single rank that neither gathers in
+    another dtype nor offloads has nothing to shard: FSDP would only hold all parameters twice and
+    copy every gradient twice.
     """
     options: dict[str, Any] = {"mesh": world.mesh}
-    if world.size == 1:
+    rounded, on_cpu = compute_dtype == "bfloat16", world.device.type == "cpu"
+    if not rounded and any(p.dtype == torch.bfloat16 for p in model.parameters()):
+        wide = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
+        options["mp_policy"] = wide  # blocks are not kept in float32, even by a single rank
+    elif world.size == 1:
         options["reshard_after_forward"] = False  # nothing to save: the only shard is complete
     if trainer.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
     blocks = dict(options)
-    rounded, on_cpu = compute_dtype == "bfloat16", world.device.type == "cpu"
     if rounded and on_cpu:
         multiply_in(model, torch.bfloat16)
     elif rounded:

@@ -32,20 +32,8 @@ from agentgym_rl.storage import Manifest
 from .checkpoint import load_checkpoint
 from .measurement import measurements_of
 from .model_term import Loading, ModelTerm
-from .objective import (
-    Objective,
-    RankBatch,
-    all_advantages,
-    largest_advantage,
-    rank_batch,
-)
-from .optim import (
-    GradientError,
-    learning_rate,
-    make_optimizer,
-    set_learning_rate,
-    take_step,
-)
+from .objective import Objective, RankBatch, all_advantages, largest_advantage, rank_batch
+from .optim import GradientError, learning_rate, make_optimizer, set_learning_rate, take_step
 from .packed import PackedModel
 from .policy import Policy
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass, in_rounds

@@ -15,7 +15,7 @@ The decisions about groups are not modelled: `Rollout`, `OpenGroups`, `FinishedG
 `Replicas`.
 """
 
-BUILDS_ON = ("arl_embedded", "arl_meters", "arl_scale")
-"""The extension whose engine is measured where a model runs on this machine's CPU, the one whose
-norms by layer need memory, and the one that adapts the number of concurrent groups, in virtual time
-too."""
+BUILDS_ON = ("arl_embedded", "arl_meters", "arl_optimizers", "arl_scale")
+"""The extension whose engine is measured where a model runs on this machine's CPU, those whose
+norms by layer and optimizers need memory, and the one that adapts the number of concurrent groups,
+in virtual time too."""

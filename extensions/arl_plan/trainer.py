@@ -11,6 +11,7 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 
 from arl_meters.keys import LayerKeys
+from arl_optimizers import STATE_BYTES
 
 from agentgym_rl.algo import fill_bins, fill_shared
 from agentgym_rl.algo.prefixes import Chain, chained
@@ -331,7 +332,7 @@ class ModelSize:
             return _MOMENTUM * self.hidden + _ADAM * (self.total - self.hidden)
         if kind == "adamw8bit":
             return _EIGHT_BITS * self.in_blocks + _ADAM * (self.total - self.in_blocks)
-        return _ADAM * self.total
+        return STATE_BYTES.get(kind, _ADAM) * self.total
 
     def frozen_bytes(self, dtype: str) -> int:
         """Return the bytes of weights that never train, of which ranks that compute in bfloat16

@@ -190,6 +190,7 @@ def test_the_memory_of_a_model_known_by_its_size_alone():
         (TrainerConfig(num_ranks=4, num_replicas=2), 16 / 2),
         (TrainerConfig(optimizer="muon"), 12),
         (TrainerConfig(optimizer="adamw8bit"), 8 + 2 + 1 / 32),
+        (TrainerConfig(optimizer="adamw_bf16"), 12),
         (TrainerConfig(layer_metrics=True), 20),
     ):
         memory = models.memory(trainer, None, dtype="float32", parameters=7.6e9)

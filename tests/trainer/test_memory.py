@@ -100,6 +100,7 @@ TAUGHT = {"algo.teacher.models": ["bundled/math", "bundled/agents", "http://ther
     [
         MOVING | {"trainer.optimizer": "muon"},
         {"trainer.optimizer": "adamw8bit"},
+        {"trainer.optimizer": "adamw_bf16"},
         TAUGHT | STAYING | {"engine.dtype": "bfloat16"},
         {"lora.rank": 4, "trainer.optimizer": "muon"} | STAYING,
         {"preset": "ppo-critic", "trainer.optimizer": "muon"},
