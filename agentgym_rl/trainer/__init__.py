@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .shard_tensors import frozen_pass as frozen_pass
     from .shard_tensors import in_rounds as in_rounds
     from .sharding import blocks_of as blocks_of
+    from .sharding import local as local
     from .step import Stepper as Stepper
     from .step import make_stepper as make_stepper
     from .trainer import Trainer as Trainer

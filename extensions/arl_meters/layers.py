@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from agentgym_rl.algo import Tally
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.trainer import Measurement, Policy
-from agentgym_rl.trainer.sharding import local
+from agentgym_rl.trainer import Measurement, Policy, local
 
 from .keys import LayerKeys
 

@@ -19,8 +19,8 @@ from agentgym_rl.trainer import (
     PolicyBase,
     RankBatch,
     frozen_pass,
+    local,
 )
-from agentgym_rl.trainer.sharding import local
 
 from .keys.kl import INITIAL, KlConfig
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from agentgym_rl.trainer.sharding import local
+from agentgym_rl.trainer import local
 
 _CHUNK = 1 << 17
 """The numbers that are updated at once: what that takes fits in a cache."""
