@@ -8,7 +8,6 @@ The toy sizes run on a CPU. OUT gets {"rows": […], "skipped": […]}.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import itertools
 import json
@@ -17,7 +16,7 @@ import shutil
 import statistics
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -38,10 +37,9 @@ from agentgym_rl.engines import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime import serving
 from agentgym_rl.storage import WeightsFolder
-from agentgym_rl.trainer import Policy, join_world
 
 from ._common import engine_server, model_config
-from ._gpu_steps import idle_row, loading_rows, step_row
+from ._gpu_steps import Timer, idle_row, learn, loading_rows, peak_gb, policy_of, step_row
 from ._runs import RunFailed, train
 from .trainer_loops.packing import half_sampled, row
 from .weights import _Case
@@ -116,7 +114,7 @@ def parity(setting: Setting) -> list[dict[str, Any]]:
         prompts, replies, _ = _sampled(setting, folder, dtype, requests=16, prompt=40, reply=32)
         sampled = [_row(p, d) for p, d in zip(prompts, replies, strict=True)]
         recorded = np.concatenate([row.behavior_logprobs[row.loss_mask] for row in sampled])
-        with _policy(setting, folder, dtype) as policy, torch.no_grad():
+        with policy_of(folder, setting.device, dtype) as policy, torch.no_grad():
             found = policy.logprobs(pack_rows(sampled)).float().cpu().numpy()
         gaps = np.abs(found - recorded)
         allowed = {"float32": 1e-3, "bfloat16": 0.05}[dtype]
@@ -150,11 +148,12 @@ def attention(setting: Setting) -> list[dict[str, Any]]:
     for dtype, (name, packed) in itertools.product(dtypes, packs.items()):
         logprobs: dict[str, torch.Tensor] = {}
         for kind in kinds:
-            with _policy(setting, folder, dtype, attention=kind) as policy:
-                seconds = _timed(setting, lambda p=policy, rows=packed: _pass(p, rows))
+            config = TrainerConfig(attention=kind)
+            with policy_of(folder, setting.device, dtype, trainer=config) as policy:
+                seconds = _timer(setting)(lambda p=policy, rows=packed: learn(p, rows))
                 with torch.no_grad():
                     logprobs[kind] = policy.logprobs(packed).float().cpu()
-                peak = _peak_gb()
+                peak = peak_gb()
             rows.append(
                 {
                     "dtype": dtype,
@@ -187,7 +186,7 @@ def engine(setting: Setting) -> list[dict[str, Any]]:
                 "requests": requests,
                 "tokens": tokens,
                 "tokens_per_s": round(tokens / seconds),
-                "gpu_peak_gb": _peak_gb(),
+                "gpu_peak_gb": peak_gb(),
             }
         )
     return rows
@@ -350,43 +349,8 @@ def _sampled(
     return prompts, replies, seconds
 
 
-@contextlib.contextmanager
-def _policy(
-    setting: Setting,
-    folder: Path,
-    dtype: Dtype,
-    *,
-    attention: Literal["auto", "rows", "varlen"] = "auto",
-) -> Iterator[Policy]:
-    """Load a policy with float32 master weights; its memory is freed afterwards."""
-    if setting.device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    with join_world(device=setting.device) as world:
-        config = TrainerConfig(attention=attention)
-        yield Policy.load(folder, world, compute_dtype=dtype, trainer=config)
-
-
-def _pass(policy: Policy, packed: PackedRows) -> None:
-    (-policy.logprobs(packed).mean()).backward()
-
-
-def _timed(setting: Setting, action: Callable[[], None]) -> float:
-    """Return the median seconds of an action, after one that is not timed."""
-    seconds: list[float] = []
-    for _ in range(2 if setting.toy else 6):
-        start = time.perf_counter()
-        action()
-        if setting.device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
-
-
-def _peak_gb() -> float | None:
-    if not torch.cuda.is_available():
-        return None
-    return round(torch.cuda.max_memory_allocated() / 1e9, 2)
+def _timer(setting: Setting) -> Timer:
+    return Timer(setting.device, repeats=1 if setting.toy else 5)
 
 
 def _random_pack(lengths: Sequence[int], *, shared: int = 0) -> PackedRows:

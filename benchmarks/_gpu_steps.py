@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -48,29 +49,28 @@ def step_row(folder: Path, device: Device, *, toy: bool) -> dict[str, Any]:
     config = TrainerConfig(head_chunk_tokens=16) if toy else TrainerConfig()
     draw = np.random.default_rng(0)
     rows = [half_sampled(draw, length) for length in lengths_of_step(toy=toy)]
-    with join_world(device=device) as world:
-        policy = Policy.load(folder, world, compute_dtype="bfloat16", trainer=config)
+    with policy_of(folder, device, "bfloat16", trainer=config) as policy:
         optimizer = make_optimizer(policy.model, config)
         set_learning_rate(optimizer, 1e-6)
-        packs = [packed.to(world.device) for _, packed in policy.micro_batches(rows)]
+        packs = [packed.to(policy.world.device) for _, packed in policy.micro_batches(rows)]
 
         def passes() -> None:
             for packed in packs:
-                policy.logprobs(packed).mean().neg().backward()
-
-        def moves() -> None:
-            optimizer.step()
+                learn(policy, packed)
 
         seen = [Captured.of(policy, packed) for packed in packs]
         timed = Timer(device, repeats=1 if toy else 3)
-        seconds = {"passes": timed(passes), "optimizer": timed(moves)}
+        seconds = {"passes": timed(passes), "optimizer": timed(optimizer.step)}
         optimizer.zero_grad(set_to_none=True)
         layers = policy.model.config.get_text_config().num_hidden_layers
         seconds["attention"] = layers * timed(lambda: [it.attend() for it in seen])
         seconds["head"] = timed(lambda: [it.score(policy) for it in seen])
         policy.flops = 0.0
         passes()
-        whole, peak = seconds["passes"] + seconds["optimizer"], peak_tflops(world.device, None)
+        whole, peak = (
+            seconds["passes"] + seconds["optimizer"],
+            peak_tflops(policy.world.device, None),
+        )
         rate = policy.flops / whole / 1e12
         named = {name: seconds[name] / whole for name in ("attention", "head", "optimizer")}
         return {
@@ -83,7 +83,32 @@ def step_row(folder: Path, device: Device, *, toy: bool) -> dict[str, Any]:
             "mfu": "unknown" if peak is None else rate / peak,
             **{f"share_{name}": share for name, share in named.items()},
             "share_rest": 1 - sum(named.values()),
+            "gpu_peak_gb": peak_gb(),
         }
+
+
+@contextmanager
+def policy_of(
+    folder: Path, device: Device, dtype: Dtype, *, trainer: TrainerConfig | None = None
+) -> Iterator[Policy]:
+    """Load a policy with float32 master weights; its memory is freed afterwards."""
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    with join_world(device=device) as world:
+        yield Policy.load(folder, world, compute_dtype=dtype, trainer=trainer)
+
+
+def learn(policy: Policy, packed: PackedRows) -> None:
+    """Compute log-probs and the gradient of their mean."""
+    policy.logprobs(packed).mean().neg().backward()
+
+
+def peak_gb() -> float | None:
+    """Return the most gigabytes of tensors on the GPU since the last model was loaded."""
+    if not torch.cuda.is_available():
+        return None
+    return round(torch.cuda.max_memory_allocated() / 1e9, 2)
 
 
 @dataclass(slots=True)
@@ -196,12 +221,11 @@ def idle_row(folder: Path, device: Device, *, toy: bool) -> dict[str, Any]:
     them. They compute one after the other, on one device, and nothing is exchanged."""
     groups, members = (2, 2) if toy else (8, 8)
     dealt = minibatch_rows(groups, members, RANKS)
-    with join_world(device=device) as world:
-        policy = Policy.load(folder, world, compute_dtype="bfloat16")
+    with policy_of(folder, device, "bfloat16") as policy:
         timed, busy, whole, rounds = Timer(device, repeats=1), 0.0, 0.0, 0
         for parts in dealt:
             for turn in zip_longest(*_plans(policy, [*map(_known, parts)])):
-                seconds = [timed(lambda it=it: _learn(policy, it)) for it in turn if it is not None]
+                seconds = [timed(lambda it=it: _once(policy, it)) for it in turn if it is not None]
                 busy, whole, rounds = busy + sum(seconds), whole + max(seconds), rounds + 1
     return {
         "batch": f"{groups} x {members}",
@@ -224,8 +248,8 @@ def _plans(policy: Policy, parts: Sequence[Sequence[Row]]) -> list[list[PackedRo
     return plans
 
 
-def _learn(policy: Policy, packed: PackedRows) -> None:
-    policy.logprobs(packed).mean().neg().backward()
+def _once(policy: Policy, packed: PackedRows) -> None:
+    learn(policy, packed)
     policy.model.zero_grad(set_to_none=True)
 
 
