@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -194,12 +195,13 @@ def folder_of(path: str, *, revision: str | None = None) -> Path:
 def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     trainer, engine, adapter = config.trainer, config.own_engine, adapter_of(config)
     halves = config.compute_dtype == "bfloat16"
-    anatomy = anatomy_of(folder, bfloat16=halves, frozen=adapter is not None)
+    measured = partial(anatomy_of, bfloat16=halves, frozen=adapter is not None)
+    anatomy = measured(folder)
     shapes, vocabulary = anatomy.shapes, anatomy.vocabulary
     matrices = adapter and ModelSize.of(adapter.matrix_shapes(shapes, vocabulary=vocabulary))
 
     def shapes_of(folder: Path) -> tuple[Shapes, int]:
-        found = anatomy_of(folder, bfloat16=halves)
+        found = measured(folder)
         return found.shapes, found.vocabulary
 
     models = Models.of(config.algo, folder, find=folder_of, shapes_of=shapes_of)
