@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_layers import ROOT, sources, tree_of
+from tests.test_layers import ROOT, imported, sources, tree_of
 
 OUTSIDE = ("benchmarks", "examples", "scripts", "tests")
 """The folders that the type checker does not read, but for those of scripts that CI runs."""
@@ -50,23 +50,18 @@ def unknown(root: Path) -> list[str]:
     return sorted(
         f"{file.relative_to(root)}:{line}: {base} has no {name}"
         for module, file in files.items()
-        for line, base, name in _wanted(module, file, files)
+        for line, base, name in _wanted(module, files)
         if f"{base}.{name}" not in files and name not in bound(files[base])
     )
 
 
-def _wanted(module: str, file: Path, files: dict[str, Path]) -> Iterator[tuple[int, str, str]]:
+def _wanted(module: str, files: dict[str, Path]) -> Iterator[tuple[int, str, str]]:
     """The (line, module, name) of all that a module imports from ours, or replaces in them."""
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree_of(file)):
+    for line, base, name in imported(module, files):
+        if base in files and name not in ("", "*"):
+            yield line, base, name
+    for node in ast.walk(tree_of(files[module])):
         match node:
-            case ast.ImportFrom():
-                parts = package.split(".")
-                above = parts[: len(parts) - node.level + 1] if node.level else []
-                base = ".".join([*above, *filter(None, [node.module])])
-                for it in node.names if base in files else ():
-                    if it.name != "*":
-                        yield node.lineno, base, it.name
             case ast.Call(
                 func=ast.Attribute(attr="setattr" | "delattr"),
                 args=[ast.Constant(value=str(path)), *_],

@@ -112,12 +112,12 @@ def imports(
     """(line, dotted name) of everything `module` imports; names of ours are module names. Not
     `listed`: without what a package lists, as that loads on first use."""
     names = () if listed else _listed(module, files[module])
-    for line, base, name in _imported(module, files):
+    for line, base, name in imported(module, files):
         if name not in names:
             yield line, _module_of(base, name, files) if name else base
 
 
-def _imported(module: str, files: Mapping[str, Path]) -> Iterator[tuple[int, str, str]]:
+def imported(module: str, files: Mapping[str, Path]) -> Iterator[tuple[int, str, str]]:
     """(line, module, name) of everything `module` imports; without a name for a whole module."""
     is_package = files[module].name == "__init__.py"
     for node in ast.walk(tree_of(files[module])):
@@ -248,7 +248,7 @@ def past_packages(root: Path) -> dict[str, bool]:
     files = sources(root)
     found: dict[str, bool] = {}
     for module in files:
-        for _, base, name in _imported(module, files):
+        for _, base, name in imported(module, files):
             top = ".".join(base.split(".")[:2])
             if not base.startswith(f"{FACADE}.") or f"{module}.".startswith(f"{top}."):
                 continue

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from prompt_frees import wait_for_frees
+from test_memory import peak_bytes
 from torch.distributed.tensor import DTensor
-from torch.profiler import ProfilerActivity, profile
 from trainer_samples import make_row, make_shards, with_behavior
 
 from agentgym_rl.config import load_config
@@ -29,15 +29,6 @@ MICRO_BATCHES = 2
 
 def bytes_of(tensor: torch.Tensor) -> int:
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).nbytes
-
-
-def peak_bytes(act) -> int:
-    """The most bytes of tensors at one time, beyond those from before, while `act` runs."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        act()
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
-    return int(np.cumsum([0, *sizes]).max())
 
 
 def measured(model_dir: Path, world: World, options: dict[str, Any]) -> dict[str, Any]:
