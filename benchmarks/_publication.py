@@ -254,6 +254,7 @@ def publish(tensors: Any, shared: Path, version: int, url: str, scratch: Path, p
         wait_for(scratch / f"staged-{version}")
         return 0.0
     from agentgym_rl.weights import Publisher, SharedFiles
+    from tests.kit.publishing import publish_now
 
     transport = SharedFiles(shared)
     if tensors is None:
@@ -263,7 +264,7 @@ def publish(tensors: Any, shared: Path, version: int, url: str, scratch: Path, p
     publisher = Publisher(
         transport=transport, interrupt="keep", timeout_s=DEADLINE_S, polls_staging=False
     )
-    return publisher.publish({"engine": url}, version).pause_s
+    return publish_now(publisher, {"engine": url}, version).pause_s
 
 
 def announce(scratch: Path, version: int, kinds: Any, fingerprint: str) -> None:

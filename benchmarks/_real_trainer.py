@@ -28,6 +28,7 @@ from agentgym_rl.engines import HttpEngine
 from agentgym_rl.storage import WeightsFolder
 from agentgym_rl.weights import Publisher, SharedFiles
 from agentgym_rl.weights.publish import Published
+from tests.kit.publishing import publish_now
 
 from ._common import engine_server, model_config, no_peer, peer_python, say
 from ._real_engine import Part
@@ -224,7 +225,7 @@ def _changed(
     times.append(time.perf_counter())
     publisher.prepare(number, tensors)
     times.append(time.perf_counter())
-    done: Published = publisher.publish({"engine-0": url}, number)
+    done: Published = publish_now(publisher, {"engine-0": url}, number)
     times.append(time.perf_counter())
     publisher.transport.tidy()
     return {
@@ -242,7 +243,7 @@ def _unchanged(
     """Publish the tensors of the version before as `number`; return the seconds."""
     start = time.perf_counter()
     publisher.prepare(number, tensors)
-    publisher.publish({"engine-0": url}, number, same_as=number - 1)
+    publish_now(publisher, {"engine-0": url}, number, same_as=number - 1)
     seconds = time.perf_counter() - start
     publisher.transport.tidy()
     return seconds

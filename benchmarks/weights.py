@@ -39,6 +39,7 @@ from agentgym_rl.engines import EngineClient, HttpEngine, Router
 from agentgym_rl.storage import WeightsFolder
 from agentgym_rl.weights import Publisher, SharedFiles, recognized
 from agentgym_rl.weights.publish import Published
+from tests.kit.publishing import published
 
 from . import _prefills, _publication, real
 from ._common import (
@@ -226,9 +227,9 @@ class _Case:
         self.copy_bytes_per_s.append(_copy_rate(tensors))
         await asyncio.to_thread(publisher.prepare, version, tensors)
         router.begin_update(version)
-        published = await asyncio.to_thread(publisher.publish, {"engine-0": self.url}, version)
-        router.end_update(version, published.served)
-        return published
+        done = await published(publisher, {"engine-0": self.url}, version)
+        router.end_update(version, done.served)
+        return done
 
     @contextlib.asynccontextmanager
     async def _load(self, router: Router) -> AsyncIterator[None]:

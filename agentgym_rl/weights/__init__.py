@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from .loading import rows_of as rows_of
     from .parts import PartsWriter as PartsWriter
     from .parts import plan_parts as plan_parts
-    from .publish import PublicationFailed as PublicationFailed
     from .publish import Publisher as Publisher
     from .receivers import ReceiverKind as ReceiverKind
     from .receivers import receiver_kind as receiver_kind

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from agentgym_rl.core import Interrupt, Published, WeightsError, version_label
+from agentgym_rl.core import Interrupt, Published, version_label
 
 from .engine_routes import Pause, RemoteEngine
 from .transport import Publication, Recognize, Transport, as_it_is
@@ -22,22 +22,9 @@ _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
 time to swap and, with "wait", to drain first."""
 
 
-class PublicationFailed(WeightsError):
-    """The error that no engine loaded a version; `failed` has the reasons by name."""
-
-    def __init__(self, version: int, failed: Mapping[str, str]):
-        super().__init__(version, failed)
-        self.version = version
-        self.failed = failed
-
-    def __str__(self) -> str:
-        reasons = "; ".join(self.failed.values())
-        return f"no engine took policy version {self.version}: {reasons}"
-
-
 @dataclass(slots=True, kw_only=True)
 class Publisher:
-    """A publisher of versions over a transport."""
+    """A publisher of versions over a transport: `prepare`, `stage`, then a `swap` of each wave."""
 
     transport: Transport
     interrupt: Interrupt
@@ -66,26 +53,6 @@ class Publisher:
             WeightsError: it cannot be prepared (for example, there is no space to write it).
         """
         self.transport.prepare(version, tensors)
-
-    def publish(
-        self,
-        engines: Mapping[str, str],
-        version: int,
-        *,
-        timeout_s: float | None = None,
-        same_as: int | None = None,
-    ) -> Published:
-        """Make `engines` serve the version that was prepared last: `stage`, then `swap`.
-
-        Raises:
-            PublicationFailed: no engine does. Requests to resume have been sent to paused engines.
-        """
-        done = self.stage(engines, version, timeout_s=timeout_s, same_as=same_as)
-        for wave in done.waves:
-            done = done.after(self.swap(wave))
-        if not done.pauses:
-            raise PublicationFailed(version, done.failed)
-        return done
 
     def stage(
         self,

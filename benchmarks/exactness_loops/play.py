@@ -21,6 +21,7 @@ from agentgym_rl.engines import Router
 from agentgym_rl.gateway import ChatFormat, Gateway, SessionRecord, SessionSampling
 from agentgym_rl.weights import Publisher, SharedFiles
 from benchmarks._common import say
+from tests.kit.publishing import published
 
 from .babbler import MAX_MODEL_LEN
 from .client import Client
@@ -156,8 +157,8 @@ class _Updates:
         await asyncio.to_thread(self._publisher.prepare, version, weights)
         self._router.begin_update(version)
         urls = {"engine-0": self._engine.url}
-        published = await asyncio.to_thread(self._publisher.publish, urls, version)
-        self._router.end_update(version, published.served)
+        done = await published(self._publisher, urls, version)
+        self._router.end_update(version, done.served)
         self.version = version
 
 

@@ -6,7 +6,6 @@ A new engine adds a `Member`; a test asks it by `member.needs("seeds")`, or asse
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -116,6 +115,7 @@ class Member:
             await engine.resume()
             return
         from agentgym_rl.weights import Publisher, SharedFiles, recognized
+        from tests.kit.publishing import published
 
         publisher = Publisher(
             recognize=recognized,
@@ -127,7 +127,7 @@ class Member:
         try:
             publisher.prepare(version, tensors)
             urls = {"engine-0": engine.url}  # type: ignore[attr-defined]
-            await asyncio.to_thread(publisher.publish, urls, version)
+            await published(publisher, urls, version)
         finally:
             publisher.close()
 

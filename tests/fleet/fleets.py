@@ -20,6 +20,7 @@ from agentgym_rl.fleet.servers import OwnServer
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights import Publisher, SharedFiles
 from tests.e2e.forked import shared_fork_server
+from tests.kit.publishing import published
 
 NAMES = ["engine-0", "engine-1"]
 
@@ -43,16 +44,8 @@ class Running:
 
     async def publish(self, version: int) -> tuple[str, ...]:
         """As the trainer does it; who has it."""
-        engines = await self.fleet.begin_publication(version)
         self._publisher.prepare(version, load_file(BUNDLED / "model.safetensors"))
-        done = await asyncio.to_thread(self._publisher.stage, engines, version)
-        for wave in done.waves:
-            await self.fleet.begin_swap(version, wave)
-            swap = await asyncio.to_thread(self._publisher.swap, wave)
-            self.fleet.end_swap(version, served=swap.served, failed=swap.failed)
-            done = done.after(swap)
-        await self.fleet.end_publication(version, served=done.served, failed=done.failed)
-        return done.served
+        return (await published(self._publisher, self.fleet, version)).served
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):

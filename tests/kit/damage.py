@@ -19,11 +19,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym_rl.core import UNKNOWN_VERSION, Interrupt, SamplingParams
+from agentgym_rl.core import UNKNOWN_VERSION, Interrupt, SamplingParams, WeightsError
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights import (
     Broadcasts,
-    PublicationFailed,
     Publisher,
     RemoteEngine,
     SharedFiles,
@@ -31,6 +30,7 @@ from agentgym_rl.weights import (
     recognized,
 )
 from agentgym_rl.weights.transport import InPauses
+from tests.kit.publishing import publish_now
 from tests.kit.versions import part_of
 from tests.vllm.plain import PlainForward, weights_of, worst_difference
 
@@ -136,7 +136,7 @@ class Matrix:
                 assert isinstance(transport, SharedFiles)
                 damage(part_of(transport.path))
             urls = {"engine": self.url} | {f"other-{n}": it for n, it in enumerate(others)}
-            assert "engine" in publisher.publish(urls, version).served
+            assert "engine" in publish_now(publisher, urls, version).served
         finally:
             publisher.close()
         return version
@@ -197,7 +197,7 @@ class Matrix:
         good = self.publish()
         tensors = weights_of(next(self.numbers))
         damage(tensors)
-        with pytest.raises(PublicationFailed, match=why):
+        with pytest.raises(WeightsError, match=why):
             self.publish(tensors)
         assert self.serves() == good
         self._recovers()
@@ -205,7 +205,7 @@ class Matrix:
     def check_file(self, case: str) -> None:
         """Check that a damaged file is refused, and that the old version serves on."""
         good = self.publish()
-        with pytest.raises(PublicationFailed, match=r"v\d+\b"):
+        with pytest.raises(WeightsError, match=r"v\d+\b"):
             self.publish(damage=FILES[case])
         assert self.serves() == good
         self._recovers()
@@ -223,7 +223,7 @@ class Matrix:
 
         with monkeypatch.context() as patch:
             patch.setattr(RemoteEngine, "_request", dies)
-            with suppress(PublicationFailed), pytest.raises(_Died):
+            with suppress(WeightsError), pytest.raises(_Died):
                 self.publish()
         new = max(self.weights)
         served = self.serves()

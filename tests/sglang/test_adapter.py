@@ -13,10 +13,11 @@ import torch
 from arl_lora.keys import LoraConfig
 from torch import Tensor
 
-from agentgym_rl.core import Delta, SamplingParams
+from agentgym_rl.core import Delta, SamplingParams, WeightsError
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.weights import PublicationFailed, Publisher, SharedFiles, recognized, write_version
+from agentgym_rl.weights import Publisher, SharedFiles, recognized, write_version
 from agentgym_rl.weights.adapter import merged
+from tests.kit.publishing import publish_now
 from tests.vllm.plain import PlainForward, endless_model, weights_of, worst_difference
 from tests.vllm.test_transfer import DAMAGE, adapter_of
 
@@ -47,7 +48,7 @@ class Table:
         )
         try:
             publisher.prepare(version, adapter)
-            publisher.publish({"engine": self.server.url}, version)
+            publish_now(publisher, {"engine": self.server.url}, version)
         finally:
             publisher.close()
         self.weights[version] = dict(merged(adapter, BUNDLED))
@@ -182,7 +183,7 @@ def test_a_bad_adapter_leaves_the_old_one(table, said):
     version = table.publish(adapter_of(30))
     adapter = adapter_of(31)
     DAMAGE[said](adapter)
-    with pytest.raises(PublicationFailed, match=REASONS[said].replace("(", r"\(")):
+    with pytest.raises(WeightsError, match=REASONS[said].replace("(", r"\(")):
         table.publish(adapter)
     table.check_serves(version)
 

@@ -29,7 +29,9 @@ from vllm.distributed.weight_transfer.ipc_engine import (
 )
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-from agentgym_rl.weights import PublicationFailed, Publisher
+from agentgym_rl.core import WeightsError
+from agentgym_rl.weights import Publisher
+from tests.kit.publishing import publish_now
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 
@@ -84,12 +86,12 @@ def publisher(transport: NativeTransport) -> Publisher:
     return made
 
 
-def failed(made: Publisher, engines: Mapping[str, str]) -> Mapping[str, str]:
-    """Why a publication did not succeed, by engine."""
+def failed(made: Publisher, engines: Mapping[str, str]) -> str:
+    """Why a publication did not succeed."""
     try:
-        made.publish(engines, 3)
-    except PublicationFailed as failure:
-        return failure.failed
+        publish_now(made, engines, 3)
+    except WeightsError as failure:
+        return str(failure)
     raise AssertionError("what cannot succeed passed for a publication")
 
 
@@ -118,7 +120,7 @@ def wire() -> None:
     )
     with engine(workers=2) as one, engine() as two:
         transport = PlainTransport("nccl")
-        publisher(transport).publish({"a": one.url, "b": two.url}, 1)
+        publish_now(publisher(transport), {"a": one.url, "b": two.url}, 1)
         transport._client.init_weight_transfer_engine(nccl_common.worker_init_payload(worker))
         sent = two.log[-1][1]["init_info"]
     assert nccl_common.NCCLWeightTransferInitInfo(**sent).rank_offset == 3
@@ -134,22 +136,23 @@ def publication() -> None:
     transport = PlainTransport("nccl")
     made = publisher(transport)
     with engine(workers=2) as one, engine() as two, engine(fail="/update_weights") as bad:
-        done = made.publish({"a": one.url, "b": two.url}, 1)
+        done = publish_now(made, {"a": one.url, "b": two.url}, 1)
         assert done.served == ("a", "b"), done
         assert one.label == two.label == "0.1"
         two.hang_up()
-        done = made.publish({"a": one.url, "b": two.url}, 2)
+        done = publish_now(made, {"a": one.url, "b": two.url}, 2)
         assert (done.served, done.failed.keys()) == (("a",), {"b"}), done
         assert one.paths.count("/init_weight_transfer_engine") == 2
         reasons = failed(made, {"a": one.url, "bad": bad.url})
-        assert reasons.keys() == {"a", "bad"}
-        assert "/update_weights: HTTP 500" in reasons["a"]
+        for name, server in {"a": one, "bad": bad}.items():
+            assert f"{name} ({server.url}): " in reasons, reasons
+        assert "/update_weights: HTTP 500" in reasons.partition("bad (")[0]
         assert one.paused
         assert bad.paused
         one.paused = one.active = False
-        assert made.publish({"a": one.url}, 4).served == ("a",)
+        assert publish_now(made, {"a": one.url}, 4).served == ("a",)
         made.prepare(5, {"a": TENSORS["a"]})  # other tensors: another group
-        assert made.publish({"a": one.url}, 5).served == ("a",)
+        assert publish_now(made, {"a": one.url}, 5).served == ("a",)
         assert one.paths.count("/init_weight_transfer_engine") == 5
         made.close()
 
@@ -158,7 +161,7 @@ def without_gpu() -> None:
     """vLLM's own NCCL engine on a machine without one: an error in time, nobody was paused."""
     with engine() as one:
         reasons = failed(publisher(NativeTransport("nccl")), {"a": one.url})
-        assert "vLLM's transfer failed" in reasons["a"], reasons
+        assert "vLLM's transfer failed" in reasons, reasons
         assert not any(path.startswith("/pause") for path in one.paths)
 
 

@@ -15,6 +15,7 @@ from arl_vllm.client import VllmEngine
 from agentgym_rl.core import Delta, Interrupt, SamplingParams
 from agentgym_rl.engines import Router
 from agentgym_rl.weights import Publisher, SharedFiles
+from tests.kit.publishing import publish_now, published
 
 from .plain import PlainForward, endless_model, weights_of, worst_difference
 
@@ -77,7 +78,7 @@ async def play(server, folder, weights, interrupt: Interrupt) -> Played:
         transport=SharedFiles(folder), interrupt=interrupt, timeout_s=60, polls_staging=True
     )
     publisher.prepare(0, weights[0])
-    await asyncio.to_thread(publisher.publish, {"engine-0": server.url}, 0)
+    await published(publisher, {"engine-0": server.url}, 0)
     router.add("engine-0", engine, version=0)
     played = Played([Turn([5 + i, 80, 33, 210]) for i in range(TURNS)], {}, router)
     stop = threading.Event()
@@ -89,7 +90,7 @@ async def play(server, folder, weights, interrupt: Interrupt) -> Played:
             stop.wait(draw.uniform(0.0, 0.15))
             loop.call_soon_threadsafe(router.begin_update, version)
             start = time.monotonic()
-            publisher.publish({"engine-0": server.url}, version)
+            publish_now(publisher, {"engine-0": server.url}, version)
             played.swaps[version] = (start, time.monotonic())
             loop.call_soon_threadsafe(router.end_update, version, ["engine-0"])
 

@@ -15,11 +15,13 @@ from arl_embedded.model import load_model
 from arl_embedded.section import EmbeddedEngineConfig
 from safetensors.torch import load_file
 
+from agentgym_rl.core import WeightsError
 from agentgym_rl.engines import HttpEngine
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.runtime import serving
-from agentgym_rl.weights import PublicationFailed, Publisher, SharedFiles
+from agentgym_rl.weights import Publisher, SharedFiles
 from agentgym_rl.weights.publish import Published
+from tests.kit.publishing import published
 
 
 @asynccontextmanager
@@ -43,13 +45,13 @@ async def publish(folder: Path, engines: dict[str, str], *, damage: bool = False
         transport=SharedFiles(folder), interrupt="keep", timeout_s=20, polls_staging=False
     )
     publisher.prepare(1, state)
-    return await asyncio.to_thread(publisher.publish, engines, 1)
+    return await published(publisher, engines, 1)
 
 
 def test_weights_that_do_not_fit_leave_the_engine_as_it_was(tmp_path):
     async def play() -> int:
         async with served() as url:
-            with pytest.raises(PublicationFailed, match=r"engine-0 .*: POST /update_weights: HTTP"):
+            with pytest.raises(WeightsError, match=r"engine-0 .*: POST /update_weights: HTTP"):
                 await publish(tmp_path, {"engine-0": url}, damage=True)
             assert (await publish(tmp_path, {"engine-0": url})).served == ("engine-0",)
             client = HttpEngine(url, timeout_s=20)

@@ -17,7 +17,6 @@ from torch import Tensor
 from agentgym_rl.core import UNKNOWN_LABEL, WeightsError, base_checksum
 from agentgym_rl.weights import (
     Broadcasts,
-    PublicationFailed,
     Publisher,
     SharedFiles,
     broadcast,
@@ -29,6 +28,7 @@ from agentgym_rl.weights.adapter import named
 from agentgym_rl.weights.publish import Published
 from agentgym_rl.weights.transport import InPauses
 from tests.kit.cases import cases
+from tests.kit.publishing import publish_now
 from tests.kit.versions import part_of
 
 MODES = {"keep": "in_place", "recompute": "retract", "abort": "abort"}
@@ -81,7 +81,7 @@ class Run:
     ) -> Published:
         self.publisher.prepare(version, weights(version) if tensors is None else tensors)
         urls = {name: server.url for name, server in engines.items()}
-        done = self.publisher.publish(urls, version)
+        done = publish_now(self.publisher, urls, version)
         self.publisher.transport.tidy()
         return done
 
@@ -119,7 +119,7 @@ def test_wait_is_one_request_without_a_pause(model_dir):
         assert "/pause_generation" not in server.paths
         assert (server.label, same(server.weights, weights(3))) == ("0.3", True)
         for way in ("gloo", "ipc"):
-            with pytest.raises(PublicationFailed, match=r"'wait' needs weights.transport 'shm'"):
+            with pytest.raises(WeightsError, match=r"'wait' needs weights.transport 'shm'"):
                 Run(model_dir, way, "wait").publish(4, a=server)
     assert same(server.weights, weights(3))
 
@@ -158,7 +158,7 @@ def test_the_same_weights_again_are_only_a_number(model_dir):
         run.publish(3, a=server)
         server.log.clear()
         run.publisher.prepare(4, weights(3))
-        run.publisher.publish({"a": server.url}, 4, same_as=3)
+        publish_now(run.publisher, {"a": server.url}, 4, same_as=3)
     assert server.label == "0.4"
     assert server.paths == ["/model_info", "/update_weight_version", "/model_info"]
 
@@ -193,7 +193,7 @@ def test_damaged_weights_never_reach_a_server(model_dir, way, damage):
         run = Run(model_dir, way)
         run.publish(3, a=server)
         server.log.clear()
-        with pytest.raises(PublicationFailed, match=why):
+        with pytest.raises(WeightsError, match=why):
             run.publish(4, tensors, a=server)
         assert set(server.paths) <= {"/model_info", "/server_info"}
         assert (server.label, server.mode) == ("0.3", "")
@@ -216,8 +216,8 @@ def test_a_damaged_file_never_reaches_a_server(model_dir, how):
             path.write_bytes(data[:-4])
         else:
             path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        with pytest.raises(PublicationFailed, match=r"v4\b"):
-            run.publisher.publish({"a": server.url}, 4)
+        with pytest.raises(WeightsError, match=r"v4\b"):
+            publish_now(run.publisher, {"a": server.url}, 4)
         run.publisher.close()
     assert "/pause_generation" not in server.paths
     assert not server.weights
@@ -254,7 +254,7 @@ def test_a_server_that_fails_while_it_is_written_to_is_not_resumed(model_dir, st
 def test_a_later_publication_brings_a_torn_server_up_to_date(model_dir, way):
     with sglang(fail=WRITES[way]) as server:
         run = Run(model_dir, way)
-        with pytest.raises(PublicationFailed):
+        with pytest.raises(WeightsError):
             run.publish(3, a=server)
         assert server.label == UNKNOWN_LABEL
         assert run.publish(4, a=server).served == ("a",)
@@ -268,7 +268,7 @@ def test_a_server_that_fails_before_it_is_written_to_serves_on(model_dir, path):
     with sglang(fail=path, nth=2 if path == "/pause_generation" else 3) as server:
         run = Run(model_dir, "gloo")
         run.publish(3, a=server)
-        with pytest.raises(PublicationFailed, match=path):
+        with pytest.raises(WeightsError, match=path):
             run.publish(4, a=server)
         run.publisher.close()
     assert (server.label, server.mode) == ("0.3", "")
@@ -281,20 +281,20 @@ def test_bytes_that_differ_from_the_version_are_noticed(model_dir):
         run = Run(model_dir)
         run.publish(3, a=server)
         server.drops = "model.b.weight"
-        with pytest.raises(PublicationFailed, match=r"has other bytes than .* model\.b\.weight"):
+        with pytest.raises(WeightsError, match=r"has other bytes than .* model\.b\.weight"):
             run.publish(4, a=server)
     assert (server.label, server.mode) == (UNKNOWN_LABEL, "in_place")
 
 
 def test_a_server_that_keeps_its_label_has_no_version(model_dir):
-    with sglang(lie=True) as server, pytest.raises(PublicationFailed, match=r"reports '0\.9'"):
+    with sglang(lie=True) as server, pytest.raises(WeightsError, match=r"reports '0\.9'"):
         Run(model_dir).publish(3, a=server)
     assert server.mode == "in_place"
 
 
 def test_keep_needs_a_server_without_the_overlap_scheduler(model_dir):
     with sglang(overlap=True) as server:
-        with pytest.raises(PublicationFailed, match="--disable-overlap-schedule"):
+        with pytest.raises(WeightsError, match="--disable-overlap-schedule"):
             Run(model_dir, interrupt="keep").publish(3, a=server)
         assert "/pause_generation" not in server.paths
         assert Run(model_dir, interrupt="recompute").publish(3, a=server).served == ("a",)
@@ -302,13 +302,13 @@ def test_keep_needs_a_server_without_the_overlap_scheduler(model_dir):
 
 def test_tensors_reach_no_server_of_several_pipelines(model_dir):
     with sglang(pp_size=2) as server:
-        with pytest.raises(PublicationFailed, match=r"'pp_size': 2.*use 'shm'"):
+        with pytest.raises(WeightsError, match=r"'pp_size': 2.*use 'shm'"):
             Run(model_dir, "ipc").publish(3, a=server)
         assert Run(model_dir).publish(3, a=server).served == ("a",)
 
 
 def test_a_vllm_server_cannot_take_part_in_a_transport_of_sglang(model_dir):
-    with engine() as server, pytest.raises(PublicationFailed, match="use 'shm' or 'gloo'"):
+    with engine() as server, pytest.raises(WeightsError, match="use 'shm' or 'gloo'"):
         Run(model_dir, "ipc").publish(3, a=server)
 
 
@@ -331,7 +331,7 @@ def test_an_adapter_is_loaded_beside_those_that_serve(model_dir, interrupt):
         paths, loaded = server.paths, set(server.adapters)
         # The same version again, as for one of several servers: nothing is left to do.
         server.log.clear()
-        run.publisher.publish({"a": server.url}, 5)
+        publish_now(run.publisher, {"a": server.url}, 5)
         run.publisher.close()
     assert server.label == "0.5"
     assert loaded == {"arl-0.4", "arl-0.5"}  # 4: for requests that have named it
@@ -375,7 +375,7 @@ def test_layers_that_sglang_joins_with_an_adapted_one_get_matrices_of_zeros(mode
     ],
 )
 def test_updates_that_adapters_cannot_have_are_refused(model_dir, options, why):
-    with sglang(enable_lora=True) as server, pytest.raises(PublicationFailed, match=why):
+    with sglang(enable_lora=True) as server, pytest.raises(WeightsError, match=why):
         Run(model_dir, **options).publish(3, adapter(3, model_dir), a=server)
     assert (server.label, server.adapters) == ("default", {})
 
@@ -384,12 +384,12 @@ def test_a_server_of_adapters_takes_no_other_weights(model_dir):
     with sglang(enable_lora=True) as server:
         run = Run(model_dir, interrupt="abort")
         run.publish(3, adapter(3, model_dir), a=server)
-        with pytest.raises(PublicationFailed, match="are no adapter"):
+        with pytest.raises(WeightsError, match="are no adapter"):
             run.publish(4, weights(4), a=server)
         assert server.label == "0.3"
         # Another trainer has numbered its versions alike.
         other = Run(model_dir, interrupt="abort")
-        with pytest.raises(PublicationFailed, match=r"serves other weights as '0\.3'"):
+        with pytest.raises(WeightsError, match=r"serves other weights as '0\.3'"):
             other.publish(3, adapter(9, model_dir), a=server)
     assert server.adapters.keys() == {"arl-0.3"}
 
@@ -401,7 +401,7 @@ def test_a_first_version_may_have_the_name_of_the_empty_adapter(model_dir, tmp_p
         server.adapters["arl-0.0"] = {}
         server.folders["arl-0.0"] = str(tmp_path / "empty-adapter-2x3-1")
         run = Run(model_dir, interrupt="abort")
-        with pytest.raises(PublicationFailed, match=r"serves other weights as '0\.0'"):
+        with pytest.raises(WeightsError, match=r"serves other weights as '0\.0'"):
             run.publish(0, adapter(1, model_dir), a=server)
         run = Run(model_dir, interrupt="abort")
         assert run.publish(0, adapter(0, model_dir), a=server).served == ("a",)
@@ -415,7 +415,7 @@ def test_equal_adapters_have_a_name_each(model_dir):
         run = Run(model_dir, interrupt="abort")
         run.publish(3, adapter(3, model_dir), a=server)
         run.publisher.prepare(4, adapter(3, model_dir))
-        run.publisher.publish({"a": server.url}, 4, same_as=3)
+        publish_now(run.publisher, {"a": server.url}, 4, same_as=3)
     assert server.label == "0.4"
     assert same(server.adapters["arl-0.4"], server.adapters["arl-0.3"])
 
