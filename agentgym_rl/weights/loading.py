@@ -53,16 +53,7 @@ def load_outline(folder: Path, *, dtype: torch.dtype) -> tuple[Any, SourceNames]
         ConfigError: see `load_whole`.
     """
     with _refusing(folder) as heads:
-        stored = {
-            name: torch.empty(head.shape, dtype=TORCH_DTYPES[head.dtype], device="meta")
-            for name, head in heads.items()
-        }
-        model = _made(folder, stored, dtype=dtype, device_map={"": "meta"})
-        names = SourceNames(model, folder)
-        if copies := _copies(model, names.unchanged(_own(model)), heads):
-            _tie(model, copies)
-            names = SourceNames(model, folder)
-    return model, names
+        return _outline(folder, heads, dtype=dtype)
 
 
 class Loaded(NamedTuple):
@@ -88,9 +79,6 @@ def load_slices(folder: Path, *, dtype: torch.dtype, rank: int, size: int) -> Lo
     Raises:
         ConfigError: see `load_whole`.
     """
-    outline, names = load_outline(folder, dtype=dtype)
-    own = _own(outline)
-    plain = names.unchanged(own)
     slices: dict[nn.Parameter, Tensor] = {}
 
     def cut(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
@@ -103,6 +91,9 @@ def load_slices(folder: Path, *, dtype: torch.dtype, rank: int, size: int) -> Lo
         return kept
 
     with _refusing(folder) as heads:
+        outline, names = _outline(folder, heads, dtype=dtype)
+        own = _own(outline)
+        plain = names.unchanged(own)
         known = set(plain.values())
         stored = {name: _Stored(head, dtype, name not in known) for name, head in heads.items()}
         hook = register_module_parameter_registration_hook(cut)  # pyright: ignore[reportArgumentType]
@@ -189,6 +180,21 @@ def _refusing(folder: Path) -> Iterator[dict[str, TensorHead]]:
             f"cannot load a causal language model from {folder}: {error}. Does config.json "
             "describe these weights?"
         ) from error
+
+
+def _outline(
+    folder: Path, heads: Mapping[str, TensorHead], *, dtype: torch.dtype
+) -> tuple[Any, SourceNames]:
+    stored = {
+        name: torch.empty(head.shape, dtype=TORCH_DTYPES[head.dtype], device="meta")
+        for name, head in heads.items()
+    }
+    model = _made(folder, stored, dtype=dtype, device_map={"": "meta"})
+    names = SourceNames(model, folder)
+    if copies := _copies(model, names.unchanged(_own(model)), heads):
+        _tie(model, copies)
+        names = SourceNames(model, folder)
+    return model, names
 
 
 def _made(folder: Path, stored: Mapping[str, Any], **how: Any) -> Any:
