@@ -34,7 +34,7 @@ from .packing_trial import (
     forward_row_by_row,
     pack_tokens,
 )
-from .sharding import Gathering, blocks_of, shard
+from .sharding import Gathering, blocks_of, in_bfloat16, shard
 from .slices import Slices
 from .usage import FlopCount
 from .world import World
@@ -150,7 +150,14 @@ class PackedModel:
         if compute_dtype == "bfloat16":
             _check_bfloat16(world.device)
         try:
-            slices, loaded = Slices.load(model_dir, world, dtype=master_dtype)
+            fixed = frozen or adapter is not None
+            rounds = fixed and compute_dtype == "bfloat16"
+            slices, loaded = Slices.load(
+                model_dir,
+                world,
+                dtype=master_dtype,
+                rounded=lambda model: in_bfloat16(model, world.device) if rounds else (),
+            )
         except ConfigError as error:
             raise TrainerError(str(error)) from error
         model, added = loaded.model.requires_grad_(not frozen), None

@@ -85,21 +85,23 @@ def shard(
     whole = world.size == 1 and "mp_policy" not in blocks and not trainer.cpu_offload
     place = torch.device("cpu") if trainer.cpu_offload else world.device
     with slices.sharding(model, place) if slices else nullcontext():
+        for parameter in in_bfloat16(model, world.device) if rounded else ():
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.bfloat16()
         for block in blocks_of(model):
             _change_forward(block, trainer, light=light)
-            if rounded:
-                _round_frozen(m for m in block.modules() if is_linear(m) or not on_cpu)
             if not whole:
                 fully_shard(block, **blocks)
         if not whole:
             fully_shard(model, **options)
 
 
-def _round_frozen(parts: Iterable[nn.Module]) -> None:
-    for part in parts:
-        for parameter in part.parameters(recurse=False):
-            if not parameter.requires_grad:
-                parameter.data = parameter.data.bfloat16()
+def in_bfloat16(model: nn.Module, device: torch.device) -> list[nn.Parameter]:
+    """Return the parameters that compute in bfloat16 with the `compute_dtype` of that name: those
+    of blocks, on a CPU only those of their linear layers."""
+    parts = (part for block in blocks_of(model) for part in block.modules())
+    computing = (part for part in parts if device.type != "cpu" or is_linear(part))
+    return [it for part in computing for it in part.parameters(recurse=False)]
 
 
 def _change_forward(block: nn.Module, trainer: TrainerConfig, *, light: bool) -> None:

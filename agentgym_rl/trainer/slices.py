@@ -3,7 +3,7 @@ then sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
@@ -18,6 +18,8 @@ from agentgym_rl.weights import Loaded, load_slices, replace, rows_of
 
 from .world import World
 
+Rounded = Callable[[nn.Module], Iterable[Tensor]]
+"""A function that chooses the parameters of a model that are loaded in bfloat16."""
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """torch 2.13 renamed it."""
 
@@ -34,20 +36,19 @@ class Slices:
         self._slices = slices
 
     @classmethod
-    def load(cls, folder: Path, world: World, *, dtype: torch.dtype) -> tuple[Self, Loaded]:
-        """Load this rank's slices of the model in `folder`; with a single one, the model is whole.
+    def load(
+        cls, folder: Path, world: World, *, dtype: torch.dtype, rounded: Rounded
+    ) -> tuple[Self, Loaded]:
+        """Load this rank's slices of the model in `folder`, some `rounded` (see `load_slices`).
 
         Raises:
             ConfigError: see `load_whole`; or tensors that transformers converts have other numbers
                 afterwards.
         """
         rank, size = world.mesh.get_local_rank(world.mesh.ndim - 1), world.mesh.size(-1)
-        loaded = load_slices(folder, dtype=dtype, rank=rank, size=size)
+        loaded = load_slices(folder, dtype=dtype, rank=rank, size=size, rounded=rounded)
         slices = cls(world, loaded.slices)
         slices._check(loaded, world)
-        if size == 1:
-            replace(loaded.model, slices._whole(loaded.model.parameters()))
-            slices._slices.clear()
         return slices, loaded
 
     def _check(self, loaded: Loaded, world: World) -> None:
@@ -76,7 +77,7 @@ class Slices:
                 whole = part.new_empty(rows * self._size, *part.shape[1:])
                 _gather(whole, part, group=self._group)  # several at once would take their buffers
                 whole = whole[: it.shape[0]]
-            found[it] = nn.Parameter(whole, requires_grad=it.requires_grad)
+            found[it] = nn.Parameter(whole.to(it.dtype), requires_grad=it.requires_grad)
         return found
 
     @contextmanager
@@ -132,18 +133,18 @@ class Slices:
 
     @contextmanager
     def sharding(self, model: nn.Module, device: torch.device) -> Iterator[None]:
-        """Give the parameters, which FSDP2 shards in the context, their numbers on `device`."""
+        """Give the parameters, which FSDP2 may shard in the context, their numbers on `device`."""
         before = {name: p for name, p in model.named_parameters() if p in self._slices}
         yield
         placed: dict[nn.Parameter, nn.Parameter] = {}
         for name, sharded in model.named_parameters():
             if name not in before:
                 continue
-            assert isinstance(sharded, DTensor)
             part = self._slices.pop(before[name]).to(device, sharded.dtype)
-            # `from_local` would move it to the mesh's device, although it is to be offloaded.
-            whole = DTensor(part, sharded._spec, requires_grad=False)
-            placed[sharded] = nn.Parameter(whole, requires_grad=sharded.requires_grad)
+            if isinstance(sharded, DTensor):
+                # `from_local` would move it to the mesh's device, although it is to be offloaded.
+                part = DTensor(part, sharded._spec, requires_grad=False)
+            placed[sharded] = nn.Parameter(part, requires_grad=sharded.requires_grad)
         replace(model, placed)
         if placed:
             placed.clear()  # uneven parts are copied, one after the other

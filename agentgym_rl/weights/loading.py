@@ -4,7 +4,7 @@ one rank's slices of it, while no more than a single tensor of it is ever whole 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -69,9 +69,19 @@ class Loaded(NamedTuple):
     can be converted back."""
 
 
-def load_slices(folder: Path, *, dtype: torch.dtype, rank: int, size: int) -> Loaded:
+def load_slices(
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    rank: int,
+    size: int,
+    rounded: Callable[[nn.Module], Iterable[Tensor]] = lambda model: (),
+) -> Loaded:
     """Return the model in `folder`, and rank `rank`'s rows of its parameters, when these are
     divided among `size` ranks as FSDP2 does.
+
+    The rows of those that `rounded` chooses, and that transformers does not convert, are in
+    bfloat16 from the first byte; the parameters themselves have `dtype` nevertheless.
 
     A rank reads its own rows alone, except of what transformers converts (experts of a layer that
     become one tensor): these are read, converted and cut one after the other.
@@ -104,10 +114,12 @@ def load_slices(folder: Path, *, dtype: torch.dtype, rank: int, size: int) -> Lo
         finally:
             hook.remove()
         _tie(model, names.tied)
+        short = set(rounded(model))
         for name, tensor in model.state_dict(keep_vars=True).items():
             if name in plain and isinstance(tensor, nn.Parameter):
                 part = rows_of(tensor.shape, rank, size)
-                slices[tensor] = read_rows(heads[plain[name]], part, dtype=tensor.dtype)
+                kept = torch.bfloat16 if tensor in short else tensor.dtype
+                slices[tensor] = read_rows(heads[plain[name]], part, dtype=kept)
             elif name in plain:  # a buffer, which each rank has
                 _set(model, name, read_rows(heads[plain[name]], dtype=tensor.dtype))
     slices = {parameter: slices[parameter] for parameter in model.parameters()}

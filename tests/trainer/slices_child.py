@@ -18,6 +18,7 @@ from agentgym_rl.trainer.sharding import local
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "policy": (Policy, {}),
     "critic": (ValueModel, {}),
+    "frozen": (Policy, {"frozen": True, "compute_dtype": "bfloat16"}),
 }
 """What a rank loads, and how."""
 

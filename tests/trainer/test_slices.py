@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from trainer_samples import save_recurrent_model, save_tiny_model
 
+from agentgym_rl.trainer import Policy
 from agentgym_rl.trainer.slices import Slices
 from agentgym_rl.weights import load_slices, load_whole, rows_of
 from tests.e2e.forked import run_all
@@ -33,6 +34,8 @@ DEEP.num_hidden_layers = 12
 TRIAL = 8 << 20
 """The bytes of a trial: what is outside of blocks, a block with the buffers of its exchange in
 gloo, and the activations of 22 tokens."""
+FROZEN_TRIAL = 6 << 20
+"""The same for a model that keeps no activation for a gradient."""
 CONFIGS: dict[str, Any] = {
     **FAMILIES,
     **{f"without replay: {name}": config for name, (config, _) in NO_REPLAY.items()},
@@ -106,9 +109,20 @@ def test_a_rank_takes_its_shards_and_a_tensor_while_it_loads(tmp_path, size):
     run_all(CHILD, *((told[0], r, *told[1:], tmp_path / f"{r}.json") for r in range(size)))
     for rank in range(size):
         for way, (peak, kept) in json.loads((tmp_path / f"{rank}.json").read_text()).items():
-            assert 0.9 * kept <= peak, way
-            assert peak <= 1.15 * kept + TRIAL, way
-            assert size < 2 or 1.15 * kept + TRIAL < size * kept, "a whole copy would be too much"
+            whole, most = size * kept, 1.15 * kept + TRIAL
+            if way == "frozen":  # its blocks are kept in bfloat16; it computes no gradient
+                whole, most = 2 * whole, 1.15 * kept + FROZEN_TRIAL
+            assert 0.9 * kept <= peak <= most, way
+            assert most < whole or whole == kept, "a whole copy, in float32, would be too much"
+
+
+def test_a_frozen_model_is_that_of_the_folder_with_rounded_blocks(tiny_model, world):
+    whole = Policy.load(tiny_model, world).model.state_dict()
+    frozen = Policy.load(tiny_model, world, frozen=True, compute_dtype="bfloat16").model
+    assert frozen.state_dict().keys() == whole.keys()
+    for name, tensor in frozen.state_dict().items():
+        assert (tensor.dtype == torch.bfloat16) == name.endswith("_proj.weight"), name
+        assert torch.equal(tensor, whole[name].to(tensor.dtype)), name
 
 
 @pytest.mark.slow
