@@ -23,7 +23,7 @@ from agentgym_rl.algo.rounding import tolerance
 from agentgym_rl.core import TrainerError
 
 from .attention import SEGMENT_SDPA
-from .sharding import KeptByLight
+from .sharding import KeptByLight, blocks_of
 from .spans import Pieces
 from .varlen import EFFICIENT, VARLEN
 
@@ -84,18 +84,30 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
     they are and if they are light."""
     packed = pack_tokens(_PROBES).to(model.device)
     one = replace(packed, positions=packed.positions[:1])  # the head's logits are not activations
-    kept: dict[int, int] = {}
+    kept, weights = dict[int, int](), set[int]()
+
+    def look(*_: Any) -> None:
+        weights.clear()
+        weights.update(p.untyped_storage().data_ptr() for p in model.parameters())
 
     def note(tensor: Tensor) -> Tensor | None:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() in {p.untyped_storage().data_ptr() for p in model.parameters()}:
-            return None  # a block may be whole only while it computes
+        if storage.data_ptr() in weights:
+            return None
         kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
-        # As long as this is alive, so are all tensors that it keeps, except weights.
-        alive = forward_packed(model, one, segmented=segmented)
+    look()  # and again whenever memory changes hands: a block may be whole only while it computes
+    blocks = blocks_of(model)
+    handles = [block.register_forward_pre_hook(look) for block in blocks]
+    handles += [block.register_forward_hook(look) for block in blocks]
+    try:
+        with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
+            # As long as this is alive, so are all tensors that it keeps, except weights.
+            alive = forward_packed(model, one, segmented=segmented)
+    finally:
+        for handle in handles:
+            handle.remove()
     with torch.no_grad(), KeptByLight(model) as light:
         forward_packed(model, one, segmented=segmented)
     total = sum(kept.values())

@@ -18,8 +18,10 @@ from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core import BatchRow, Row, adapter_of
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer, make_stepper, packed
+from agentgym_rl.trainer.packing_trial import activation_bytes
 from agentgym_rl.trainer.policy import ChunkedHead, default_chunk
-from agentgym_rl.weights import write_version
+from agentgym_rl.trainer.sharding import blocks_of
+from agentgym_rl.weights import load_whole, write_version
 from tests.kit.cases import cases
 
 VOCAB = 8192
@@ -201,6 +203,34 @@ def test_what_saves_memory_changes_no_gradient(model_dir, world, monkeypatch):
     assert given_back == sizes[:1]
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-6)
     assert found[0].abs().max() > 1e-4
+
+
+def test_activations_are_counted_without_blocks_that_are_whole_only_while_they_compute():
+    """As FSDP has them: their memory is another one for each pass, and is used again after it."""
+    model, _ = load_whole(BUNDLED, dtype=torch.float32)
+    expected = activation_bytes(model, segmented=False)
+    assert 0 < expected[1] < expected[0]
+    blocks = blocks_of(model)
+    shards = {p: p.detach().clone() for block in blocks for p in block.parameters()}
+    walks: list[bool] = []
+
+    def unshard(block: torch.nn.Module, *_: object) -> None:
+        for p in block.parameters():
+            p.untyped_storage().resize_(shards[p].nbytes)
+            p.detach().copy_(shards[p])
+
+    def reshard(block: torch.nn.Module, *_: object) -> None:
+        for p in block.parameters():
+            p.untyped_storage().resize_(0)
+
+    for block in blocks:
+        reshard(block)
+        block.register_forward_pre_hook(unshard)
+        block.register_forward_hook(reshard)
+    own = model.parameters
+    model.parameters = lambda recurse=True: walks.append(recurse) or own(recurse)
+    assert activation_bytes(model, segmented=False) == expected
+    assert sum(walks) < 4 * len(blocks), "parameters are walked for each tensor that is saved"
 
 
 @pytest.mark.parametrize(
