@@ -103,12 +103,18 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optim
     2022 (https://arxiv.org/abs/2110.02861).
 
     Raises:
-        ConfigError: the optimizer needs a package that is not installed, or is a user's own that
-            does not keep its contract.
+        ConfigError: the optimizer needs a package that is not installed, would lose small steps of
+            these parameters, or is a user's own that does not keep its contract.
     """
     groups = _groups(model, config)
     if is_function_path(config.optimizer):
         return _own_optimizer(groups, config)
+    if short := [name for name, p in model.named_parameters() if p.requires_grad and _is_short(p)]:
+        raise ConfigError(
+            f"trainer.optimizer {config.optimizer!r} rounds to the nearest number, and {short[0]}, "
+            f"one of {len(short)} parameters of 16 bits, would not move by small steps; allowed: "
+            'parameters in float32, or trainer.optimizer "adamw_bf16", which rounds at random'
+        )
     if config.optimizer == "adamw8bit":
         return _with_eight_bits(groups, config)
     params = _trained(model)
@@ -140,6 +146,10 @@ def _groups(model: nn.Module, config: TrainerConfig) -> list[dict[str, Any]]:
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def _is_short(p: Tensor) -> bool:
+    return p.dtype in (torch.bfloat16, torch.float16)
 
 
 def _with_eight_bits(groups: list[dict[str, Any]], config: TrainerConfig) -> torch.optim.Optimizer:

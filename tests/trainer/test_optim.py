@@ -140,6 +140,20 @@ def test_what_an_optimizer_would_ignore_is_refused(settings, message):
         load_config({"trainer": settings})
 
 
+@cases("name", ["adamw", "muon", "adamw8bit"])
+def test_an_optimizer_that_would_lose_small_steps_is_refused(name):
+    """One of 1e-4 at 1: bfloat16 has no number between 1 and 1.0078. Frozen ones do not move."""
+    net = Net()
+    net.layers[0].bfloat16().requires_grad_(False)
+    if name != "adamw8bit":
+        make_optimizer(net, TrainerConfig(optimizer=name))
+    net.layers[0].requires_grad_(True)
+    why = rf"'{name}' rounds .* layers\.0\.weight, one of 2 parameters .* \"adamw_bf16\""
+    with pytest.raises(ConfigError, match=why):
+        make_optimizer(net, TrainerConfig(optimizer=name))
+    make_optimizer(net, TrainerConfig(optimizer="adamw_bf16"))
+
+
 def test_eight_bits_without_torchao_are_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs torchao, which is not installed: pip install"):
