@@ -9,7 +9,13 @@ from agentgym_rl.algo import fill_bins, fill_shared, num_distinct
 from agentgym_rl.algo.prefixes import LEAST_SHARED, _Costs, chained
 from tests.kit.cases import cases
 
-RNG = np.random.default_rng(0)
+RNG = np.random.default_rng()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """A start of each test at the same state, whatever tests ran before it."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 def own(length: int) -> np.ndarray:
