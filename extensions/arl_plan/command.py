@@ -412,7 +412,7 @@ def _planned(
 def _rates(engine: OwnEngineConfig, options: PlanOptions) -> Rates:
     rates = load_rates(options.rates) if options.rates is not None else Rates()
     hardware = rates.hardware.model_dump()
-    hardware["gpu"] = options.gpu or hardware["gpu"]
+    hardware["gpu"] = (options.gpu or hardware["gpu"]).upper()
     hardware["parameters"] = options.parameters or hardware["parameters"]
     if options.run is not None and options.gpu:
         raise ConfigError("--run measures rates and --gpu estimates them: give one of them")

@@ -208,7 +208,7 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     kept = models.memory(trainer, adapter, dtype=config.compute_dtype)
     assert kept is not None, folder  # the shapes of the policy are known
 
-    card = gpu_of(gpu.upper())
+    card = gpu_of(gpu)
 
     def rank(longest: int) -> RankMemory:
         tokens = max(longest, trainer.max_tokens_per_microbatch)

@@ -121,7 +121,9 @@ def _memory(args: Namespace) -> int:
     from agentgym_rl.cli import overrides_of
     from agentgym_rl.config import load_config
     from agentgym_rl.models import model_name
-    from arl_plan.memory_plan import folder_of, memory_plan
+    from arl_plan.memory_plan import folder_of, gpu_of, memory_plan
+
+    gpu_of(args.gpu)  # before a model is looked up
 
     allocation = {"cluster.allocation": args.allocation} if args.allocation else {}
     given = {"engine.dtype": "bfloat16", "trainer.device": "cuda"} | overrides_of(args) | allocation

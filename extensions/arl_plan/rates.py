@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from agentgym_rl.config.file import load
-from agentgym_rl.core import ConfigError, Section
+from agentgym_rl.core import ConfigError, Section, near_match
 
 
 class HardwareRates(Section):
@@ -197,18 +197,16 @@ _SAMPLED_FLOPS = 2.0
 """The FLOPs per weight and token of a forward pass; a pass with gradients takes 3 times as many."""
 
 
-def gpu_of(name: str) -> Gpu:
+def gpu_of(name: str, *, remedy: str = "give one of these") -> Gpu:
     """Return a GPU by its name.
 
     Raises:
-        ConfigError: the name is not known.
+        ConfigError: the name is not known; the message has those that are, and the `remedy`.
     """
-    if name not in GPUS:
-        raise ConfigError(
-            f"GPU {name!r} is not known (known: {', '.join(GPUS)}); give the rates themselves in "
-            "--rates FILE, or calibrate on a run of it with --run"
-        )
-    return GPUS[name]
+    if found := GPUS.get(name.upper()):
+        return found
+    near = near_match(name.upper(), GPUS)
+    raise ConfigError(f"GPU {name!r} is not known{near} (known: {', '.join(GPUS)}); {remedy}")
 
 
 def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1) -> Rates:
@@ -220,8 +218,8 @@ def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1) -> Rates:
     Raises:
         ConfigError: the GPU is not known, or the model does not fit.
     """
-    gpu, parameters = gpu_of(hardware.gpu), hardware.parameters
-    if parameters <= 0:
+    gpu = gpu_of(hardware.gpu, remedy="or give rates, by --rates FILE, or --run to measure them")
+    if (parameters := hardware.parameters) <= 0:
         raise ConfigError(
             "hardware.parameters (or --parameters): the number of parameters is not known"
         )

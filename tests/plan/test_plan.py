@@ -94,7 +94,14 @@ def test_without_rates_it_says_where_they_may_come_from(arl):
 @cases(
     "flags, said",
     [
-        (["--gpu=H9"], "GPU 'H9' is not known"),
+        (["--gpu=X9"], "GPU 'X9' is not known (known: A100, "),
+        (["--gpu=X9"], "--rates FILE"),
+        (["--memory", "--model=no/where", "--gpu=x"], "B200); give one of these"),
+        (
+            ["--memory", "--model=no/where", "--gpu=h2000"],
+            "is not known; did you mean H200?",
+        ),
+        (["--gpu=h100"], "--parameters"),
         (["--gpu=H100"], "--parameters"),
         (["--gpu=H100", "--parameters=500e9"], "raise engine.tensor_parallel_size"),
         (["--cores=0"], "--cores 0"),
