@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .log import OURS as OURS
     from .log import Repeated as Repeated
     from .lru_dict import LruDict as LruDict
+    from .memory import give_back_large_pieces as give_back_large_pieces
     from .memory import give_back_memory as give_back_memory
     from .memory import lacks_memory as lacks_memory
     from .pausable_clock import ENGINE_CLOCK as ENGINE_CLOCK

@@ -87,7 +87,7 @@ class PackedModel:
         self._trainer = trainer or TrainerConfig()
         self._own_attention = set_own_attention(self.model)
         slices = slices or Slices(world, {})
-        with slices.gathered(self.model, blocks_of(self.model)):
+        with slices.gathered(self.model, blocks_of(self.model), wide=not self._half):
             light = self._try(compute_dtype, routing_replay)
         self._flops = FlopCount.of(self.model)
         shard(self.model, world, compute_dtype, self._trainer, light=light, slices=slices)

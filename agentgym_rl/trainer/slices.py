@@ -62,9 +62,11 @@ class Slices:
                 bad += loaded.names.changed(loaded.names.of(tensors))
         loaded.names.check(world.gather(bad))
 
-    def _whole(self, parameters: Iterable[Tensor]) -> dict[nn.Parameter, nn.Parameter]:
+    def _whole(
+        self, parameters: Iterable[Tensor], *, wide: bool = False
+    ) -> dict[nn.Parameter, nn.Parameter]:
         """Return those of the parameters that are slices with their numbers, from all ranks
-        (collective)."""
+        (collective); in float32 rather than in bfloat16 if `wide`."""
         found: dict[nn.Parameter, nn.Parameter] = {}
         for it in parameters:
             if not isinstance(it, nn.Parameter) or it not in self._slices:
@@ -77,7 +79,8 @@ class Slices:
                 whole = part.new_empty(rows * self._size, *part.shape[1:])
                 _gather(whole, part, group=self._group)  # several at once would take their buffers
                 whole = whole[: it.shape[0]]
-            found[it] = nn.Parameter(whole.to(it.dtype), requires_grad=it.requires_grad)
+            dtype = torch.float32 if wide and it.dtype == torch.bfloat16 else it.dtype
+            found[it] = nn.Parameter(whole.to(dtype), requires_grad=it.requires_grad)
         return found
 
     @contextmanager
@@ -102,9 +105,12 @@ class Slices:
                     self._slices[added] = own[rows_of(own.shape, self._rank, self._size)].clone()
 
     @contextmanager
-    def gathered(self, model: nn.Module, blocks: Sequence[nn.Module]) -> Iterator[None]:
+    def gathered(
+        self, model: nn.Module, blocks: Sequence[nn.Module], *, wide: bool = False
+    ) -> Iterator[None]:
         """Let `model` compute while the context is open, as if it were whole: each of the blocks
-        is, while it computes, and all else is (collective)."""
+        is, while it computes, and all else is (collective). If `wide`, what is kept in bfloat16
+        computes in float32."""
         blocks = blocks if self._slices else []
         units = {block: list(block.parameters()) for block in blocks}
         inside = {id(it) for parameters in units.values() for it in parameters}
@@ -112,7 +118,7 @@ class Slices:
         before: dict[nn.Module, dict[nn.Parameter, nn.Parameter]] = {}
 
         def enters(unit: nn.Module, inputs: Any = None) -> None:
-            whole = self._whole(units[unit])
+            whole = self._whole(units[unit], wide=wide)
             replace(unit, whole)
             before[unit] = {made: empty for empty, made in whole.items()}
 

@@ -17,6 +17,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConf
 from transformers.utils.logging import disable_progress_bar
 
 from agentgym_rl.core import ConfigError, TensorHead, parse_json, tensor_heads
+from agentgym_rl.runtime import give_back_large_pieces
 
 from .files import TORCH_DTYPES, read_at
 from .source import LOAD_ERRORS, SourceNames, set_own_attention, some
@@ -24,6 +25,8 @@ from .source import LOAD_ERRORS, SourceNames, set_own_attention, some
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 _GENERATION = "generation_config.json"
+_MANY = 1 << 28
+"""The number of parameters from which a rank rather saves memory than time."""
 _AT_ONCE = 16 << 20
 """The bytes of a file that are in memory before they have the parameter's dtype."""
 
@@ -103,6 +106,8 @@ def load_slices(
     with _refusing(folder) as heads:
         outline, names = _outline(folder, heads, dtype=dtype)
         own = _own(outline)
+        if size > 1 and sum(it.numel() for it in outline.parameters()) > _MANY:
+            give_back_large_pieces()  # each block is gathered and freed in every pass
         plain = names.unchanged(own)
         known = set(plain.values())
         stored = {name: _Stored(head, dtype, name not in known) for name, head in heads.items()}

@@ -1,5 +1,6 @@
 """A thread that cannot begin for want of memory."""
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -25,9 +26,9 @@ sys.stderr.write("it began\\n")
 """
 
 
-def _python(code, *, timeout_s=60.0):
+def _python(code, *args, timeout_s=60.0):
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *args],
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -106,3 +107,25 @@ def test_a_lack_of_memory_is_known_by_its_kind_its_words_and_its_cause():
     ]
     assert all(lacks_memory(error) for error in found)
     assert not any(lacks_memory(error) for error in (ValueError("memory"), OSError(28, "no space")))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc keeps freed memory")
+def test_large_pieces_are_given_back_when_they_are_freed():
+    code = """
+import sys
+from pathlib import Path
+from agentgym_rl.runtime import give_back_large_pieces
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+if sys.argv[1:]:
+    give_back_large_pieces()
+bytearray(31 << 20)  # glibc keeps freed pieces of up to this size, from now on
+before = resident()
+pieces = [bytearray(b"1" * (8 << 20)) for _ in range(12)]
+pieces = pieces[1::2] + pieces[-1:]
+print((resident() - before) >> 20)
+"""
+    kept, returned = (int(_python(code, *args).stdout) for args in ((), ("return",)))
+    assert returned <= 50 < 80 < kept

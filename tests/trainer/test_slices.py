@@ -125,6 +125,31 @@ def test_a_frozen_model_is_that_of_the_folder_with_rounded_blocks(tiny_model, wo
         assert torch.equal(tensor, whole[name].to(tensor.dtype)), name
 
 
+def test_a_trial_computes_in_the_dtype_in_which_ranks_train(tiny_model, world, monkeypatch):
+    """In bfloat16, which rounds rows of other lengths otherwise, a right model could be refused."""
+    tried: list[tuple[str, torch.dtype]] = []
+    try_it = Policy._try
+
+    def spy(policy: Any, *args: Any) -> bool:
+        forward = policy.model.forward
+
+        def note(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            tried.append((policy._attention, output.logits.dtype))
+            return output
+
+        policy._attention = ""
+        monkeypatch.setattr(policy.model, "forward", note)
+        return try_it(policy, *args)
+
+    monkeypatch.setattr(Policy, "_try", spy)
+    policy = Policy.load(tiny_model, world, master_dtype=torch.bfloat16)
+    assert tried
+    assert {dtype for _, dtype in tried} == {torch.float32}
+    assert policy.packs
+    assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16}
+
+
 @pytest.mark.slow
 def test_gradients_of_micro_batches_are_held_in_shards_and_the_same(tiny_model, tmp_path):
     run_all(GRADIENTS, *((f"file://{tmp_path}/meet", rank, tiny_model) for rank in (0, 1)))
