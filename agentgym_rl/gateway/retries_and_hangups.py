@@ -24,6 +24,7 @@ NO_RETRIES = "x-arl-no-retries"
 LINEAGE = b"x-arl-lineage"
 """The header by which a client names the lineage of a request as the main one, or as one that does
 not train."""
+_LINEAGES = get_args(Lineage)
 _EVENTS = b"text/event-stream"
 _KEPT = 16
 """The number of finished answers kept per session for retries; few requests run at once."""
@@ -61,9 +62,9 @@ class RequestIdentity:
         again = header(scope, NO_RETRIES.encode()) != "true"
         key = header(scope, b"idempotency-key")
         lineage = header(scope, LINEAGE)
-        if lineage not in get_args(Lineage):
+        if lineage not in _LINEAGES:
             name = LINEAGE.decode()
-            allowed = ", ".join(filter(None, get_args(Lineage)))
+            allowed = ", ".join(filter(None, _LINEAGES))
             raise bad_request(f"{name}: got {lineage!r}, allowed: {allowed}", param=name)
         named = cast("Lineage", lineage)
         return cls(digest, marked, key, may_come_again=again, num_new=num_new, lineage=named)

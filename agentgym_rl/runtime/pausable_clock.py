@@ -119,6 +119,7 @@ class AwakeTimer:
         """Cancel the call permanently. Idempotent."""
         self.stop()
         self._timers.discard(self)
+        self._callback = never  # the callback may refer to the owner of this timer
 
     def _fire(self) -> None:
         self._timers.discard(self)
@@ -151,6 +152,7 @@ class Patience:
     def cancel(self) -> None:
         """End the watch. Idempotent."""
         self._timer.cancel()
+        self._expire = self._own = self._others = never  # they may refer to the owner of this watch
 
     def _look(self) -> None:
         own = max(self._since, self._own())

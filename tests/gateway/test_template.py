@@ -2,10 +2,12 @@
 
 import asyncio
 import functools
+import gc
 import itertools
 import json
 import shutil
 import threading
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -153,6 +155,24 @@ def test_the_bundled_format(chat):
     assert chat.bridges
     assert chat.text([chat.close_id]) == "<|im_end|>"
     assert chat.close_id in chat.stop_token_ids
+
+
+def test_a_rendering_does_not_wait_for_the_garbage_collector():
+    source = "{% macro hi(m) %}{{ m.content }}{% endmacro %}{{ hi(messages[0]) }}"
+    template = ChatTemplate(source, special_tokens={})
+
+    class Argument:
+        pass
+
+    argument = Argument()
+    kept = weakref.ref(argument)
+    gc.disable()
+    try:
+        template.render([{"role": "user", "content": "x"}], kwargs={"extra": argument})
+        del argument
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_string_arguments_are_rendered_as_the_model_wrote_them(chat):

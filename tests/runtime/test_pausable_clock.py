@@ -1,11 +1,13 @@
 """Deadlines that stand still while engines sleep."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from arl_plan.clock import run_virtual
 
-from agentgym_rl.runtime.pausable_clock import AwakeTime
+from agentgym_rl.runtime.pausable_clock import AwakeTime, Patience
 
 
 def test_a_deadline_does_not_pass_in_sleep():
@@ -52,3 +54,29 @@ def test_a_timer_calls_once_and_not_after_it_was_cancelled():
         return called
 
     assert run_virtual(play()) == ["late"]
+
+
+class _Wait:
+    """A wait with a watch that refers to it."""
+
+    def __init__(self, clock):
+        self.patience = Patience(clock, 1.0, self.end, own=self.progress_s)
+
+    def end(self):
+        pass
+
+    def progress_s(self):
+        return 0.0
+
+
+def test_a_watch_that_ended_does_not_wait_for_the_garbage_collector():
+    async def body():
+        wait = _Wait(AwakeTime())
+        wait.patience.cancel()
+        return weakref.ref(wait)
+
+    gc.disable()
+    try:
+        assert asyncio.run(body())() is None
+    finally:
+        gc.enable()

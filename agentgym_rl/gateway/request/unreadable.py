@@ -127,7 +127,7 @@ class PartReader:
 
 def left_out_of(messages: Sequence[Mapping[str, Any]]) -> Iterable[LeftOut]:
     """Return the descriptions of all parts of a conversation that were left out."""
-    return (found for message in messages for found in message.get(LEFT_OUT) or ())
+    return [found for m in messages if LEFT_OUT in m for found in m[LEFT_OUT] or ()]
 
 
 def _left_out(part: Part, shown: str) -> LeftOut:

@@ -6,8 +6,9 @@ Each path of the tree is one row, and each token is trained once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -80,47 +81,39 @@ def _on_paths(tree: Tree) -> tuple[set[int], set[int]]:
 
 
 def _row(path: list[Sampled], trained: Set[int]) -> Row:
-    tokens: list[int] = []
-    logprobs: list[float] = []
-    versions: list[int] = []
-    admitted: list[int] = []
-    times_s: list[float] = []
-    for node in path:
-        fed, sample = len(node.context.ids), node.sample
-        tokens += [*node.context.ids, *sample.ids]
-        logprobs += [0.0] * fed + sample.logprobs
-        versions += [NOT_SAMPLED] * fed + sample.versions
-        admitted += [NOT_SAMPLED] * fed + sample.admitted
-        times_s += [0.0] * fed + sample.times_s
-    lengths = [length for node in path for length in (len(node.context.ids), len(node.ids))]
-    temperatures = [node.sample.temperature for node in path]
+    samples = [node.sample for node in path]
+    parts = [ids for node in path for ids in (node.context.ids, node.ids)]
+    lengths = list(map(len, parts))
+    tokens = np.fromiter(chain.from_iterable(parts), np.int32)
+    sampled = _spread([True] * len(path), False, lengths)
+
+    def recorded(lists: Iterable[Sequence[float]], fed: float, kind: type) -> NDArray[Any]:
+        values = np.full(len(tokens), fed, kind)
+        values[sampled] = np.fromiter(chain.from_iterable(lists), kind)
+        return values
+
+    temperatures = [sample.temperature for sample in samples]
     trains = [_is_policy(node.sample) and node.turn in trained for node in path]
-    reported = np.fromiter(logprobs, np.float64)
+    reported = recorded((sample.logprobs for sample in samples), 0.0, np.float64)
     real = _is_real(reported)
-    policy_versions = np.fromiter(versions, np.int32)
+    policy_versions = recorded((s.versions for s in samples), NOT_SAMPLED, np.int32)
     loss_mask = _spread(trains, False, lengths) & real & (policy_versions != UNKNOWN_VERSION)
-    parts = [
-        part
-        for node in path
-        for part in ((len(node.context.ids), None), (len(node.ids), node.sample.choices))
-    ]
-    choices = joined(parts)
+    drawn_from = [choices for sample in samples for choices in (None, sample.choices)]
+    choices = joined(list(zip(lengths, drawn_from, strict=True)))
     if choices is not None:
         loss_mask &= choices.index != FORCED
     return Row(
-        tokens=np.fromiter(tokens, np.int32),
+        tokens=tokens,
         loss_mask=loss_mask,
         # a masked token's log-prob must not reach a ratio as inf or NaN
         behavior_logprobs=np.where(real, reported, 0.0).astype(np.float32),
         policy_versions=policy_versions,
-        admitted_versions=np.fromiter(admitted, np.int32),
+        admitted_versions=recorded((s.admitted for s in samples), NOT_SAMPLED, np.int32),
         temperatures=_spread(temperatures, 0.0, lengths).astype(np.float32),
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
-        times_s=np.fromiter(times_s, np.float64),
+        times_s=recorded((sample.times_s for sample in samples), 0.0, np.float64),
         choices=choices,
-        experts=experts_of(
-            (report for node in path for report in node.sample.experts), len(tokens)
-        ),
+        experts=experts_of((report for s in samples for report in s.experts), len(tokens)),
     )
 
 

@@ -28,7 +28,7 @@ class Detokenizer:
     def _more(self, *, last: bool) -> str:
         if self._done == len(self._ids):
             return ""
-        known = self._chat.text(self._ids[self._start : self._done])
+        known = self._chat.text(self._ids[self._start : self._done]) if self._done else ""
         text = self._chat.text(self._ids[self._start :])
         if text.endswith("\ufffd") and not last:
             return ""

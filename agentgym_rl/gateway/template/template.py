@@ -22,7 +22,7 @@ from agentgym_rl.gateway.messages import REASONING
 
 from .sandbox import Environment
 from .special_tokens import special_tokens
-from .steps import STEPS, EndlessTemplate, Steps, endless
+from .steps import STEPS, EndlessTemplate, Steps, endless, joined
 
 RESERVED = frozenset(
     {
@@ -163,22 +163,25 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> str:
+        context = self._template.new_context(
+            {
+                **self.special_tokens,
+                **kwargs,
+                "messages": messages,
+                "tools": tools or None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+                STEPS: Steps(messages),
+            }
+        )
         try:
-            return self._template.render(
-                {
-                    **self.special_tokens,
-                    **kwargs,
-                    "messages": messages,
-                    "tools": tools or None,
-                    "documents": None,
-                    "add_generation_prompt": add_generation_prompt,
-                    STEPS: Steps(messages),
-                }
-            )
+            return joined(self._template.root_render_func(context))
         except _REFUSALS as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
         except MemoryError as error:
             raise endless("more memory than there is") from error
+        finally:
+            context.vars.clear()  # macros and their context refer to each other
 
     @functools.cached_property
     def _takes_parts(self) -> bool:

@@ -297,6 +297,9 @@ def checked_step(result: Any) -> Step:
         TypeError, ValueError: it is not a five-tuple of the contract's types, or has a number that
             is not finite.
     """
+    if type(result) is Step and _is_plain(*result):
+        added_reward(0.0, result.reward, what="the reward")
+        return result
     try:
         observation, given, terminated, truncated, info = result
         reward = float(given)
@@ -317,17 +320,19 @@ def checked_step(result: Any) -> Step:
     added_reward(0.0, reward, what="the reward")
     if metrics and not all(map(math.isfinite, metrics.values())):
         raise ValueError(f"the metrics must be finite, got {metrics}")
-    text = _as_text(observation)
     if metrics or info.get("metrics"):
         info = {**info, "metrics": metrics}
-    elif (
-        text is observation
-        and type(result) is Step
-        and type(given) is float
-        and type(terminated) is type(truncated) is bool
-    ):
-        return result  # unchanged, as most steps are
-    return Step(text, reward, bool(terminated), bool(truncated), info)
+    return Step(_as_text(observation), reward, bool(terminated), bool(truncated), info)
+
+
+def _is_plain(observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> bool:
+    """Return whether a step with a finite reward needs no change, as most steps do."""
+    if not is_dict(info) or info.get("metrics") or not is_list(observation):
+        return False
+    for message in observation:
+        if not is_dict(message) or is_list(message.get("content")):
+            return False
+    return type(reward) is float and type(terminated) is type(truncated) is bool
 
 
 def _are_messages(items: list[Any]) -> bool:
