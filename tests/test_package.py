@@ -402,7 +402,7 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_750,
     "storage": 2_950,
-    "trainer": 5_750,
+    "trainer": 5_800,
     "weights": 2_900,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
