@@ -109,7 +109,8 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optim
     groups = _groups(model, config)
     if is_function_path(config.optimizer):
         return _own_optimizer(groups, config)
-    if short := [name for name, p in model.named_parameters() if p.requires_grad and _is_short(p)]:
+    named = model.named_parameters()
+    if short := [name for name, p in named if p.requires_grad and p.dtype.itemsize == 2]:
         raise ConfigError(
             f"trainer.optimizer {config.optimizer!r} rounds to the nearest number, and {short[0]}, "
             f"one of {len(short)} parameters of 16 bits, would not move by small steps; allowed: "
@@ -146,10 +147,6 @@ def _groups(model: nn.Module, config: TrainerConfig) -> list[dict[str, Any]]:
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
-
-
-def _is_short(p: Tensor) -> bool:
-    return p.dtype in (torch.bfloat16, torch.float16)
 
 
 def _with_eight_bits(groups: list[dict[str, Any]], config: TrainerConfig) -> torch.optim.Optimizer:

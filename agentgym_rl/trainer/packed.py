@@ -150,8 +150,7 @@ class PackedModel:
         if compute_dtype == "bfloat16":
             _check_bfloat16(world.device)
         try:
-            fixed = frozen or adapter is not None
-            rounds = fixed and compute_dtype == "bfloat16"
+            rounds = compute_dtype == "bfloat16" and (frozen or adapter is not None)
             slices, loaded = Slices.load(
                 model_dir,
                 world,

@@ -98,16 +98,13 @@ def activation_bytes(model: Any, *, segmented: bool) -> tuple[int, int]:
         return tensor
 
     look()  # and again whenever memory changes hands: a block may be whole only while it computes
-    blocks = blocks_of(model)
-    handles = [block.register_forward_pre_hook(look) for block in blocks]
-    handles += [block.register_forward_hook(look) for block in blocks]
-    try:
-        with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
-            # As long as this is alive, so are all tensors that it keeps, except weights.
-            alive = forward_packed(model, one, segmented=segmented)
-    finally:
-        for handle in handles:
-            handle.remove()
+    hooks = [(it.register_forward_pre_hook, it.register_forward_hook) for it in blocks_of(model)]
+    handles = [register(look) for pair in hooks for register in pair]
+    with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
+        # As long as this is alive, so are all tensors that it keeps, except weights.
+        alive = forward_packed(model, one, segmented=segmented)
+    for handle in handles:
+        handle.remove()
     with torch.no_grad(), KeptByLight(model) as light:
         forward_packed(model, one, segmented=segmented)
     total = sum(kept.values())
