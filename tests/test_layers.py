@@ -48,7 +48,7 @@ ALLOWED: Mapping[str, str] = {
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
         "arl_optimizers.adamw "
         "arl_audit.recompute arl_plan.anatomy arl_plan.probe arl_sglang.version "
-        "arl_sglang.weight_routes arl_trial.model_process "
+        "arl_sglang.in_pauses arl_sglang.weight_routes arl_trial.model_process "
         "arl_trial.own_optimizer arl_warmup.trainer "
         "arl_vllm.native arl_vllm.staging arl_vllm.swap arl_vllm.transfer"
     ),

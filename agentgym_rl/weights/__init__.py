@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from .source import inner_linears as inner_linears
     from .source import is_linear as is_linear
     from .source import multiply_in as multiply_in
-    from .source import multiplying_in as multiplying_in
     from .source import set_own_attention as set_own_attention
     from .source import wide_linear as wide_linear
     from .source import wide_product as wide_product
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from .transport import Transport as Transport
     from .transport import own_address as own_address
     from .transport import rank_offsets as rank_offsets
+    from .transport import stage_tensors as stage_tensors
     from .version_folder import copy_version as copy_version
     from .version_folder import new_folder as new_folder
     from .version_folder import save_tensors as save_tensors

@@ -8,7 +8,6 @@ The readers of a version or an export, such as servers, expect the folder's tens
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -38,21 +37,6 @@ def multiply_in(model: Any, dtype: torch.dtype) -> None:
     """
     for part in inner_linears(model):
         part.forward = partial(_multiplied, part, dtype)
-
-
-@contextmanager
-def multiplying_in(model: Any, dtype: torch.dtype) -> Iterator[None]:
-    """Apply `multiply_in` while the context is open."""
-    before = [(part, part.__dict__.get("forward")) for part in inner_linears(model)]
-    multiply_in(model, dtype)
-    try:
-        yield
-    finally:
-        for part, forward in before:
-            if forward is None:
-                del part.forward
-            else:
-                part.forward = forward
 
 
 def inner_linears(model: Any) -> list[torch.nn.Linear]:

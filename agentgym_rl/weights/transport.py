@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from torch import Tensor
@@ -220,24 +220,6 @@ class SharedFiles(Transport):
                 timeout_s=publication.deadline - time.monotonic(),
             )
         )
-
-
-class InPauses(Transport):
-    """The transports `nccl` (experimental: not measured) and `ipc` of engines that join no common
-    group: each receives the version in its own pause, by a broadcast between GPUs or by handles of
-    GPU memory in requests."""
-
-    def __init__(self, way: Literal["nccl", "ipc"], *, model_dir: Path | None):
-        self._way: Literal["nccl", "ipc"] = way
-        self._model_dir = model_dir
-        self._version: Prepared | None = None
-
-    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        self._version = Prepared(tensors, self._model_dir)
-
-    def stage(self, publication: Publication, *, deadline: float) -> None:
-        assert self._version is not None
-        stage_tensors(publication, self._version, way=self._way, deadline=deadline)
 
 
 def stage_tensors(

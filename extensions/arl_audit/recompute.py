@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.core import BatchShard, FloatArray, Row, TrainerError, WeightsError, parse_version
 from agentgym_rl.trainer import Phases, Policy, join_world, make_stepper
-from agentgym_rl.weights import fingerprint, is_adapter, multiplying_in, opened_version
+from agentgym_rl.weights import fingerprint, inner_linears, is_adapter, multiply_in, opened_version
 from agentgym_rl.weights.adapter import merged
 
 
@@ -175,3 +175,18 @@ def replay_batches(
             stepper.set_length((lengths or {}).get(shard.step, config.steps))
             metrics = stepper.train_shard(shard, Phases())
             yield Replayed(shard.step, metrics, fingerprint(stepper.policy.trained_state()))
+
+
+@contextmanager
+def multiplying_in(model: Any, dtype: torch.dtype) -> Iterator[None]:
+    """Apply `multiply_in` while the context is open."""
+    before = [(part, part.__dict__.get("forward")) for part in inner_linears(model)]
+    multiply_in(model, dtype)
+    try:
+        yield
+    finally:
+        for part, forward in before:
+            if forward is None:
+                del part.forward
+            else:
+                part.forward = forward

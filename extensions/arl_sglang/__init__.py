@@ -6,6 +6,7 @@ server.py         the program that becomes the server, in the interpreter that h
 checks.py         the check of a server that runs already
 client.py         the engine contract over SGLang's own routes
 weight_routes.py  a server as a receiver of policy versions
+in_pauses.py      the transport of a version in a pause of each server
 version.py        a version, checked as a whole, in the forms that SGLang loads
 adapters.py       adapters beside the model: their names and folders
 

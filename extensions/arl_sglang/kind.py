@@ -127,7 +127,7 @@ class SglangKind(ServerKind):
         self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
     ) -> Transport:
         """Return the transport by which each server gets a version in a pause of its own."""
-        from agentgym_rl.weights.transport import InPauses
+        from .in_pauses import InPauses
 
         assert weights.transport in ("nccl", "ipc")
         return InPauses(weights.transport, model_dir=model_dir)

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from arl_audit.recompute import multiplying_in
 
 from agentgym_rl.core import Row, StepReport
 from agentgym_rl.storage import EpisodeLog
-from agentgym_rl.weights import multiplying_in, write_version
+from agentgym_rl.weights import write_version
 from tests.kit.versions import part_of
 
 

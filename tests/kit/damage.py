@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from arl_sglang.in_pauses import InPauses
 from torch import Tensor
 
 from agentgym_rl.core import UNKNOWN_VERSION, Interrupt, SamplingParams, WeightsError
@@ -29,7 +30,6 @@ from agentgym_rl.weights import (
     Transport,
     recognized,
 )
-from agentgym_rl.weights.transport import InPauses
 from tests.kit.publishing import publish_now
 from tests.kit.versions import part_of
 from tests.vllm.plain import PlainForward, weights_of, worst_difference

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from arl_sglang.in_pauses import InPauses
 from arl_sglang.version import WholeVersion
 from fake_engine import engine
 from fake_sglang import sglang
@@ -26,7 +27,6 @@ from agentgym_rl.weights import (
 )
 from agentgym_rl.weights.adapter import named
 from agentgym_rl.weights.publish import Published
-from agentgym_rl.weights.transport import InPauses
 from tests.kit.cases import cases
 from tests.kit.publishing import publish_now
 from tests.kit.versions import part_of
