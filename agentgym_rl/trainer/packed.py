@@ -310,7 +310,7 @@ class PackedModel:
     def _trained(self) -> dict[str, Tensor]:
         if self.adapter is None:
             return self.tensors()
-        self._reshard()
+        self.reshard()
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     @property
@@ -358,12 +358,12 @@ class PackedModel:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the shards of parameters and saved buffers, by the model's own names."""
-        self._reshard()
+        self.reshard()
         saved = self.model.state_dict().keys()
         buffers = {name: b for name, b in self.model.named_buffers() if name in saved}
         return {**dict(self.model.named_parameters()), **buffers}
 
-    def _reshard(self) -> None:
+    def reshard(self) -> None:
         """Free gathered parameters: a forward without a backward leaves them in memory that the
         next gathering or checkpoint frees, so returned tensors must come from the shards."""
         for module in self.model.modules():

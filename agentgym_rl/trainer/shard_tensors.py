@@ -239,6 +239,8 @@ def frozen_pass(
             result[batches[turn].index] = found
         else:
             model.idle()
+    if isinstance(model, PackedModel):  # or what is outside its blocks would stay whole
+        model.reshard()
     return result
 
 

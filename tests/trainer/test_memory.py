@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from arl_plan.command import Models
+from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 from trainer_samples import make_row, make_shards, save_checkpoint, with_behavior
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -17,7 +18,16 @@ from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
 from agentgym_rl.core import BatchRow, Row, adapter_of
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer, make_stepper, packed
+from agentgym_rl.trainer import (
+    Phases,
+    Policy,
+    ShardTokens,
+    Stepper,
+    frozen_pass,
+    make_optimizer,
+    make_stepper,
+    packed,
+)
 from agentgym_rl.trainer.packing_trial import activation_bytes
 from agentgym_rl.trainer.policy import ChunkedHead, default_chunk
 from agentgym_rl.trainer.sharding import blocks_of
@@ -271,3 +281,16 @@ def test_a_longer_row_than_a_micro_batch_still_fits(model_dir, world, monkeypatc
     assert policy.budget([500]) == 400  # which is refused, by its length
     long = row(np.random.default_rng(0), 390)
     assert len(policy.logprobs(pack_rows([long]))) == long.num_trained
+
+
+def test_a_frozen_pass_leaves_nothing_of_its_model_gathered(tiny_model, world):
+    """The embeddings and the head of a large teacher would take gigabytes while the policy
+    trains."""
+    # In bfloat16 it is sharded, even by a single rank.
+    teacher = Policy.load(tiny_model, world, frozen=True, master_dtype=torch.bfloat16)
+    rows = [BatchRow(make_row(np.random.default_rng(n), 9), n) for n in range(2)]
+    (shard,) = make_shards(rows, [0.0, 1.0], ["a", "a"])
+    tokens = ShardTokens.from_shard(shard, vocab_size=teacher.vocab_size)
+    found = frozen_pass(teacher, teacher.logprobs, tokens)
+    assert len(found) == len(tokens.episodes) > 0
+    assert all(isinstance(it, DTensor) for it in teacher.model.parameters())
