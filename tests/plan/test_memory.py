@@ -35,13 +35,14 @@ CHECKPOINTING = {"trainer.activation_checkpointing": True}
 RUNS = {
     1: [BASE, LONG, LONG | CHECKPOINTING, BASE | {"lora.rank": 8}],
     2: [BASE, LONG | CHECKPOINTING, BASE | {"trainer.cpu_offload": True}, BASE | {"lora.rank": 8}],
+    4: [BASE, LONG | CHECKPOINTING],
 }
 """The measured runs, by the number of ranks."""
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[int, Path]:
-    """A model with a tied output layer for one rank, and one without for two."""
+    """A model with a tied output layer for one rank, and one without for several."""
     torch.manual_seed(0)
     made = {1: tmp_path_factory.mktemp("llama"), 2: tmp_path_factory.mktemp("qwen")}
     same = {"vocab_size": VOCAB, "num_hidden_layers": 6, "max_position_embeddings": 2048}
@@ -55,7 +56,7 @@ def folders(tmp_path_factory) -> dict[int, Path]:
         hidden_size=160, intermediate_size=480, tie_word_embeddings=False, **heads, **same
     )
     Qwen3ForCausalLM(qwen).save_pretrained(made[2])
-    return made
+    return made | {4: made[2]}
 
 
 def counted(folder: Path, options: dict, ranks: int) -> float:
@@ -75,7 +76,7 @@ def counted(folder: Path, options: dict, ranks: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", RUNS)
 def test_ranks_have_the_bytes_that_the_plan_counts(folders, tmp_path, ranks):
     folder, options = folders[ranks], json.dumps(RUNS[ranks])
     run_all(CHILD, *((folder, tmp_path, rank, ranks, options) for rank in range(ranks)))
