@@ -239,3 +239,17 @@ def test_a_name_that_is_no_optimizer_is_refused():
         TrainerConfig(optimizer="adam")
     with pytest.raises(ValueError, match=r"betas .* does nothing unless optimizer is"):
         TrainerConfig(optimizer="torch.optim:SGD", betas=(0.5, 0.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_norm_of_a_large_gradient_is_exact(dtype):
+    """On a CPU, torch adds up so many squares of float32 one after the other."""
+    parameter = torch.nn.Parameter(torch.zeros(1 << 25, dtype=dtype))
+    parameter.grad = torch.full_like(parameter, 0.1)
+    exact = parameter.grad[0].item() * 2**12.5
+    assert abs(torch.linalg.vector_norm(parameter.grad.float()).item() / exact - 1) > 1e-4
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    assert take_step(optimizer, exact / 4) == pytest.approx(exact, rel=1e-7)
+    assert parameter[0].item() == pytest.approx(
+        -0.1 / 4, rel=1e-6 if dtype == torch.float32 else 0.01
+    )
