@@ -375,7 +375,7 @@ MOST_LINES = {
     "arl_optimizers": 200,
     "arl_parsers": 1_800,
     "arl_plan": 4_600,
-    "arl_scale": 4_250,
+    "arl_scale": 4_300,
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_750,

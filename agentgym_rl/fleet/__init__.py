@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .fleet import Fleet as Fleet
     from .loads import EngineLoads as EngineLoads
-    from .loads import requests_of as requests_of
     from .parts import GiveUp as GiveUp
     from .parts import MakeTurns as MakeTurns
     from .parts import Turns as Turns

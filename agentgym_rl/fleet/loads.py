@@ -70,13 +70,3 @@ class EngineLoads:
             again = now < before  # the engine was restarted, and counts from 0 again
             self._total[key] += now - (0.0 if again else before)
             self._counted[engine, key] = now
-
-
-async def requests_of(engine: EngineClient) -> int | None:
-    """Return the engine's number of queued and running requests; None if it does not answer."""
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            measures = await engine.measures()
-    except (EngineError, TimeoutError):
-        return None
-    return round(measures["running"] + measures["waiting"])

@@ -14,14 +14,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Literal, Self
 
 from agentgym_rl.core import SandboxError
 
 from .sandbox_records import (
-    WORK_DIR,
     Capabilities,
     ExecResult,
     Image,
@@ -274,20 +272,3 @@ class SandboxBackend(ABC):
     @abstractmethod
     def stats(self) -> SandboxStats:
         """Return the counters so far."""
-
-
-def work_path(path: str) -> PurePosixPath:
-    """Return `path` relative to the work folder, normalized ("a//b/./c" is a/b/c; it may begin with
-    WORK_DIR).
-
-    Raises:
-        ValueError: the path is empty, leads out of the work folder, or has a NUL.
-    """
-    pure = PurePosixPath(path)
-    if pure.is_absolute():
-        if not pure.is_relative_to(WORK_DIR):
-            raise ValueError(f"path {path!r} is outside {WORK_DIR}")
-        pure = pure.relative_to(WORK_DIR)
-    if not path or "\0" in path or ".." in pure.parts:
-        raise ValueError(f"path {path!r}: expected one below {WORK_DIR}, without '..'")
-    return pure

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from agentgym_rl.core import TrainerError
 from agentgym_rl.weights import Loaded, load_slices, replace, rows_of
 
 from .world import World
@@ -85,24 +85,34 @@ class Slices:
 
     @contextmanager
     def adopting(self, model: nn.Module) -> Iterator[None]:
-        """Take over the numbers of the parameters that the context adds to `model`, which drops
-        them since its others have none."""
-        made: dict[tuple[int, str], nn.Parameter] = {}
+        """Take over the numbers of the parameters that the context adds to `model`. All others are
+        NaN there, on the CPU and without memory.
 
-        def note(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-            if parameter is not None and not parameter.is_meta:
-                made[id(module), name] = parameter
-
-        hook = register_module_parameter_registration_hook(note)
-        try:
-            yield
-        finally:
-            hook.remove()
-        for module in model.modules():
-            for name, added in module.named_parameters(recurse=False):
-                if added.is_meta and added not in self._slices:
-                    own = made[id(module), name].detach().to(added.dtype)
-                    self._slices[added] = own[rows_of(own.shape, self._rank, self._size)].clone()
+        Raises:
+            TrainerError: a number that is added is not finite, or comes from those.
+        """
+        absent: dict[nn.Parameter, nn.Parameter] = {}
+        for it in self._slices:
+            numbers = torch.full((), torch.nan, dtype=it.dtype).expand(it.shape)
+            absent[it] = nn.Parameter(numbers, requires_grad=it.requires_grad)
+        replace(model, absent)
+        yield
+        back: dict[nn.Parameter, nn.Parameter] = {}
+        for it, made in absent.items():
+            back[made] = it
+            it.requires_grad = made.requires_grad
+        for name, added in model.named_parameters():
+            if added in back:
+                continue
+            own = added.detach()
+            if not bool(own.isfinite().all()):
+                raise TrainerError(
+                    f"the adapter's parameter {name} is not finite at the start; numbers that come "
+                    "from the model's weights are not possible: they are read in parts, later"
+                )
+            back[added] = it = nn.Parameter(own.to("meta"), requires_grad=added.requires_grad)
+            self._slices[it] = own[rows_of(own.shape, self._rank, self._size)].clone()
+        replace(model, back)
 
     @contextmanager
     def gathered(

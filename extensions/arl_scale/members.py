@@ -7,8 +7,9 @@ import logging
 
 import msgspec
 
-from agentgym_rl.core import ArlError, ConfigError, is_url
-from agentgym_rl.fleet import Fleet, requests_of
+from agentgym_rl.core import ArlError, ConfigError, EngineError, is_url
+from agentgym_rl.engines import EngineClient
+from agentgym_rl.fleet import Fleet
 
 from .elastic import Elastic
 
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 64
 """The maximum number of engines in one request."""
+_TIMEOUT_S = 2.0
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -60,7 +62,7 @@ class Members:
         fleet = self._fleet
         servers = sorted(fleet.servers.values(), key=lambda server: _number(server.name))
         async with asyncio.TaskGroup() as tasks:
-            counts = [tasks.create_task(requests_of(server.engine)) for server in servers]
+            counts = [tasks.create_task(_requests_of(server.engine)) for server in servers]
         versions = {replica.name: replica.version for replica in fleet.router.replicas}
         return [
             Member(
@@ -167,3 +169,13 @@ class Members:
 
 def _number(name: str) -> int:
     return int(name.rpartition("-")[2])
+
+
+async def _requests_of(engine: EngineClient) -> int | None:
+    """Return the engine's number of queued and running requests; None if it does not answer."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            measures = await engine.measures()
+    except (EngineError, TimeoutError):
+        return None
+    return round(measures["running"] + measures["waiting"])

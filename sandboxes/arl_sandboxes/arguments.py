@@ -9,8 +9,7 @@ from pathlib import PurePosixPath
 
 from agentgym_rl import ConfigError, SandboxUnavailable
 from agentgym_rl.core import ImageError, install_command
-from agentgym_rl.gym import Image
-from agentgym_rl.gym.sandbox import work_path
+from agentgym_rl.gym import WORK_DIR, Image
 
 MOUNT_PARENTS = ("/opt", "/mnt", "/srv")
 """The folders below which folders of this machine can appear: no task works there, and neither
@@ -107,6 +106,23 @@ def check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not name or "=" in name or not _is_word(name) or not _is_word(value):
             raise ValueError(f"env {name!r}: expected a name without '=', and no NUL")
+
+
+def work_path(path: str) -> PurePosixPath:
+    """Return `path` relative to the work folder, normalized ("a//b/./c" is a/b/c; it may begin with
+    WORK_DIR).
+
+    Raises:
+        ValueError: the path is empty, leads out of the work folder, or has a NUL.
+    """
+    pure = PurePosixPath(path)
+    if pure.is_absolute():
+        if not pure.is_relative_to(WORK_DIR):
+            raise ValueError(f"path {path!r} is outside {WORK_DIR}")
+        pure = pure.relative_to(WORK_DIR)
+    if not path or "\0" in path or ".." in pure.parts:
+        raise ValueError(f"path {path!r}: expected one below {WORK_DIR}, without '..'")
+    return pure
 
 
 def sandbox_path(path: str, image: Image | None) -> PurePosixPath:

@@ -223,6 +223,7 @@ MEMBERS: Mapping[str, Member] = {
             title="embedded",
             generate_route="/inference/v1/generate",
             notes={"model": "transformers", "support": "reported"},
+            long=900,
         ),
         Member(
             "scripted",

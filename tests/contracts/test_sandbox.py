@@ -7,10 +7,10 @@ import dataclasses
 import time
 
 import pytest
+from arl_sandboxes.arguments import work_path
 
 from agentgym_rl.core import SandboxError, SandboxLost
 from agentgym_rl.gym import Capabilities, ExecResult, Limits
-from agentgym_rl.gym.sandbox import work_path
 from agentgym_rl.gym.sandbox_records import Status
 from tests.kit.cases import cases
 

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from trainer_samples import save_recurrent_model, save_tiny_model
 
+from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer import Policy
 from agentgym_rl.trainer.slices import Slices
 from agentgym_rl.weights import load_slices, load_whole, rows_of
@@ -148,6 +149,34 @@ def test_a_trial_computes_in_the_dtype_in_which_ranks_train(tiny_model, world, m
     assert {dtype for _, dtype in tried} == {torch.float32}
     assert policy.packs
     assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16}
+
+
+@cases("where", ["the CPU", "the weights"])
+def test_an_adapter_is_placed_where_the_weights_are(tiny_model, world, where):
+    """Its numbers cannot come from the weights, which are not there yet."""
+    model = load_slices(tiny_model, dtype=torch.float32, rank=0, size=1)
+    slices, layer = Slices(world, model.slices), model.model.get_output_embeddings()
+    before = dict(model.model.named_parameters())
+
+    def add() -> None:
+        with slices.adopting(model.model):
+            numbers = torch.arange(6.0).view(3, 2).to(layer.weight)
+            if where == "the weights":
+                numbers = layer.weight[:3, :2] * 2
+            layer.added = torch.nn.Parameter(numbers)
+            layer.weight.requires_grad_(False)
+
+    if where == "the weights":
+        with pytest.raises(TrainerError, match=r"lm_head\.added is not finite at the start"):
+            add()
+        return
+    add()
+    after = dict(model.model.named_parameters())
+    added = after.pop("lm_head.added")
+    assert all(after[name] is before[name] for name in before)
+    assert added.is_meta
+    assert not layer.weight.requires_grad
+    assert torch.equal(model.slices[added], torch.arange(6.0).view(3, 2))
 
 
 @pytest.mark.slow
