@@ -384,7 +384,7 @@ MOST_LINES = {
     "arl_trackers": 250,
     "arl_trial": 1_350,
     "arl_verifier": 1_750,
-    "arl_vllm": 1_700,
+    "arl_vllm": 1_750,
     "arl_warmup": 1_650,
     "cli": 1_900,
     "cluster": 1_350,

@@ -44,7 +44,7 @@ from agentgym_rl.weights import (
 )
 from agentgym_rl.weights.adapter import merged
 
-from .staging import Loaded, Staging, mapped, read_shapes, shapes_of
+from .staging import Loaded, Staging, lock_pages, mapped, read_shapes, shapes_of
 from .swap import loaded_adapter, serves_adapter, swap_adapter, swap_weights
 
 _log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
@@ -269,7 +269,10 @@ class SharedMemoryTransfer(StagedTransfer):
         world = get_world_group()
         own = names[world.rank :: world.world_size]
         version.known = same.union(names).difference(own)
-        return replace(loaded, tensors=mapped(version.path, set(names), hold), own=own)
+        found = mapped(version.path, set(names), hold)
+        if self.device.type == "cuda":
+            lock_pages(found.values(), hold)
+        return replace(loaded, tensors=found, own=own)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 import threading
 import types
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from arl_vllm.staging import Loaded, Staging, mapped, shapes_of
+from arl_vllm.staging import Loaded, Staging, lock_pages, mapped, shapes_of
 
 from agentgym_rl.core import WeightsError
 from agentgym_rl.storage import WeightsFolder
@@ -130,7 +131,9 @@ def transfer(monkeypatch):
     monkeypatch.delitem(sys.modules, "arl_vllm.transfer", raising=False)
     module = importlib.import_module("arl_vllm.transfer")
     monkeypatch.delitem(sys.modules, "arl_vllm.transfer")
-    return module.SharedMemoryTransfer(), module.UpdateInfo
+    backend = module.SharedMemoryTransfer()
+    backend.device = torch.device("cpu")
+    return backend, module.UpdateInfo
 
 
 @pytest.mark.parametrize("damage", FILES.values(), ids=FILES.keys())
@@ -152,3 +155,37 @@ def test_a_worker_reads_its_own_part_once_and_holds_the_version(version, transfe
     assert not take(version, version.with_name("v4"))
     loaded.hold.close()
     assert take(version, version.with_name("v4"))
+
+
+class FakeCuda:
+    """The functions of the CUDA runtime that lock pages: the ranges that are locked."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.locked: dict[int, int] = {}
+        self._most = most
+
+    def cudaHostRegister(self, start: int, size: int, flags: int) -> int:
+        if len(self.locked) == self._most:
+            return 2
+        assert start not in self.locked
+        assert flags == 8
+        self.locked[start] = size
+        return 0
+
+    def cudaHostUnregister(self, start: int) -> int:
+        self.locked.pop(start)
+        return 0
+
+
+@pytest.mark.parametrize("most", [99, 0])
+def test_pages_under_staged_tensors_are_locked_until_they_are_released(version, monkeypatch, most):
+    cuda = FakeCuda(most)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
+    with ExitStack() as hold:
+        tensors = list(mapped(version, TENSORS.keys(), hold).values())
+        lock_pages(tensors, hold)
+        ranges = [range(start, start + size) for start, size in cuda.locked.items()]
+        assert all(any(t.data_ptr() in it for it in ranges) for t in tensors) == (most > 0)
+        for one, other in itertools.pairwise(sorted(ranges, key=lambda it: it.start)):
+            assert one.stop <= other.start
+    assert not cuda.locked
