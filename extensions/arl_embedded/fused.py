@@ -20,7 +20,7 @@ from agentgym_rl.weights import wide_linear
 from .batch import SlotKV
 from .cache import causal_mask, token_places
 from .decoder import Decoder, Segment, Swap
-from .linear import Linear, is_packed
+from .linear import Linear, is_packed, is_transposed
 
 _ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _EMBED, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -171,8 +171,9 @@ class Fusion:
                 ends["head"] = self._linear([tensors[_HEAD]], None, self.wide)
         elif "embed" in ends:
             # Multiplied in one layout, looked up in the other.
-            packed = is_packed(ends["embed"], single_rows=self.single_rows)
-            ends["head"] = self._linear([ends["embed"]], None, self.wide) if packed else None
+            layouts = (is_packed, is_transposed)
+            other = any(of(ends["embed"], single_rows=self.single_rows) for of in layouts)
+            ends["head"] = self._linear([ends["embed"]], None, self.wide) if other else None
         return ends
 
     def _linear(self, parts: Sequence[Tensor], bias: Tensor | None, dtype: torch.dtype) -> Linear:

@@ -8,7 +8,7 @@ import torch
 from arl_embedded import linear as linear_module
 from arl_embedded import model
 from arl_embedded.fused import FusedDecoder
-from arl_embedded.linear import Linear, is_packed, native_bfloat16
+from arl_embedded.linear import Linear, is_packed, is_transposed, native_bfloat16
 from arl_embedded.section import EmbeddedEngineConfig
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
@@ -80,6 +80,16 @@ def test_only_large_float32_matrices_are_packed():
     small = torch.empty(64, 64, dtype=torch.bfloat16)
     for single_rows in (False, True):
         assert is_packed(small, single_rows=single_rows) == native_bfloat16(CPU)
+
+
+def test_small_float32_matrices_keep_their_columns_in_rows_with_the_same_products():
+    weight = torch.randn(96, 64, generator=torch.Generator().manual_seed(0))
+    assert not is_transposed(weight, single_rows=True)
+    assert not is_transposed(torch.empty(2048, 1024), single_rows=False)
+    assert not is_transposed(weight.bfloat16(), single_rows=False)
+    linear = Linear.of([weight], None, dtype=torch.float32, at=CPU)
+    assert linear._weight.t().is_contiguous()
+    assert torch.equal(linear._weight, weight)
 
 
 @cases("kind", ["qwen3", "llama", "neox"])
