@@ -20,8 +20,7 @@ from .sharding import local
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """The coefficients of Jordan et al.: fast for small singular values, inexact around 1."""
 _TINY = 1e-7
-_TINY_NORM = 1e-6
-"""The number that torch adds to a norm, too."""
+_TINY_NORM = 1e-6  # torch adds it to a norm, too
 _PIECE = 256
 _ADAMW_RMS = 0.2
 """The usual root mean square of AdamW's updates, at a learning rate of 1."""

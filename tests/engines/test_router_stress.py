@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from arl_plan.clock import run_virtual
 
 from agentgym_rl.core import UNKNOWN_VERSION, EngineError, SamplingParams
 from agentgym_rl.engines import Router
@@ -161,7 +162,7 @@ class Upheaval:
         return True
 
     async def session(self, number, turns):
-        for turn in range(3):
+        for turn in range(6):
             prompt = [number, turn, 0]
             turns[f"s{number}-{turn}"] = (
                 prompt,
@@ -219,12 +220,12 @@ def check(turn, prompt, segments):
 @cases("seed", range(4))
 def test_every_token_of_every_turn_is_accounted_for(seed, interrupt):
     upheaval = Upheaval(seed, interrupt)
-    turns = asyncio.run(upheaval.run(sessions=40))
+    turns = run_virtual(upheaval.run(sessions=40))
     for request_id, (prompt, turn) in turns.items():
         check(turn, prompt, upheaval.segments(request_id))
     versions = [version for _, turn in turns.values() for version in turn.versions]
     counters = upheaval.router.counters
-    assert (len(turns), min(counters["failovers"], upheaval.version) > 9) == (120, True)
+    assert (len(turns), min(counters["failovers"], upheaval.version) > 9) == (240, True)
     assert upheaval.given_up > 0
     assert counters["unknown_version_tokens"] == versions.count(UNKNOWN_VERSION)
     assert all(replica.load == 0 for replica in upheaval.router._replicas.open)
