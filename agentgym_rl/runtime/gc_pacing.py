@@ -24,6 +24,9 @@ LITTLE = 0.01
 """The amount of garbage, as a share of `YOUNG`, that counts as almost none."""
 SHARE = 0.01
 """The maximum share of the time that full collections may take."""
+MANY, URGENT = 1_000_000, 10
+"""The number of new objects from which full collections may take more of the time, as cycles among
+them may fill the memory, and how many times as much."""
 _NEVER = 2**31 - 1
 
 
@@ -62,6 +65,7 @@ class _Pace:
     """The number of skipped collections of young objects since the last real one."""
     at_most: int = 0
     """The number of collections that may be skipped."""
+    added: int = 0  # objects since the last full collection
     is_due: bool = False
 
     def watch(self, phase: str, info: dict[str, Any]) -> None:
@@ -72,7 +76,9 @@ class _Pace:
                 self.began_s = now
             else:
                 self.ended_s, self.took_s, self.is_due = now, now - self.began_s, False
+                self.added = 0
         elif phase == "start":
+            self.added += YOUNG
             if self.unseen < self.at_most:
                 gc.freeze()  # hides all objects, so that there is nothing to collect
         elif self.unseen < self.at_most:
@@ -80,7 +86,8 @@ class _Pace:
         else:
             little = info["collected"] < LITTLE * YOUNG
             self.unseen, self.at_most = 0, min(2 * self.at_most + 1, MOST_UNSEEN) if little else 0
-            if not self.is_due and (now - self.ended_s) * self.share >= self.took_s:
+            share = self.share * (URGENT if self.added >= MANY else 1)
+            if not self.is_due and (now - self.ended_s) * share >= self.took_s:
                 self._look_at_everything()
 
     def _look_at_everything(self) -> None:

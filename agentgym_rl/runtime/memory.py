@@ -25,8 +25,8 @@ _exit = os._exit  # the original function: signals.py replaces it for foreign co
 _WORDS = b"out of memory while a thread was started: this process ends\n"
 _SIGNS = ("out of memory", "OutOfMemoryError", "can't allocate memory", "STATUS_ALLOC_FAILED")
 """The words of torch, CUDA and their libraries for a lack of memory."""
-_MMAP_THRESHOLD, _TRIM_THRESHOLD, _LARGE = -3, -1, 4 << 20
-"""The names of two options in malloc.h, and the size of a large piece in bytes."""
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # in malloc.h
+_LARGE = 4 << 20  # bytes
 _LOOK_S = 0.25
 _LOOKS = 12
 """The number of consecutive checks that find a thread not begun. Each check needs the interpreter,
@@ -41,9 +41,8 @@ def give_back_memory() -> None:
 
 
 def give_back_large_pieces() -> None:
-    """Return each freed piece of 4 MiB or more to the operating system at once, from now on. glibc
-    would keep those of up to 32 MiB, in gaps that pieces of other sizes do not fill: the ranks of a
-    model of 312M parameters took twice the memory. Do nothing without glibc."""
+    """Return each freed piece of 4 MiB or more to the operating system at once, from now on: glibc
+    keeps those of up to 32 MiB, in gaps that other sizes do not fill. Do nothing without glibc."""
     with contextlib.suppress(OSError, AttributeError):
         change = ctypes.CDLL("libc.so.6").mallopt
         change(_MMAP_THRESHOLD, _LARGE)

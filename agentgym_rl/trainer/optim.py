@@ -116,9 +116,8 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optim
     named = model.named_parameters()
     if short := [name for name, p in named if p.requires_grad and p.dtype.itemsize == 2]:
         raise ConfigError(
-            f"trainer.optimizer {config.optimizer!r} rounds to the nearest number, and {short[0]}, "
-            f"one of {len(short)} parameters of 16 bits, would not move by small steps; allowed: "
-            'parameters in float32, or trainer.optimizer "adamw_bf16", which rounds at random'
+            f"trainer.optimizer {config.optimizer!r} would lose the small steps of {len(short)} "
+            f'parameters of 16 bits, such as {short[0]}; allowed: float32, or "adamw_bf16"'
         )
     if config.optimizer == "adamw8bit":
         return _with_eight_bits(groups, config)

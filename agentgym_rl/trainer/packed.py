@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -151,12 +152,8 @@ class PackedModel:
             _check_bfloat16(world.device)
         try:
             rounds = compute_dtype == "bfloat16" and (frozen or adapter is not None)
-            slices, loaded = Slices.load(
-                model_dir,
-                world,
-                dtype=master_dtype,
-                rounded=lambda model: in_bfloat16(model, world.device) if rounds else (),
-            )
+            which = partial(in_bfloat16, device=world.device) if rounds else lambda model: ()
+            slices, loaded = Slices.load(model_dir, world, dtype=master_dtype, rounded=which)
         except ConfigError as error:
             raise TrainerError(str(error)) from error
         model, added = loaded.model.requires_grad_(not frozen), None

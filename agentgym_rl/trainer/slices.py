@@ -65,8 +65,8 @@ class Slices:
     def _whole(
         self, parameters: Iterable[Tensor], *, wide: bool = False
     ) -> dict[nn.Parameter, nn.Parameter]:
-        """Return those of the parameters that are slices with their numbers, from all ranks
-        (collective); in float32 rather than in bfloat16 if `wide`."""
+        """Return the numbers of parameters that are slices, from all ranks (collective), in float32
+        rather than in bfloat16 if `wide`."""
         found: dict[nn.Parameter, nn.Parameter] = {}
         for it in parameters:
             if not isinstance(it, nn.Parameter) or it not in self._slices:
@@ -107,8 +107,8 @@ class Slices:
             own = added.detach()
             if not bool(own.isfinite().all()):
                 raise TrainerError(
-                    f"the adapter's parameter {name} is not finite at the start; numbers that come "
-                    "from the model's weights are not possible: they are read in parts, later"
+                    f"the adapter's parameter {name} is not finite at the start; its numbers "
+                    "cannot come from the model's weights, which are not there yet"
                 )
             back[added] = it = nn.Parameter(own.to("meta"), requires_grad=added.requires_grad)
             self._slices[it] = own[rows_of(own.shape, self._rank, self._size)].clone()

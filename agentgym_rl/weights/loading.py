@@ -25,8 +25,7 @@ from .source import LOAD_ERRORS, SourceNames, set_own_attention, some
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 _GENERATION = "generation_config.json"
-_MANY = 1 << 28
-"""The number of parameters from which a rank rather saves memory than time."""
+_MANY = 1 << 28  # parameters from which a rank rather saves memory than time
 _AT_ONCE = 16 << 20
 """The bytes of a file that are in memory before they have the parameter's dtype."""
 

@@ -130,3 +130,27 @@ def test_garbage_that_was_not_looked_at_is_collected_with_everything():
             return _alive()
 
     assert asyncio.run(main()) == 0
+
+
+@pytest.mark.usefixtures("no_other")
+def test_many_new_objects_are_looked_at_earlier(now, monkeypatch):
+    """Whole sessions of a gateway are in cycles: they took 300 MB for each thousand of them."""
+    collected: list[float] = []
+    monkeypatch.setattr(gc_pacing, "_collect", lambda: collected.append(now[0]))
+
+    async def first(objects: int) -> float:
+        collected.clear()
+        with paced_collections(share=0.01):
+            began = now[0]
+            _look(2)
+            now[0] += 1.0
+            _pace().took_s = 1.0
+            while not collected:
+                for _ in range(objects // YOUNG):
+                    _look(collected=YOUNG)
+                now[0] += 1.0
+                await asyncio.sleep(0)
+            return collected[0] - began
+
+    assert asyncio.run(first(YOUNG)) == pytest.approx(51, abs=2)  # a million of them
+    assert asyncio.run(first(5 * YOUNG)) == pytest.approx(11, abs=2)  # 0.1 of the time
