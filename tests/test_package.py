@@ -400,7 +400,7 @@ MOST_LINES = {
     "report": 650,
     "rollout": 2_350,
     "run": 2_500,
-    "runtime": 2_750,
+    "runtime": 2_800,
     "storage": 2_950,
     "trainer": 5_800,
     "weights": 2_900,
