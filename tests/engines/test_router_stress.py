@@ -140,7 +140,7 @@ class Upheaval:
         self.router.begin_update(self.version + 1, names)
         await asyncio.sleep(self.plan.uniform(0.0, 0.005))
         taken = await asyncio.gather(*(self._takes(name, incarnation) for name in names))
-        certain = self.version == 3 and not self.given_up  # one is given up, whatever the timing
+        certain = self.version >= 3 and not self.given_up  # one is, whatever the timing
         if self.plan.random() < 0.1 or certain:
             return False
         for name, takes in zip(names, taken, strict=True):
