@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .optim import learning_rate as learning_rate
     from .optim import make_optimizer as make_optimizer
     from .optim import set_learning_rate as set_learning_rate
+    from .optim import sum_of_squares as sum_of_squares
     from .optim import take_step as take_step
     from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .packed import PackedModel as PackedModel

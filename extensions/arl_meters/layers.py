@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from agentgym_rl.algo import Tally
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.trainer import Measurement, Policy, local
+from agentgym_rl.trainer import Measurement, Policy, local, sum_of_squares
 
 from .keys import LayerKeys
 
@@ -51,5 +51,5 @@ class LayerNorms(Measurement):
         return {k: v**0.5 if k.startswith("layer/") else v for k, v in metrics.items()}
 
     def _add(self, tally: Tally, name: str, parts: list[Tensor]) -> None:
-        total = sum(float(local(part).square().sum()) for part in parts)
+        total = sum(float(sum_of_squares(part)) for part in parts)
         tally.mean(name, total / self._replicas, self._share)

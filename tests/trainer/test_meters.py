@@ -30,6 +30,16 @@ def test_norms_by_layer_are_those_of_gradients_and_of_updates():
     assert sum(parts) ** 0.5 == pytest.approx(total)
 
 
+def test_norms_of_bfloat16_are_not_rounded_to_it():
+    net = nn.Linear(1000, 3, bias=False).bfloat16()
+    net.weight.grad = torch.linspace(0.01, 1, 3000).bfloat16().view(3, 1000)
+    norms, tally = LayerNorms(net, num_ranks=1, num_replicas=1), Tally()
+    expected = net.weight.grad.double().norm().item()
+    with norms.step(tally):
+        pass
+    assert norms.merged(tally.values())["layer/rest/grad_norm"] == pytest.approx(expected, rel=1e-7)
+
+
 def stepper(model_dir, world, peak: float | None) -> Stepper:
     policy = Policy.load(model_dir, world)
     trainer = TrainerConfig.model_validate({"peak_tflops": peak, "learning_rate": 1e-3})
