@@ -136,9 +136,10 @@ def mapped(path: Path, names: Container[str], hold: ExitStack) -> dict[str, Tens
     return found
 
 
-def lock_pages(tensors: Iterable[Tensor], hold: ExitStack) -> None:
+def lock_pages(tensors: Iterable[Tensor], hold: ExitStack, *, device: torch.device) -> None:
     """Lock the pages under tensors of mapped files until `hold` closes: the driver then copies from
-    them to a GPU without a buffer between (experimental: not measured).
+    them to the GPU `device` without a buffer between (experimental: not measured). In a new thread,
+    the current one is the first of the machine, which belongs to another worker.
 
     CUDA runtime API, cudaHostRegister:
     https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY.html
@@ -146,7 +147,9 @@ def lock_pages(tensors: Iterable[Tensor], hold: ExitStack) -> None:
     runtime: Any = torch.cuda.cudart()
     pages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     for start, size in pages.items():
-        if error := int(runtime.cudaHostRegister(start, size, _READ_ONLY)):
+        with torch.cuda.device(device):
+            error = int(runtime.cudaHostRegister(start, size, _READ_ONLY))
+        if error:
             _log.info("staged weights are not page-locked: cudaHostRegister gave error %d", error)
             return
         hold.callback(runtime.cudaHostUnregister, start)

@@ -271,7 +271,7 @@ class SharedMemoryTransfer(StagedTransfer):
         version.known = same.union(names).difference(own)
         found = mapped(version.path, set(names), hold)
         if self.device.type == "cuda":
-            lock_pages(found.values(), hold)
+            lock_pages(found.values(), hold, device=self.device)
         return replace(loaded, tensors=found, own=own)
 
 

@@ -7,7 +7,8 @@ import itertools
 import sys
 import threading
 import types
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -160,11 +161,21 @@ def test_a_worker_reads_its_own_part_once_and_holds_the_version(version, transfe
 class FakeCuda:
     """The functions of the CUDA runtime that lock pages: the ranges that are locked."""
 
+    device: torch.device | None = None
+    """The current device of this thread, where it is set."""
+
     def __init__(self, most: int = 99) -> None:
         self.locked: dict[int, int] = {}
         self._most = most
 
+    @contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        self.device = device
+        yield
+        self.device = None
+
     def cudaHostRegister(self, start: int, size: int, flags: int) -> int:
+        assert self.device == torch.device("cuda:3")
         if len(self.locked) == self._most:
             return 2
         assert start not in self.locked
@@ -181,9 +192,10 @@ class FakeCuda:
 def test_pages_under_staged_tensors_are_locked_until_they_are_released(version, monkeypatch, most):
     cuda = FakeCuda(most)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "device", cuda.on)
     with ExitStack() as hold:
         tensors = list(mapped(version, TENSORS.keys(), hold).values())
-        lock_pages(tensors, hold)
+        lock_pages(tensors, hold, device=torch.device("cuda:3"))
         ranges = [range(start, start + size) for start, size in cuda.locked.items()]
         assert all(any(t.data_ptr() in it for it in ranges) for t in tensors) == (most > 0)
         for one, other in itertools.pairwise(sorted(ranges, key=lambda it: it.start)):
