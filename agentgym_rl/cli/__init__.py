@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .command import overrides_of as overrides_of
     from .command import play_flags as play_flags
     from .command import run_argument as run_argument
-    from .command import runs_argument as runs_argument
     from .command import sandbox_flag as sandbox_flag
     from .command import seed_flag as seed_flag
     from .command import steps_flag as steps_flag

@@ -73,13 +73,6 @@ def first_model_flag(parser: ArgumentParser, name: str = "--model") -> None:
     parser.add_argument(name, default="", metavar="FOLDER", help=text)
 
 
-def runs_argument(parser: ArgumentParser) -> None:
-    """Add the argument RUN, which can be given several times or left out."""
-    parser.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="runs, or folders of runs (default: runs)"
-    )
-
-
 def take_keys(parser: ArgumentParser) -> None:
     """Let the command take `--section.key=value`, and show the table of keys in its --help."""
     from .config_keys import key_table

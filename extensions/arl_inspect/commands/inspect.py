@@ -6,10 +6,12 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from agentgym_rl.cli import Command, json_flag, print_result, runs_argument
+from agentgym_rl.cli import Command, json_flag, print_result
 from agentgym_rl.cli.output import counting
 from agentgym_rl.core import ConfigError
 from agentgym_rl.runtime import log
+
+from . import runs_argument
 
 _HELP = """\
 Show runs in a browser, during training and afterwards: curves, waits between

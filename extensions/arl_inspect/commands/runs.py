@@ -8,8 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.cli import Command, json_flag, print_result, runs_argument
+from agentgym_rl.cli import Command, json_flag, print_result
 from agentgym_rl.core import ConfigError
+
+from . import runs_argument
 
 _HELP = """\
 List runs, the newest first, with their state, progress and size on disk.
