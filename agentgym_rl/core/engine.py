@@ -82,9 +82,8 @@ class SamplingParams:
         """Return the parameter that excludes unlikely tokens before one is drawn; "" if none."""
         if not self.temperature:
             return ""
-        if self.top_p < 1:
-            return "top_p"
-        return "top_k" if self.top_k > 0 else "min_p" if self.min_p > 0 else ""
+        cuts = (("top_p", self.top_p < 1), ("top_k", self.top_k > 0), ("min_p", self.min_p > 0))
+        return next((name for name, cuts_some in cuts if cuts_some), "")
 
 
 class RoutedTokens(NamedTuple):

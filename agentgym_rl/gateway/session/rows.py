@@ -92,7 +92,6 @@ def _row(path: list[Sampled], trained: Set[int]) -> Row:
         values[sampled] = np.fromiter(chain.from_iterable(lists), kind)
         return values
 
-    temperatures = [sample.temperature for sample in samples]
     trains = [_is_policy(node.sample) and node.turn in trained for node in path]
     reported = recorded((sample.logprobs for sample in samples), 0.0, np.float64)
     real = _is_real(reported)
@@ -109,7 +108,7 @@ def _row(path: list[Sampled], trained: Set[int]) -> Row:
         behavior_logprobs=np.where(real, reported, 0.0).astype(np.float32),
         policy_versions=policy_versions,
         admitted_versions=recorded((s.admitted for s in samples), NOT_SAMPLED, np.int32),
-        temperatures=_spread(temperatures, 0.0, lengths).astype(np.float32),
+        temperatures=_spread([s.temperature for s in samples], 0.0, lengths).astype(np.float32),
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
         times_s=recorded((sample.times_s for sample in samples), 0.0, np.float64),
         choices=choices,
