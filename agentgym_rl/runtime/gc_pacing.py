@@ -36,8 +36,8 @@ def paced_collections(share: float = SHARE) -> Iterator[None]:
 
     Collections of young objects are mostly skipped while the others find almost no garbage. A full
     collection only runs from the running event loop, and only if the duration of the last one is
-    below `share` of the time since then. So cycles are freed later; objects outside of cycles are
-    freed at once, as always.
+    below `share` of the time since then, or `URGENT` times that after `MANY` new objects. So cycles
+    are freed later; objects outside of cycles are freed at once, as always.
     """
     before = gc.get_threshold()
     pace = _Pace(share, ended_s=time.perf_counter())

@@ -3,7 +3,7 @@ then sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
@@ -14,12 +14,10 @@ from torch import distributed as dist
 from torch.distributed.tensor import DTensor
 
 from agentgym_rl.core import TrainerError
-from agentgym_rl.weights import Loaded, load_slices, replace, rows_of
+from agentgym_rl.weights import Loaded, Rounded, load_slices, replace, rows_of
 
 from .world import World
 
-Rounded = Callable[[nn.Module], Iterable[Tensor]]
-"""A function that chooses the parameters of a model that are loaded in bfloat16."""
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """torch 2.13 renamed it."""
 

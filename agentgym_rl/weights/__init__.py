@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .files import whole_units as whole_units
     from .gloo import Broadcasts as Broadcasts
     from .loading import Loaded as Loaded
+    from .loading import Rounded as Rounded
     from .loading import load_outline as load_outline
     from .loading import load_slices as load_slices
     from .loading import load_whole as load_whole

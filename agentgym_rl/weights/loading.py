@@ -22,6 +22,8 @@ from agentgym_rl.runtime import give_back_large_pieces
 from .files import TORCH_DTYPES, read_at
 from .source import LOAD_ERRORS, SourceNames, set_own_attention, some
 
+Rounded = Callable[[nn.Module], Iterable[Tensor]]
+"""A function that chooses the parameters of a model that are loaded in bfloat16."""
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
 _GENERATION = "generation_config.json"
@@ -77,7 +79,7 @@ def load_slices(
     dtype: torch.dtype,
     rank: int,
     size: int,
-    rounded: Callable[[nn.Module], Iterable[Tensor]] = lambda model: (),
+    rounded: Rounded = lambda model: (),
 ) -> Loaded:
     """Return the model in `folder`, and rank `rank`'s rows of its parameters, when these are
     divided among `size` ranks as FSDP2 does.
