@@ -30,7 +30,7 @@ from .batch import SlotKV, segments
 from .cache import KVPiece
 from .decoder import Decoder, WeightLayout
 from .fused import FusedDecoder, FusedShape, Fusion, rope_tables
-from .linear import native_bfloat16
+from .linear import gains_by_bfloat16
 from .module_decoder import CachedDecoder, ModuleDecoder, UncachedDecoder
 from .section import EmbeddedEngineConfig
 
@@ -200,14 +200,15 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
             with the model.
     """
     device = pick_device(config.device)
-    if config.dtype == "bfloat16" and not native_bfloat16(device):
+    gains = gains_by_bfloat16(device)
+    if config.dtype == "bfloat16" and not gains:
         log.warning(
-            "engine.dtype is bfloat16, which this %s has no instructions for: float32 is faster",
+            "engine.dtype is bfloat16, which this %s multiplies more slowly than float32",
             device.type,
         )
-    elif config.dtype == "float32" and native_bfloat16(device) and weights_size(folder) > _LARGE:
+    elif config.dtype == "float32" and gains and weights_size(folder) > _LARGE:
         log.info(
-            "this %s has instructions for bfloat16: engine.dtype=bfloat16 would sample faster, and "
+            "this %s multiplies bfloat16 faster: engine.dtype=bfloat16 would sample faster, and "
             "round (arl docs trainer)",
             device.type,
         )

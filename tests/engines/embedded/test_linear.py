@@ -8,7 +8,13 @@ import torch
 from arl_embedded import linear as linear_module
 from arl_embedded import model
 from arl_embedded.fused import FusedDecoder
-from arl_embedded.linear import Linear, is_packed, is_transposed, native_bfloat16
+from arl_embedded.linear import (
+    Linear,
+    gains_by_bfloat16,
+    is_packed,
+    is_transposed,
+    native_bfloat16,
+)
 from arl_embedded.section import EmbeddedEngineConfig
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
@@ -139,15 +145,23 @@ async def _reply(client, prompt, sampling, name):
     raise AssertionError("no reply came")
 
 
-@cases("native", [True, False])
-def test_a_device_without_instructions_for_bfloat16_is_warned_of(
-    model_dir, monkeypatch, caplog, native
+@cases("gains", [True, False])
+def test_a_device_that_multiplies_bfloat16_slowly_is_warned_of(
+    model_dir, monkeypatch, caplog, gains
 ):
-    monkeypatch.setattr(model, "native_bfloat16", lambda device: native)
+    monkeypatch.setattr(model, "gains_by_bfloat16", lambda device: gains)
     config = EmbeddedEngineConfig(dtype="bfloat16", device="cpu")
     assert model.load_model(model_dir("qwen3"), config).decoder.name == "fused"
-    said = [it for it in caplog.messages if "has no instructions for: float32 is faster" in it]
-    assert len(said) == (not native)
+    said = [it for it in caplog.messages if "multiplies more slowly than float32" in it]
+    assert len(said) == (not gains)
+
+
+@cases("amx", [True, False])
+def test_of_cpus_only_those_with_amx_gain_by_bfloat16(monkeypatch, amx):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert native_bfloat16(CPU)
+    assert gains_by_bfloat16(CPU) == amx
 
 
 def test_bfloat16_without_instructions_is_right_too(model_dir, monkeypatch):
