@@ -7,7 +7,9 @@ The model is random, and is written tensor by tensor in bfloat16. Weights, gradi
 states are kept in bfloat16, with stochastic rounding (8 bytes a number), and computed in float32;
 with --masters=float32 all are float32 (16 bytes). A rank may take `--share` of them (at least
 `--least` MB), beyond what its imports take. Its memory is limited by RLIMIT_DATA and measured by
-VmHWM. With --whole-gradients, ranks keep the gradients of micro-batches whole, and die.
+VmHWM. With --whole-gradients, ranks keep the gradients of micro-batches whole, and die. With
+--load-only they do not train: the peaks of reading the slices alone, and of loading with trials,
+are compared with what a rank keeps.
 
 Ranks and the single one add up the same rows in each round: the sum of a round is rounded to the
 dtype of the gradients, and another sum would be rounded otherwise.
@@ -33,10 +35,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row
 from agentgym_rl.core.model_folder import header_of
+from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.trainer import Policy, join_world, make_optimizer, take_step
 from agentgym_rl.trainer.optim import set_learning_rate
 from agentgym_rl.trainer.shard_tensors import ShardTokens, accumulate
 from agentgym_rl.trainer.sharding import local
+from agentgym_rl.trainer.slices import Slices
 from agentgym_rl.weights import bytes_of
 
 _ROWS, _LENGTH, _BATCHES = 8, 32, 2
@@ -50,6 +54,7 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=256, help="MB")
     parser.add_argument("--masters", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--whole-gradients", action="store_true")
+    parser.add_argument("--load-only", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as made:
@@ -62,6 +67,8 @@ def main() -> None:
             most = limit if size > 1 else None
             found[size] = run(folder, size, most, args)
             print(json.dumps({"ranks": size, **found[size]}), flush=True)
+    if args.load_only:
+        return
     worst = max(
         abs(one - other) / abs(one)
         for one, other in zip(found[1]["numbers"], found[args.ranks]["numbers"], strict=True)
@@ -124,7 +131,11 @@ def run(folder: Path, size: int, limit: float | None, args: argparse.Namespace) 
     all_found = [json.loads((folder / f"found-{size}-{r}.json").read_text()) for r in range(size)]
     return {
         **all_found[0],
-        **{name: max(it[name] for it in all_found) for name in ("load_bytes", "peak_bytes")},
+        **{
+            name: max(it[name] for it in all_found)
+            for name in ("read_bytes", "load_bytes", "peak_bytes")
+        },
+        "read_peak_of_kept": max(it["read_bytes"] / it["kept_bytes"] for it in all_found),
         "load_peak_of_kept": max(it["load_bytes"] / it["kept_bytes"] for it in all_found),
     }
 
@@ -154,12 +165,17 @@ def train(
             optimizer="adamw_bf16" if halves else "adamw",
         )
         dtype = torch.bfloat16 if halves else torch.float32
+        slices, loaded = Slices.load(folder, world, dtype=dtype, rounded=lambda model: ())
+        read = status("VmHWM")
+        del slices, loaded
+        give_back_memory()
+        Path("/proc/self/clear_refs").write_text("5")
         policy = Policy.load(folder, world, trainer=trainer, master_dtype=dtype)
-        loaded, kept = status("VmHWM"), sum(local(p).nbytes for p in policy.model.parameters())
+        peak, kept = status("VmHWM"), sum(local(p).nbytes for p in policy.model.parameters())
         policy.shards_gradients = not args.whole_gradients
         optimizer = make_optimizer(policy.model, trainer)
         set_learning_rate(optimizer, 1e-5)
-        for batch in range(_BATCHES):
+        for batch in range(0 if args.load_only else _BATCHES):
             tokens = ShardTokens.from_shard(
                 shard(batch, rank, size, policy.vocab_size), vocab_size=policy.vocab_size
             )
@@ -173,7 +189,8 @@ def train(
     return {
         "numbers": numbers,
         "kept_bytes": kept,
-        "load_bytes": loaded - before,
+        "read_bytes": read - before,
+        "load_bytes": peak - before,
         "peak_bytes": status("VmHWM") - before,
     }
 
