@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+from arl_plan.clock import run_virtual
+
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 
 from .routed import STORY, begin, received, routed, tells
@@ -116,3 +119,52 @@ def test_two_runs_share_no_kv_on_the_same_engine():
     for _ in range(2):
         asyncio.run(received(begin(routed(engine)[0])))
     assert len({entry.cache_salt for entry in engine.journal}) == 2
+
+
+def test_a_request_waits_for_the_end_of_a_swap_and_then_shares_kv():
+    engine = ScriptedEngine(tells())
+    router, _ = routed(engine)
+
+    async def play():
+        router.begin_update(1)
+        turn = asyncio.create_task(received(begin(router)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not engine.journal
+        router.end_update(1, ["0"])
+        assert {*(await turn).admitted} == {1}
+
+    asyncio.run(play())
+    assert engine.journal[0].cache_salt.endswith("-v1.0")
+
+
+def test_the_requests_of_a_long_swap_wait_together_and_only_once():
+    engine = ScriptedEngine(tells())
+    router, _ = routed(engine)
+
+    async def play():
+        clock = asyncio.get_running_loop().time
+        for version in (1, 2):
+            router.begin_update(version)
+            start, took_s = clock(), list[float]()
+            for number in range(3):
+                await received(begin(router, request=f"{version} {number}"))
+                took_s.append(clock() - start)
+            assert took_s == [pytest.approx(0.5)] * 3
+            router.end_update(version, ["0"])
+
+    run_virtual(play())
+    assert len({entry.cache_salt for entry in engine.journal}) == 6
+
+
+def test_no_request_waits_where_salts_are_left_out():
+    router, _ = routed(ScriptedEngine(tells()), salt="none")
+
+    async def play():
+        clock = asyncio.get_running_loop().time
+        router.begin_update(1)
+        start = clock()
+        await received(begin(router))
+        assert clock() == start
+
+    run_virtual(play())

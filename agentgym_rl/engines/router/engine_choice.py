@@ -1,8 +1,4 @@
-"""The choice of an engine for a request, and the segments of turns that are sent to engines.
-
-A replica has a version, and a session stays on one replica. A segment is one request to one
-replica, with the versions known for its tokens.
-"""
+"""The choice of an engine for a request: a replica has a version, and a session stays on one."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ from agentgym_rl.runtime import ENGINE_CLOCK, Changes, LruDict
 SHUNNED_S = 0.5
 """The time for which a failed replica gets no requests that another one could take. A dead engine
 has no load, so it would otherwise attract every new session until it is removed."""
-
 _HOMES = 10_000
 """The number of sessions whose replica is remembered; the least recently seen are dropped."""
 _PATIENCE_S = 5.0
@@ -42,6 +37,8 @@ class Replica:
     calm: int | None = None
     """The number of the period in which the replica certainly serves `version`, unique among all
     replicas of the fleet; None while the replica swaps, when the version is uncertain."""
+    held_until_s: float | None = None
+    """The time until which requests wait for the end of a swap; None: none has met it yet."""
     load: int = 0
     """The number of requests in flight."""
     num_sent: int = 0
@@ -76,8 +73,7 @@ class Replica:
         self.unanswered_since_s = time.monotonic() if self.load else None
 
     def left(self, *, after_s: float) -> None:
-        """Record that a request ended, after `after_s` seconds. A request given up early does not
-        count against the replica."""
+        """Record the end of a request, after `after_s` seconds; one given up early says nothing."""
         self.load -= 1
         if not self.load and after_s < _PATIENCE_S:
             self.unanswered_since_s = None
@@ -156,7 +152,7 @@ class Replicas:
         chosen = self._serving.keys() if names is None else set(names)
         self._updating = [it for name, it in self._serving.items() if name in chosen]
         for replica in self._updating:
-            replica.calm = None
+            replica.calm = replica.held_until_s = None
         self.changes.notify()
 
     def end_update(self, version: int, names: Iterable[str], *, incarnation: int = 0) -> None:
@@ -175,7 +171,7 @@ class Replicas:
         """Give a replica the state that it has in the router of another process."""
         replica = self._serving[name]
         if replica.calm != calm:
-            replica.unanswered_since_s = None
+            replica.unanswered_since_s = replica.held_until_s = None
         replica.version, replica.incarnation, replica.calm = version, incarnation, calm
         self.changes.notify()
 

@@ -38,11 +38,11 @@ COUNTERS: Mapping[str, str] = {
 """The counters of a router with their descriptions; a router always has all of them."""
 
 _LOOK_S = 1.0
-"""The time between two checks of sleeping engines, which does not count in any wait for an
-engine."""
+"""The time between checks of sleeping engines, which counts in no wait for an engine."""
+_HOLD_S = 0.5
+"""The longest wait of requests for the end of a swap: those sent meanwhile share no KV."""
 _MAX_FAILURES = 5
-"""The number of engine failures that a turn survives. Replicas that leave are not counted, because
-they are removed on purpose."""
+"""The number of engine failures that a turn survives; replicas that leave are not counted."""
 _MAX_SEGMENTS = 200
 """The number of requests that one turn may take. An update costs a turn one or two, so only an
 engine that aborts everything reaches this."""
@@ -294,15 +294,13 @@ class Router(Sampler):
         """Return the salt. Requests with the same salt share cached KV: those whose version is
         certain and the same.
 
-        While an engine swaps, a request may reach it on either side of the swap, and the router
-        cannot tell on which. The request must then neither read KV of one version as if it were of
-        the other, nor leave its own KV for others to read: its salt is unique. Everything cached
-        under "v7.0" was therefore requested when 7 was the version (of the ranks 0: others that
-        replace them may publish other weights under the same number). A token *sampled* by 7 in a
-        request sent at 7 uses only KV of 7: this is why policy version == admitted version means
-        clean KV. (A request that was sent before the swap and arrives after it may leave KV of 8
-        under "v7.0", but only other requests that are as late can read it, and their tokens are of
-        8, too.)
+        A request that is sent while an engine swaps may reach it on either side of the swap, so it
+        has a salt of its own: it neither reads KV of the other version nor leaves any to others.
+        Everything cached under "v7.0" was therefore requested when 7 was the version (of the ranks
+        0: others may publish other weights as 7), and a token *sampled* by 7 in a request sent at 7
+        uses only KV of 7: policy version == admitted version means clean KV. (A request sent before
+        the swap that arrives after it may leave KV of 8 under "v7.0", but only those that are as
+        late can read it, and their tokens are of 8, too.)
         """
         if not self._salted:
             return ""
@@ -320,6 +318,17 @@ class Router(Sampler):
             raise EngineError(f"request {turn.request_id}: the router was closed")
         replica, moved = replicas.choose(turn.session_id)
         self.counters["affinity_misses"] += moved
+        if self._salted and replica.calm is None:
+            now_s = ENGINE_CLOCK.time()
+            replica.held_until_s = replica.held_until_s or now_s + _HOLD_S
+            with suppress(TimeoutError):
+                await replicas.changes.wait_for(
+                    lambda: self._closed or replica.gone or replica.calm is not None,
+                    who=f"a request to {replica.name}",
+                    what="the end of a swap",
+                    timeout_s=replica.held_until_s - now_s,
+                    on="engine",
+                )
         return replica
 
     async def _wait_for_any(self, turn: PendingTurn) -> None:
