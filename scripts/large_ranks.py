@@ -134,6 +134,7 @@ def run(folder: Path, size: int, limit: float | None, args: argparse.Namespace) 
         **{
             name: max(it[name] for it in all_found)
             for name in ("read_bytes", "load_bytes", "peak_bytes")
+            if name in all_found[0]
         },
         "read_peak_of_kept": max(it["read_bytes"] / it["kept_bytes"] for it in all_found),
         "load_peak_of_kept": max(it["load_bytes"] / it["kept_bytes"] for it in all_found),
@@ -172,10 +173,12 @@ def train(
         Path("/proc/self/clear_refs").write_text("5")
         policy = Policy.load(folder, world, trainer=trainer, master_dtype=dtype)
         peak, kept = status("VmHWM"), sum(local(p).nbytes for p in policy.model.parameters())
+        if args.load_only:
+            return {"kept_bytes": kept, "read_bytes": read - before, "load_bytes": peak - before}
         policy.shards_gradients = not args.whole_gradients
         optimizer = make_optimizer(policy.model, trainer)
         set_learning_rate(optimizer, 1e-5)
-        for batch in range(0 if args.load_only else _BATCHES):
+        for batch in range(_BATCHES):
             tokens = ShardTokens.from_shard(
                 shard(batch, rank, size, policy.vocab_size), vocab_size=policy.vocab_size
             )
