@@ -129,15 +129,10 @@ def run(folder: Path, size: int, limit: float | None, args: argparse.Namespace) 
                 os.kill(other, signal.SIGKILL)
             sys.exit(f"a rank of {size} died under its limit of memory")
     all_found = [json.loads((folder / f"found-{size}-{r}.json").read_text()) for r in range(size)]
+    first = ("numbers", "kept_bytes")
     return {
-        **all_found[0],
-        **{
-            name: max(it[name] for it in all_found)
-            for name in ("read_bytes", "load_bytes", "peak_bytes")
-            if name in all_found[0]
-        },
-        "read_peak_of_kept": max(it["read_bytes"] / it["kept_bytes"] for it in all_found),
-        "load_peak_of_kept": max(it["load_bytes"] / it["kept_bytes"] for it in all_found),
+        name: value if name in first else max(it[name] for it in all_found)
+        for name, value in all_found[0].items()
     }
 
 
@@ -166,15 +161,17 @@ def train(
             optimizer="adamw_bf16" if halves else "adamw",
         )
         dtype = torch.bfloat16 if halves else torch.float32
-        slices, loaded = Slices.load(folder, world, dtype=dtype, rounded=lambda model: ())
-        read = status("VmHWM")
-        del slices, loaded
-        give_back_memory()
-        Path("/proc/self/clear_refs").write_text("5")
-        policy = Policy.load(folder, world, trainer=trainer, master_dtype=dtype)
-        peak, kept = status("VmHWM"), sum(local(p).nbytes for p in policy.model.parameters())
         if args.load_only:
-            return {"kept_bytes": kept, "read_bytes": read - before, "load_bytes": peak - before}
+            Slices.load(folder, world, dtype=dtype, rounded=lambda model: ())
+            read = status("VmHWM") - before
+            give_back_memory()
+            Path("/proc/self/clear_refs").write_text("5")
+        policy = Policy.load(folder, world, trainer=trainer, master_dtype=dtype)
+        kept = sum(local(p).nbytes for p in policy.model.parameters())
+        load = status("VmHWM") - before
+        sizes = {"kept_bytes": kept, "load_bytes": load, "load_peak_of_kept": load / kept}
+        if args.load_only:
+            return {**sizes, "read_bytes": read, "read_peak_of_kept": read / kept}
         policy.shards_gradients = not args.whole_gradients
         optimizer = make_optimizer(policy.model, trainer)
         set_learning_rate(optimizer, 1e-5)
@@ -191,9 +188,7 @@ def train(
             numbers += [sum(world.gather(loss)), take_step(optimizer, 1.0)]
     return {
         "numbers": numbers,
-        "kept_bytes": kept,
-        "read_bytes": read - before,
-        "load_bytes": peak - before,
+        **sizes,
         "peak_bytes": status("VmHWM") - before,
     }
 

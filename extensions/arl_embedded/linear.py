@@ -28,7 +28,9 @@ def native_bfloat16(device: torch.device) -> bool:
 def gains_by_bfloat16(device: torch.device) -> bool:
     """Return whether the device multiplies bfloat16 faster than float32. Of CPUs, only those with
     AMX do: one with AVX-512's instructions alone had half the speed of float32."""
-    return native_bfloat16(device) and (device.type == "cuda" or torch.cpu._is_amx_tile_supported())
+    if device.type == "cuda":
+        return native_bfloat16(device)
+    return torch.cpu._is_amx_tile_supported()
 
 
 def is_packed(weight: Tensor, *, single_rows: bool) -> bool:

@@ -208,8 +208,8 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
         )
     elif config.dtype == "float32" and gains and weights_size(folder) > _LARGE:
         log.info(
-            "this %s multiplies bfloat16 faster: engine.dtype=bfloat16 would sample faster, and "
-            "round (arl docs trainer)",
+            "this %s multiplies bfloat16 faster than float32: engine.dtype=bfloat16 would sample "
+            "faster, and round (arl docs trainer)",
             device.type,
         )
     # On a CPU only the matrices of layers become bfloat16 (`Fusion`), and only for the fused path.

@@ -1,4 +1,4 @@
-"""The choice of an engine for a request: a replica has a version, and a session stays on one."""
+"""The choice of an engine for a request: a session stays on one replica, which has a version."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Replica:
         self.unanswered_since_s = time.monotonic() if self.load else None
 
     def left(self, *, after_s: float) -> None:
-        """Record the end of a request, after `after_s` seconds; one given up early says nothing."""
+        """Record the end of a request, after `after_s` seconds: an early end indicates no hang."""
         self.load -= 1
         if not self.load and after_s < _PATIENCE_S:
             self.unanswered_since_s = None
