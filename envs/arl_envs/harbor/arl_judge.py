@@ -64,12 +64,15 @@ def taken_nonce() -> str:
 def reap(first: int, patience_s: float = REAP_S) -> bool:
     """Kill all descendants, and return whether none is left: orphans become children in turn.
 
-    They are found without /proc, which may hide the forks of a process whose memory is closed.
+    They are found without /proc, which may hide the forks of a process whose memory is closed. The
+    group of the eldest is killed at once: a process that forks at every turn would outrun a search.
 
     Args:
         first: The process number of the eldest descendant.
     """
     end, missed = time.monotonic() + patience_s, 0
+    with contextlib.suppress(OSError):  # it leads no group, or is gone
+        os.killpg(first, signal.SIGKILL)
     for turn in itertools.count():
         try:
             while os.waitpid(-1, os.WNOHANG | WAIT_ALL)[0]:

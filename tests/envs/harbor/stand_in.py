@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,19 +83,31 @@ class Place:
         return verified(self.root, written(self.root / "tests", self.task.tests), self.app)
 
 
+def kill_left(app: Path) -> None:
+    """Kill the process groups that work in a folder, as a sandbox does at its end: a program that
+    forks at every turn may escape a judge whose machine is busy, and would take a core forever."""
+    for number in (path.name for path in Path("/proc").iterdir() if path.name.isdigit()):
+        with contextlib.suppress(OSError):
+            if Path(os.readlink(f"/proc/{number}/cwd")).is_relative_to(app):
+                os.killpg(os.getpgid(int(number)), signal.SIGKILL)
+
+
 def verified(root: Path, tests: Path, app: Path) -> dict[str, Any]:
     """Run test.sh with a nonce, and return its reward.json; {} if there is none or another's."""
     logs = root / "logs"
     folders = ["--tests", str(tests), "--app", str(app), "--logs", str(logs)]
-    subprocess.run(
-        ["sh", str(tests / "test.sh"), *folders],
-        cwd=app,
-        input=NONCE.encode() + b"\n",
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-        start_new_session=True,
-    )
+    try:
+        subprocess.run(
+            ["sh", str(tests / "test.sh"), *folders],
+            cwd=app,
+            input=NONCE.encode() + b"\n",
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+            start_new_session=True,
+        )
+    finally:
+        kill_left(app)
     try:
         found = json.loads((logs / "reward.json").read_bytes())
     except (OSError, ValueError):
