@@ -38,6 +38,7 @@ THEN: Mapping[str, Any] = {
     "gateway.date": "",
     "logging.callbacks": [],
     "rollout.trial_s": 0.0,
+    "trainer.mesh": "",
     "trainer.optimizer_options": {},
 }
 """The values of keys in files that lack them, where they differ from today's defaults, and of every

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +12,7 @@ from agentgym_rl.core import (
     Needs,
     OneOf,
     OnResume,
+    RankKeys,
     Section,
     entry_points_of,
     named_or_function,
@@ -28,15 +29,8 @@ _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 @with_added_keys("trainer")
-class TrainerConfig(Section):
+class TrainerConfig(RankKeys):
     """The FSDP2 trainer."""
-
-    absent: ClassVar[Mapping[str, str]] = {
-        "tensor_parallel": "a rank computes whole matrices, which num_ranks shards in memory alone "
-        "(arl docs trainer#not-supported)",
-        "context_parallel": "a rank computes whole rows; activation_checkpointing and "
-        "head_chunk_tokens make room for long ones (arl docs trainer#not-supported)",
-    }
 
     needs: ClassVar[Sequence[Needs]] = (
         Needs("momentum", "optimizer", "'muon' (AdamW has betas)", one_of("muon")),
@@ -140,6 +134,11 @@ class TrainerConfig(Section):
     either, before the run stops with an error."""
     finish_timeout_s: OnResume[Fitted[float]] = Field(default=300.0, gt=0)
     """The time limit for a checkpoint, and at the end for the last one and the export."""
+
+    @property
+    def num_parts(self) -> int:
+        """Return the number of parts of each batch: the ranks of a part compute the same rows."""
+        return self.num_ranks // self.ranks_per_row
 
     @property
     def less_memory(self) -> str:

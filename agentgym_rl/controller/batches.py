@@ -110,7 +110,7 @@ def shards_of(
     return split_batch(
         groups,
         step=step,
-        num_ranks=trainer.num_ranks if num_ranks is None else num_ranks,
+        num_ranks=trainer.num_parts if num_ranks is None else num_ranks,
         num_minibatches=trainer.num_minibatches,
         turn_discount=algo.turn_discount,
         leave_out=algo.leave_out,

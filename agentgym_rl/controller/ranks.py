@@ -198,7 +198,9 @@ class HttpRanks(Ranks):
 
     # ------------------------------------------------------------------ commands
     async def train(self, step: int, shards: Sequence[BatchShard]) -> StepReport:
-        found = await self._each("train", [shard.pack() for shard in shards], of=bytes)
+        each = self.num_ranks // len(shards)  # ranks that compute the same rows
+        bodies = [body for shard in shards for body in [shard.pack()] * each]
+        found = await self._each("train", bodies, of=bytes)
         try:
             return StepReport.unpack(found[0])
         except ValueError as error:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .added_keys import OtherModel as OtherModel
     from .added_keys import PlaceKeys as PlaceKeys
     from .added_keys import PlayKeys as PlayKeys
+    from .added_keys import RankKeys as RankKeys
     from .added_keys import ServiceKeys as ServiceKeys
     from .added_keys import adapter_of as adapter_of
     from .added_keys import with_added_keys as with_added_keys

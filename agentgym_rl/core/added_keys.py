@@ -187,6 +187,27 @@ class PlaceKeys(Section):
         return iter(())
 
 
+class RankKeys(Section):
+    """Keys of the section `trainer`. A package's class derives from this one; its methods return
+    what those of `super()` do, and what its own keys add."""
+
+    @property
+    def ranks_per_row(self) -> int:
+        """Return the number of ranks that compute the same rows."""
+        return 1
+
+    @property
+    def cuts_vocabulary(self) -> bool:
+        """Return whether ranks compute the logits of a part of the vocabulary each."""
+        return False
+
+    @property
+    def model_parallel(self) -> str:
+        """Return the function, `module:function`, that makes the `ModelParallel` of a model from
+        these keys and the `World` of a rank; "": there is none."""
+        return ""
+
+
 class EvalKeys(Section):
     """Keys of the section `eval`. A package's class derives from this one; its methods return what
     those of `super()` do, and what its own keys add."""

@@ -8,6 +8,7 @@ packed.py       a model sharded over the ranks, fed with packed rows
 policy.py       the trained model, and its log-probs
 model_term.py   the contract of a term with models of its own
 adapter.py      the contract of an adapter, which is trained in place of all weights
+model_parallel.py  the contract of ranks that compute the same rows together
 slices.py       a rank's slices of a model that is loaded, and trials with it
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from .launch import rank_imports as rank_imports
     from .launch import trainer_processes as trainer_processes
     from .measurement import Measurement as Measurement
+    from .model_parallel import WHOLE as WHOLE
+    from .model_parallel import Compute as Compute
+    from .model_parallel import Cut as Cut
+    from .model_parallel import Vocabulary as Vocabulary
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm
     from .objective import RankBatch as RankBatch
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
     from .shard_tensors import in_rounds as in_rounds
     from .sharding import blocks_of as blocks_of
     from .sharding import local as local
+    from .slices import Slices as Slices
     from .step import Stepper as Stepper
     from .step import make_stepper as make_stepper
     from .trainer import Trainer as Trainer

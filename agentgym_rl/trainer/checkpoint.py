@@ -43,6 +43,7 @@ from agentgym_rl.storage import MANIFEST, Manifest, Retention, checksums, read_m
 from agentgym_rl.storage.checkpoints import prune
 
 from .model_term import ModelTerm
+from .packed import PackedModel
 from .policy import Policy
 
 _log = logging.getLogger(__name__)
@@ -153,8 +154,8 @@ class Checkpoints:
 
     def _write(self, part: Path) -> Future[Any]:
         """Write this rank's files into `part`, on a GPU after the return (collective)."""
-        state = _state(self.policy, self.optimizer, self.terms)
-        if self.policy.world.device.type == "cuda":
+        _, state = _state(self.policy, self.optimizer, self.terms)
+        if self.policy.world.device.type == "cuda" and self.policy.parallel is None:
             written = async_save(state, storage_writer=_Writer(part), process_group=self._group)
             assert isinstance(written, Future)  # its staging is done
             return written
@@ -253,9 +254,9 @@ def load_checkpoint(
             f"checkpoint {path} is of {_described(manifest.base)}, and this run trains "
             f"{_described(_base(policy))}"
         )
-    state = _state(policy, optimizer, terms)
+    state, files = _state(policy, optimizer, terms)
     try:
-        load(state, checkpoint_id=path)
+        load(files, checkpoint_id=path)
         set_state_dict(
             policy.model,
             optimizer or [],
@@ -267,7 +268,7 @@ def load_checkpoint(
             term.restore(state)
     except (*_WRITE_ERRORS, ValueError, KeyError) as error:
         raise TrainerError(f"cannot load checkpoint {path}: {error}") from error
-    torch.set_rng_state(state["random"])
+    torch.set_rng_state(files["random"])
     return manifest
 
 
@@ -275,13 +276,21 @@ def _state(
     policy: Policy,
     optimizer: torch.optim.Optimizer | None,
     terms: Sequence[ModelTerm],
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state, and the same memory as it is in files."""
     model, optim = get_state_dict(policy.model, optimizer or [], options=_options(policy))
+    parts: list[tuple[dict[str, Any], Sequence[PackedModel]]] = [
+        ({"model": model, "optimizer": optim}, [policy]),
+        *((dict(term.state()), term.models) for term in terms),
+    ]
+    state = {key: value for part, _ in parts for key, value in part.items()}
     # One random state serves all ranks, because no rank draws numbers of its own.
-    state = {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
-    for term in terms:
-        state |= term.state()
-    return state
+    files: dict[str, Any] = {"random": torch.get_rng_state()}
+    for part, models in parts:
+        for its in models:
+            part = its.parallel.checkpointed(part) if its.parallel else part
+        files |= part
+    return state, files
 
 
 def _options(policy: Policy, *, strict: bool = True) -> StateDictOptions | None:

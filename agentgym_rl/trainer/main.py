@@ -114,6 +114,7 @@ def run(
         rank=rank,
         size=world_size,
         num_replicas=config.trainer.num_replicas,
+        unit=config.trainer.ranks_per_row,
         rendezvous=rendezvous,
         device=config.trainer.device,
         timeout_s=config.trainer.batch_timeout_s,
@@ -202,7 +203,10 @@ class _Rank:
         self._done = self._first
         """The number of batches that the weights have been trained on."""
         self._tokens = TokensOut(
-            files.run_dir, rank=world.rank, from_step=self._first, keeps=config.logging.tokens
+            files.run_dir,
+            rank=world.rank if world.rank == 0 else max(1, world.part),
+            from_step=self._first,
+            keeps=config.logging.tokens and world.is_first,  # others have the same tokens
         )
         self._server = RankServer(
             controller, passes=lambda: self._stepper.flops, complete=self._complete
@@ -276,7 +280,7 @@ class _Rank:
         self._stored, self._parameters = written.stored or self._stored, written.parameters
         group_ids = list(dict.fromkeys(shard.group_ids))
         self._lineage = lineage_after(self._lineage, step, group_ids)
-        found = self._world.gather(phases.intervals)
+        found = self._world.gather_all(phases.intervals)
         return StepReport(
             step=step,
             version=step + 1,

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import ConfigError, TrainerError, explain, is_function_path
 from agentgym_rl.runtime import check_eight_bits, import_function
 
+from .model_parallel import WHOLE
 from .sharding import local
 
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -61,15 +63,20 @@ class Muon(torch.optim.AdamW):
         buffer = state["momentum_buffer"]
         buffer.lerp_(p.grad, 1 - momentum)
         update = p.grad.lerp(buffer, momentum)  # Nesterov's
-        scale = _ADAMW_RMS * max(p.shape) ** 0.5
         if isinstance(update, DTensor):
-            whole = orthogonal(update.full_tensor()) * scale
+            whole, of = update.full_tensor(), getattr(p, WHOLE, None)
+            whole = _orthogonal_step(of.joined(whole) if of else whole)
+            whole = of.taken(whole) if of else whole
             moved = distribute_tensor(
                 whole, update.device_mesh, update.placements, src_data_rank=None
             )
         else:
-            moved = orthogonal(update) * scale
+            moved = _orthogonal_step(update)
         p.mul_(1 - rate * group["weight_decay"]).sub_(moved, alpha=rate)
+
+
+def _orthogonal_step(update: Tensor) -> Tensor:
+    return orthogonal(update) * _ADAMW_RMS * max(update.shape) ** 0.5
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
@@ -276,17 +283,17 @@ def take_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
 
 def _norm(grads: Iterable[Tensor]) -> float:
     """Return the global norm of gradients; collective."""
-    squares: dict[Any, Tensor] = {}
+    total: Any = 0.0
     for grad in grads:
-        place = (grad.device_mesh, grad.placements) if isinstance(grad, DTensor) else None
-        squares[place] = squares.get(place, 0) + sum_of_squares(grad)
-    total = 0.0
-    for place, found in squares.items():
-        if place is not None:
-            kinds = [Partial() if it.is_shard() else Replicate() for it in place[1]]
-            found = DTensor.from_local(found, place[0], kinds).full_tensor()
-        total += float(found)
-    return math.sqrt(total)
+        copies = 1
+        if isinstance(grad, DTensor):
+            sizes = zip(grad.placements, grad.device_mesh.shape, strict=True)
+            copies = math.prod(size for kind, size in sizes if kind.is_replicate())
+        total = total + sum_of_squares(grad) / copies
+    everywhere = torch.tensor(float(total), dtype=torch.float64)
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(everywhere)
+    return math.sqrt(float(everywhere))
 
 
 def sum_of_squares(tensor: Tensor) -> Tensor:

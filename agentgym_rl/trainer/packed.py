@@ -27,6 +27,7 @@ from agentgym_rl.weights import (
 from agentgym_rl.weights.files import Kind
 
 from .adapter import Adapter, add_adapter
+from .model_parallel import ModelParallel, Vocabulary, model_parallel
 from .packing_trial import (
     ROW_BY_ROW,
     activation_bytes,
@@ -37,6 +38,7 @@ from .packing_trial import (
 )
 from .sharding import Gathering, blocks_of, in_bfloat16, shard
 from .slices import Slices
+from .spans import Pieces
 from .usage import FlopCount
 from .world import World
 
@@ -54,6 +56,9 @@ _TWO_TOKENS = pack_tokens(((0, 0),))
 
 class PackedModel:
     """A causal language model, sharded with FSDP2; a subclass defines its outputs per token."""
+
+    parallel: ModelParallel | None = None
+    """The division of rows, matrices and experts; None: a rank computes them whole."""
 
     def __init__(
         self,
@@ -91,7 +96,13 @@ class PackedModel:
         with slices.gathered(self.model, blocks_of(self.model), wide=not self._half):
             light = self._try(compute_dtype, routing_replay)
         self._flops = FlopCount.of(self.model)
-        shard(self.model, world, compute_dtype, self._trainer, light=light, slices=slices)
+        self.parallel = model_parallel(self._trainer, world)
+        if self.parallel is not None:
+            self.parallel.cut(self, slices)
+        options = {"light": light, "slices": slices, "parallel": self.parallel}
+        shard(self.model, world, compute_dtype, self._trainer, **options)
+        if self.parallel is not None:
+            self.parallel.mark(self.model)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.shards_gradients = 4 * trained > WHOLE_GRADIENT
         """Whether each micro-batch's gradients are sent to the ranks that keep them, 4 bytes a
@@ -200,9 +211,10 @@ class PackedModel:
 
     def budget(self, lengths: Sequence[int]) -> int:
         """Return the budget in tokens of a micro-batch of rows of such lengths. A row longer than
-        `trainer.max_tokens_per_microbatch` exceeds it, any other fits."""
-        longest = max(lengths, default=0)
-        return min(self._trainer.max_tokens_per_microbatch, max(self.microbatch_tokens, longest))
+        `trainer.max_tokens_per_microbatch`, times the ranks that share it, exceeds it."""
+        longest, unit = max(lengths, default=0), self.world.unit
+        most = max(self.microbatch_tokens * unit, longest)
+        return min(self._trainer.max_tokens_per_microbatch * unit, most)
 
     def micro_batches(
         self, rows: Sequence[Row], *, least: int = 1
@@ -233,17 +245,38 @@ class PackedModel:
 
         Gradients flow unless disabled. Collective: every rank calls this equally often.
         """
-        self.flops += self._flops.of_pass(packed, gradients=torch.is_grad_enabled())
+        passed = self._flops.of_pass(packed, gradients=torch.is_grad_enabled())
+        self.flops += passed / self.world.unit
         self.computed_tokens += packed.tokens.shape[1]
         self.row_tokens += packed.num_row_tokens
+        if self.parallel is not None:
+            return self.parallel.outputs(packed, self._compute)
+        return self._compute(packed)
+
+    def _compute(
+        self, packed: PackedRows, rows: Tensor | None = None, pieces: Pieces | None = None
+    ) -> Tensor:
+        """Return outputs at the predictions, which are at `rows` of all if this rank computes some
+        of them only."""
         if self._attention == ROW_BY_ROW:
             return forward_row_by_row(self.model, packed)
-        return forward_packed(self.model, packed, segmented=self._attention != self._own_attention)
+        return forward_packed(self.model, packed, segmented=self.is_segmented, pieces=pieces)
+
+    @property
+    def is_segmented(self) -> bool:
+        """Return whether an attention function gets the boundaries of rows."""
+        return self._attention not in (ROW_BY_ROW, self._own_attention)
+
+    def cut_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Compute outputs for a part of the vocabulary; for subclasses."""
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
         """Compute as transformers does while the context is open, for comparison with packing. A
         pack must then hold a single row."""
+        if self.parallel is not None:  # no rank has a complete row
+            yield
+            return
         chosen, self._attention = self._attention, ROW_BY_ROW
         self.model.set_attn_implementation(self._own_attention)
         try:
@@ -273,8 +306,14 @@ class PackedModel:
         return self._pieces
 
     def _made_pieces(self) -> list[Piece]:
-        own = {n: t.detach().to("meta") for n, t in self._trained().items()}
-        own = {n: torch.empty(t.shape, dtype=t.dtype, device="meta") for n, t in own.items()}
+        cuts = self.parallel.cuts if self.parallel else {}
+        own = {
+            n: (t.dtype, cuts[n].shape if n in cuts else t.shape)
+            for n, t in self._trained().items()
+        }
+        own = {
+            n: torch.empty(shape, dtype=dtype, device="meta") for n, (dtype, shape) in own.items()
+        }
         if self.adapter is not None:
             return [Piece(tuple(own), kinds_of(self.adapter.version(own)))]
         if self.names is not None:
@@ -291,9 +330,9 @@ class PackedModel:
         """
         trained, rank = self._trained(), self.world.rank
         owners = [0] * len(self.pieces()) if owners is None else owners
-        gathering = Gathering(rank=rank)
+        gathering, cuts = Gathering(self.world), self.parallel.cuts if self.parallel else {}
         for piece, owner in zip(self.pieces(), owners, strict=True):
-            own = {name: gathering.gather(owner, trained[name]) for name in piece.own}
+            own = {n: gathering.gather(owner, trained[n], cuts.get(n)) for n in piece.own}
             if rank != owner:
                 yield {}
             elif self.adapter is not None:

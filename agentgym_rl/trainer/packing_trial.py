@@ -46,8 +46,11 @@ _MOST_PROBED = 32
 """The number of tokens of a row whose logits are compared."""
 
 
-def forward_packed(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor:
-    """Return [P, V] at `packed.positions`, by the only forward that a root-sharded model has."""
+def forward_packed(
+    model: Any, packed: PackedRows, *, segmented: bool, pieces: Pieces | None = None
+) -> Tensor:
+    """Return [P, V] at `packed.positions`, by the only forward that a root-sharded model has.
+    `pieces` are those of all tokens, if `packed` has some of them only."""
     boundaries: dict[str, Any] = {}
     if segmented:
         longest = max(packed.lengths)
@@ -56,7 +59,7 @@ def forward_packed(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor
             "cu_seq_lens_k": packed.cu_seqlens,
             "max_length_q": longest,
             "max_length_k": longest,
-            "pieces": Pieces(packed.lengths, packed.branches, packed.tokens.device),
+            "pieces": pieces or Pieces(packed.lengths, packed.branches, packed.tokens.device),
         }
     # use_cache=False and no attention mask: with either, transformers treats the packed rows as one
     # sequence, and the log-probs are silently wrong.

@@ -22,8 +22,10 @@ from agentgym_rl.config import Config
 from agentgym_rl.core import UNKNOWN_EXPERT, Row, TrainerError, adapter_of
 from agentgym_rl.weights import factor, wide_product
 
+from .model_parallel import Vocabulary
 from .packed import PackedModel
 from .packing_trial import probe
+from .spans import Pieces
 from .world import World
 
 _LARGE_LOGITS = 64 << 20
@@ -35,6 +37,8 @@ _CHUNK_SHARE = 128
 """The chunks that a GPU's memory would hold: each reads all weights, and adds to their gradient, so
 that chunks of less than a thousand tokens take more time for that than for products."""
 _FEWEST_IN_CHUNK = 64
+_AT_ONCE = 1 << 40
+"""A number of tokens that no micro-batch has."""
 KEPT_BYTES = 128 << 20
 """The bytes of log-probs that a chunked head keeps from forward to backward at most. Computing them
 again takes a third more of the head's time."""
@@ -66,7 +70,7 @@ class ChunkedHead:
     Raises TrainerError if the output layer is not a Linear without a bias.
     """
 
-    def __init__(self, head: nn.Module, chunk_tokens: int):
+    def __init__(self, head: nn.Module, chunk_tokens: int, *, divisor: float = 1.0):
         if not isinstance(head, nn.Linear) or head.bias is not None:
             raise TrainerError(
                 f"trainer.head_chunk_tokens: the output layer is {head}, expected a Linear "
@@ -74,6 +78,8 @@ class ChunkedHead:
             )
         self._head = head
         self._chunk_tokens = chunk_tokens
+        self._divisor = divisor
+        """The number that the model divides its logits by (Granite)."""
         self._packed: PackedRows | None = None
         self.dtype = head.weight.dtype
         """The dtype of the factors of products; sums are in float32 or better."""
@@ -83,10 +89,13 @@ class ChunkedHead:
         """The ids of other tokens whose log-probs are wanted, [P, K]."""
         self.likeliest: tuple[int, int] | None = None
         """The number of likeliest tokens wanted, among how many; without gradients."""
+        self.vocabulary = _COMPLETE
+        self._rows: Tensor | None = None
 
-    def expect(self, packed: PackedRows) -> None:
-        """Set the rows of the next forward, on the device of that forward."""
-        self._packed = packed
+    def expect(self, packed: PackedRows, rows: Tensor | None) -> None:
+        """Set the predictions of the next forward, on the device of that forward: those at `rows`
+        of all, if they are not all."""
+        self._packed, self._rows = packed, rows
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Return [1, P, 2 + K], log-probs, entropies and the log-probs of `others`, for hidden
@@ -95,8 +104,9 @@ class ChunkedHead:
         weight, targets = self._head.weight, self._packed.targets[:, None]
         if self.likeliest is not None:
             return self._likeliest(factor(hidden[0], self.dtype), *self.likeliest)[None]
-        if self.others is not None:
-            targets = torch.cat([targets, self.others], 1)
+        if (others := self.others) is not None:
+            others = others if self._rows is None else others[self._rows]
+            targets = torch.cat([targets, others], 1)
         size = 4 * len(targets) * len(weight)
         options = _Options(
             self._chunk_tokens,
@@ -104,18 +114,28 @@ class ChunkedHead:
             entropies=self.entropies,
             keeps=torch.is_grad_enabled() and size <= KEPT_BYTES,
             dtype=self.dtype,
+            vocabulary=self.vocabulary,
         )
         scores: Any = _ChunkedScores.apply
-        return scores(hidden[0], weight, targets, self._packed.temperatures, options)
+        heat = self._packed.temperatures.double() * self._divisor
+        return scores(hidden[0], weight, targets, heat, options)
 
     def _likeliest(self, hidden: Tensor, count: int, vocab_size: int) -> Tensor:
         packed = self._packed
         assert packed is not None
         parts, weight = list[Tensor](), factor(self._head.weight, self.dtype)
         for part in _chunks(len(hidden), self._chunk_tokens):
-            args = (hidden, weight, packed.temperatures, packed.allowed, part)
-            parts.append(_and_likeliest(_logprobs(*args), packed.targets[part], count, vocab_size))
+            heat = packed.temperatures.double() * self._divisor
+            args = (hidden, weight, heat, packed.allowed, part)
+            logprobs = _logprobs(*args, self.vocabulary)
+            top = self.vocabulary.likeliest(logprobs, count, vocab_size)
+            chosen = _chosen(logprobs, packed.targets[part, None], self.vocabulary)
+            chosen = self.vocabulary.total(chosen)
+            parts.append(torch.cat([chosen, top[0], top[1].to(logprobs.dtype)], 1))
         return torch.cat(parts)
+
+
+_COMPLETE = Vocabulary()
 
 
 class _Options(NamedTuple):
@@ -126,6 +146,7 @@ class _Options(NamedTuple):
     """Whether log-probs are kept for the backward pass rather than computed again."""
     dtype: torch.dtype
     """The dtype of the factors of products."""
+    vocabulary: Vocabulary = _COMPLETE
 
 
 class _ChunkedScores(torch.autograd.Function):
@@ -145,14 +166,17 @@ class _ChunkedScores(torch.autograd.Function):
         hidden, weight = (factor(x, options.dtype) for x in (hidden, weight))
         wide = torch.promote_types(hidden.dtype, torch.float32)
         scores = hidden.new_zeros(1, len(hidden), 1 + targets.shape[1], dtype=wide)
+        words = options.vocabulary
         for part in _chunks(len(hidden), options.chunk_tokens):
-            logprobs = _logprobs(hidden, weight, temperatures, options.allowed, part)
-            chosen = logprobs.gather(1, targets[part])
+            logprobs = _logprobs(hidden, weight, temperatures, options.allowed, part, words)
+            chosen = _chosen(logprobs, targets[part], words)
             scores[0, part, 0], scores[0, part, 2:] = chosen[:, 0], chosen[:, 1:]
             if options.entropies:
                 scores[0, part, 1] = _entropies(logprobs)
             if options.keeps:
                 ctx.kept.append(logprobs)
+        scores = words.total(scores)
+        ctx.entropies = scores[0, :, 1] if options.entropies else None
         return scores
 
     @staticmethod
@@ -163,20 +187,22 @@ class _ChunkedScores(torch.autograd.Function):
         of_entropy = gradients[0][0, :, 1]
         of_logprobs = torch.cat([gradients[0][0, :, :1], gradients[0][0, :, 2:]], 1)
         kept, ctx.kept = ctx.kept[::-1], []
-        to_hidden, to_weight = torch.empty_like(hidden), None
+        to_hidden, to_weight, words = torch.empty_like(hidden), None, ctx.options.vocabulary
         hidden, low = (factor(x, ctx.options.dtype) for x in (hidden, weight))
         for part in _chunks(len(hidden), ctx.options.chunk_tokens):
             logprobs = kept.pop() if kept else None
             if logprobs is None:
                 allowed = ctx.options.allowed
-                logprobs = _logprobs(hidden, low, temperatures, allowed, part)
+                logprobs = _logprobs(hidden, low, temperatures, allowed, part, words)
             pull = of_logprobs[part].sum(1, keepdim=True)
             if ctx.options.entropies:
-                inner = logprobs + _entropies(logprobs)[:, None]
+                inner = logprobs + ctx.entropies[part, None]
                 pull = pull + of_entropy[part, None] * inner
             to_logits = logprobs.exp_().mul_(pull).neg_()
-            to_logits.scatter_add_(1, targets[part], of_logprobs[part])
-            to_logits = factor(to_logits.div_(temperatures[part, None]), ctx.options.dtype)
+            places, inside = _places(targets[part], words, to_logits.shape[1])
+            to_logits.scatter_add_(1, places, of_logprobs[part] * inside)
+            heat = temperatures[part, None].to(to_logits.dtype)
+            to_logits = factor(to_logits.div_(heat), ctx.options.dtype)
             to_hidden[part] = wide_product(to_logits, low)
             if not ctx.needs_input_grad[1]:
                 continue
@@ -196,14 +222,32 @@ def _chunks(num_tokens: int, chunk_tokens: int) -> list[slice]:
 
 
 def _logprobs(
-    hidden: Tensor, weight: Tensor, temperatures: Tensor, allowed: Allowed | None, part: slice
+    hidden: Tensor,
+    weight: Tensor,
+    temperatures: Tensor,
+    allowed: Allowed | None,
+    part: slice,
+    words: Vocabulary,
 ) -> Tensor:
     """Return log-probs [C, V] of the tokens of `part`, in float32 or better."""
     logits = wide_product(hidden[part], weight.T)
     logits.div_(temperatures[part, None].to(logits.dtype))
     if allowed is not None:
-        logits.masked_fill_(allowed.barred(part, logits.shape[1]), _BARRED)
-    return torch.log_softmax(logits, -1)
+        barred = allowed.barred(part, words.end or logits.shape[1])[:, words.start :]
+        logits.masked_fill_(barred, _BARRED)
+    return words.log_softmax(logits)
+
+
+def _places(ids: Tensor, words: Vocabulary, count: int) -> tuple[Tensor, Tensor]:
+    """Return the columns of tokens among the `count` that a rank computes, and whether it does."""
+    local = ids - words.start
+    return local.clamp(0, count - 1), (local >= 0) & (local < count)
+
+
+def _chosen(logprobs: Tensor, ids: Tensor, words: Vocabulary) -> Tensor:
+    """Return the log-probs [C, K] of tokens [C, K]; 0 for those of other ranks."""
+    places, inside = _places(ids, words, logprobs.shape[1])
+    return logprobs.gather(1, places) * inside
 
 
 def _and_likeliest(logprobs: Tensor, targets: Tensor, count: int, vocab_size: int) -> Tensor:
@@ -264,6 +308,8 @@ class Policy(PackedModel):
             on_gpu = device.type == "cuda"
             room = torch.cuda.get_device_properties(device).total_memory if on_gpu else 0
             chunk = default_chunk(self.vocab_size, self.microbatch_tokens, room)
+        if self._trainer.cuts_vocabulary:
+            chunk = wanted = chunk or _AT_ONCE
         if not chunk:
             return
         packed = probe(device)
@@ -272,7 +318,9 @@ class Policy(PackedModel):
         own = layer.forward
         least = 0.1 if self.model.dtype.itemsize == 2 else 1e-3  # its own output is rounded
         try:
-            self._head = ChunkedHead(layer, chunk)
+            config = self.model.config.get_text_config()
+            divisor = float(getattr(config, "logits_scaling", None) or 1.0)
+            self._head = ChunkedHead(layer, chunk, divisor=divisor)
             layer.forward = self._head
             for found, right in zip(self.scores(packed)[:2], expected[:2], strict=True):
                 if not torch.allclose(found, right, rtol=1e-3, atol=least):
@@ -329,13 +377,19 @@ class Policy(PackedModel):
         logprobs = torch.log_softmax(self._logits(packed), -1)
         return _and_likeliest(logprobs, packed.targets, count, vocab_size)[packed.index]
 
-    def outputs(self, packed: PackedRows) -> Tensor:
+    def cut_vocabulary(self, vocabulary: Vocabulary) -> None:
+        assert self._head is not None
+        self._head.vocabulary = vocabulary
+
+    def _compute(
+        self, packed: PackedRows, rows: Tensor | None = None, pieces: Pieces | None = None
+    ) -> Tensor:
         if self._head:
-            self._head.expect(packed)
+            self._head.expect(packed, rows)
         if self._routers:
             # Beyond this forward, too: the backward pass may repeat parts of it.
             self._routers.give(packed.experts if self._replays else None)
-        found = super().outputs(packed)
+        found = super()._compute(packed, rows, pieces)
         if self._routers and self._replays:
             self._routable += packed.tokens.shape[1]
             if packed.experts is not None:
@@ -351,6 +405,8 @@ class Policy(PackedModel):
     def tally_routing(self, tally: Tally) -> None:
         """Add what replay did in the passes since the last call: `mismatch/experts_known` and
         `mismatch/experts_differ`."""
+        if self.parallel is not None:
+            self._routed = self.parallel.total(self._routed)
         known, differ = self._routed.tolist()
         if self._routable:
             tally.mean("mismatch/experts_known", known, self._routable)

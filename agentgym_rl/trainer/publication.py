@@ -110,19 +110,21 @@ class VersionWriter:
         if not store:
             everybody = range(self._world.size)
             digests = self._pass(plan_parts(self._kinds, writers=everybody), None)
-            found = self._world.gather(digests)
+            found = self._world.gather_all(digests)
             return Written(combined({n: it for part in found for n, it in part.items()}), None)
         path = self._folder / version_name(version, incarnation=self._incarnation)
         with ExitStack() as stack:
             place = self._agree(lambda: self._begin(path, stack), f"cannot begin {path}")[0]
             assert place is not None
-            writers = [r for r, sees in enumerate(self._world.gather(place.part.is_dir())) if sees]
+            writers = [
+                r for r, sees in enumerate(self._world.gather_all(place.part.is_dir())) if sees
+            ]
             plan = plan_parts(self._kinds, writers=writers or [0])
             own = plan.parts.get(self._world.rank, ())
             parts = PartsWriter(place.part, own, previous=place.previous, over=place.over)
             with closing(parts):
                 masters = self._agree(lambda: self._pass(plan, parts), f"cannot write {path}")
-            made = self._world.gather((parts.digests, parts.changed))
+            made = self._world.gather_all((parts.digests, parts.changed))
             named = Version(number=version, incarnation=self._incarnation, sequence=self._sequence)
 
             def finish() -> None:
@@ -191,7 +193,7 @@ class VersionWriter:
             results.append(step())
         except _WRITE_ERRORS as error:
             failure = f"{type(error).__name__}: {error}"
-        found = self._world.gather((results, failure))
+        found = self._world.gather_all((results, failure))
         failures = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(found) if why]
         if failures:
             raise WeightsError(f"{what}: {'; '.join(failures)}")

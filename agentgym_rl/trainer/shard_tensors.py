@@ -260,6 +260,5 @@ def accumulate(
             total += loss.item()
         else:
             loss = model.idle()
-        # FSDP averages gradients over ranks, but the loss is a sum over them.
-        (loss * model.world.size).backward()
+        loss.backward()
     return total

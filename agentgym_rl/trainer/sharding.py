@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -23,6 +28,7 @@ from agentgym_rl.config import TrainerConfig
 from agentgym_rl.weights import is_linear, multiply_in
 
 from .attention import SEGMENT_SDPA
+from .model_parallel import Cut, ModelParallel
 from .slices import Slices
 from .varlen import EFFICIENT, VARLEN
 from .world import World
@@ -47,9 +53,13 @@ def shard(
     *,
     light: bool = False,
     slices: Slices | None = None,
+    parallel: ModelParallel | None = None,
 ) -> None:
     """Shard `model` in place: each of its blocks separately, and the rest together. This rank has
     `slices` of the parameters that are on the device "meta".
+
+    What `parallel` has cut is sharded over the ranks that have the same part. Gradients are added
+    up, not averaged, since groups have different numbers of ranks.
 
     `light` blocks keep only the results of `DEAR` operations for the gradient, which is the same to
     the last bit, and compute the others again.
@@ -91,9 +101,17 @@ def shard(
         for block in blocks_of(model):
             _change_forward(block, trainer, light=light)
             if not whole:
+                for parts, mesh in parallel.groups(block) if parallel else ():
+                    fully_shard(parts, **{**blocks, "mesh": mesh})
                 fully_shard(block, **blocks)
         if not whole:
+            for parts, mesh in parallel.groups(model) if parallel else ():
+                fully_shard(parts, **{**options, "mesh": mesh})
             fully_shard(model, **options)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
 
 
 def in_bfloat16(model: nn.Module, device: torch.device) -> list[nn.Parameter]:
@@ -160,11 +178,11 @@ class Gathering:
     that they do not keep step with each parameter; they `finish` before a parameter changes.
     """
 
-    def __init__(self, *, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, world: World) -> None:
+        self._world, self._rank = world, world.rank
         self._sent: list[tuple[dist.Work, Tensor]] = []
 
-    def gather(self, owner: int, parameter: Tensor) -> Tensor:
+    def gather(self, owner: int, parameter: Tensor, cut: Cut | None = None) -> Tensor:
         """Return a parameter, unsharded, on the rank `owner`, and an empty tensor on other ranks.
 
         A parameter that is not sharded, as with a single rank, is not copied.
@@ -172,26 +190,40 @@ class Gathering:
         shards, empty = parameter.detach(), torch.empty(0)
         if not isinstance(shards, DTensor):
             return shards if self._rank == owner else empty
-        mesh, (*outer, last) = shards.device_mesh, shards.placements
+        *outer, last = shards.placements
         assert last.is_shard(0), last
         assert all(it.is_replicate() for it in outer), outer
-        group = mesh.get_group(mesh.ndim - 1)
-        ranks, own = dist.get_process_group_ranks(group), shards.to_local().contiguous()
-        if owner not in ranks:  # another replica's
+        size = self._world.mesh.size(-1)  # the ranks of a copy of the model
+        first = owner // size * size
+        own = shards.to_local().contiguous()
+        if not first <= self._rank < first + size:  # another copy's
             return empty
         if self._rank != owner:
             if own.numel():
-                sent = dist.batch_isend_irecv([dist.P2POp(dist.isend, own, owner, group)])
+                sent = dist.batch_isend_irecv([dist.P2POp(dist.isend, own, owner)])
                 self._sent += [(work, own) for work in sent]
             return empty
-        whole = torch.empty(shards.shape, dtype=own.dtype, device=own.device)
-        places = dict(zip(ranks, whole.chunk(len(ranks)), strict=False))  # some may have nothing
-        if owner in places:
-            places.pop(owner).copy_(own)
-        if places:
-            parts = [dist.P2POp(dist.irecv, place, r, group) for r, place in places.items()]
-            for work in dist.batch_isend_irecv(parts):
-                work.wait()
+        cut = cut or Cut(shards.shape, 0, [[(0, shards.shape[0])]])
+        whole = torch.empty(cut.shape, dtype=own.dtype, device=own.device)
+        coming: list[dist.P2POp] = []
+        copies: list[tuple[Tensor, Tensor]] = []
+        for rank in range(first, first + size):
+            places = cut.shard(rank - first, size)
+            if not places:  # a rank beyond the last row
+                continue
+            part = own
+            if rank != owner:
+                alone = len(places) == 1 and whole[places[0][0]].is_contiguous()
+                shape = cut.local(rank - first, size)
+                part = whole[places[0][0]] if alone else own.new_empty(shape)
+                coming.append(dist.P2POp(dist.irecv, part, rank))
+                if alone:
+                    continue
+            copies += [(whole[there], part[here]) for there, here in places]
+        for work in dist.batch_isend_irecv(coming) if coming else ():
+            work.wait()
+        for target, part in copies:
+            target.copy_(part)
         return whole
 
     def finish(self) -> None:

@@ -3,7 +3,7 @@ then sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
@@ -58,7 +58,7 @@ class Slices:
             tensors = {name: whole.get(own[name], own[name]) for name in group}
             if number % world.size == world.rank:
                 bad += loaded.names.changed(loaded.names.of(tensors))
-        loaded.names.check(world.gather(bad))
+        loaded.names.check(world.gather_all(bad))
 
     def _whole(
         self, parameters: Iterable[Tensor], *, wide: bool = False
@@ -111,6 +111,21 @@ class Slices:
             back[added] = it = nn.Parameter(own.to("meta"), requires_grad=added.requires_grad)
             self._slices[it] = own[rows_of(own.shape, self._rank, self._size)].clone()
         replace(model, back)
+
+    def cut(
+        self, parameter: nn.Parameter, take: Callable[[Tensor], Tensor], *, rank: int, size: int
+    ) -> nn.Parameter:
+        """Return what `take` takes of a parameter in its place; this rank is then the one of number
+        `rank` among the `size` that share it (collective)."""
+        grad = parameter.requires_grad
+        if parameter not in self._slices:
+            return nn.Parameter(take(parameter.detach()), requires_grad=grad)
+        part = take(self._whole([parameter])[parameter].detach())
+        made = nn.Parameter(part.to("meta", parameter.dtype), requires_grad=grad)
+        kept = part[rows_of(part.shape, rank, size)].to("cpu", self._slices[parameter].dtype)
+        self._slices[made] = kept.clone()
+        del self._slices[parameter]
+        return made
 
     @contextmanager
     def gathered(

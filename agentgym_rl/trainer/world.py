@@ -82,6 +82,18 @@ class World:
     device: torch.device
     mesh: DeviceMesh
     """A mesh of one dimension, along which models are sharded, or of two, replicate × shard."""
+    unit: int = 1
+    """The number of ranks that compute the same rows: consecutive ones, with the same batch."""
+
+    @property
+    def part(self) -> int:
+        """Return the number of this rank's part of each batch."""
+        return self.rank // self.unit
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this rank is the first of those with the same rows."""
+        return self.rank % self.unit == 0
 
     def maxima(self, numbers: Sequence[int]) -> list[int]:
         """Return the element-wise maximum over ranks (collective)."""
@@ -91,6 +103,10 @@ class World:
         return tensor.tolist()
 
     def gather(self, item: T) -> list[T]:
+        """Return the item of each part of a batch, in their order, on every rank (collective)."""
+        return self.gather_all(item)[:: self.unit]
+
+    def gather_all(self, item: T) -> list[T]:
         """Return every rank's item, in rank order, on every rank (collective)."""
         if self.size == 1:
             return [item]
@@ -106,6 +122,13 @@ class World:
         squares = sum(self.gather(float(((numbers - mean) ** 2).sum())))
         return Moments(mean, squares, count)
 
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        """Return the element-wise sum over ranks, in float64 (collective)."""
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor.tolist()
+
     def barrier(self) -> None:
         """Wait until every rank is here (collective)."""
         if self.size > 1:
@@ -118,6 +141,7 @@ def join_world(
     rank: int = 0,
     size: int = 1,
     num_replicas: int = 1,
+    unit: int = 1,
     rendezvous: str = "",
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     timeout_s: float = 600.0,
@@ -151,7 +175,7 @@ def join_world(
         ) from error
     try:
         mesh = _mesh(place, size, num_replicas)
-        world = World(rank=rank, size=size, device=place, mesh=mesh)
+        world = World(rank=rank, size=size, device=place, mesh=mesh, unit=unit)
         yield world
         world.barrier()  # leave together: gloo fails if a peer is gone
     except BaseException as error:

@@ -6,11 +6,11 @@ The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backen
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
     backend     a type of engine (engine.type)    engines: d servers (of t GPUs each)
-                fsdp                              trainer: d ranks
+                fsdp                              trainer: d x c x t ranks, of which e share experts
     dimension   a letter and a number: d4
 
 Spaces are ignored. An allocation is converted into `engine.type`, `engine.num_servers`,
-`engine.tensor_parallel_size`, `trainer.num_ranks` and `cluster.colocated`.
+`engine.tensor_parallel_size`, `trainer.num_ranks`, `trainer.mesh` and `cluster.colocated`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from agentgym_rl.config import ENGINES
 from agentgym_rl.core import ConfigError
 
 KEY = "cluster.allocation"
-_TRAINERS = {"fsdp": "d"}
+_TRAINERS = {"fsdp": "dcte"}
 """The backends that train, with the dimensions of each."""
 _MEANING = {
     "d": "data parallelism: servers, or ranks",
-    "t": "tensor parallelism: GPUs a server splits the model over",
+    "t": "tensor parallelism: GPUs a server, or ranks, split matrices over",
+    "c": "context parallelism: ranks that split a row",
+    "e": "expert parallelism: those of the ranks that split experts; it adds none",
 }
 _WITH_THE_ACTOR = ("critic", "ref")
 """The models that every trainer rank holds in addition to the policy."""
 _WHY_NOT = {
-    ("fsdp", "t"): "trainer ranks compute whole matrices, sharded in memory alone: fsdp:d8",
-    ("fsdp", "c"): "trainer ranks hold whole rows: lower trainer.max_tokens_per_microbatch",
-    ("fsdp", "p"): "fsdp has no pipeline",
-    ("fsdp", "e"): "fsdp shards experts as it does everything: d alone",
+    ("fsdp", "p"): "fsdp has no pipeline: d, c, t and e shard what its stages would hold",
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"[1-9][0-9]*")
@@ -68,7 +67,7 @@ class Part:
     @property
     def world(self) -> int:
         """Return the number of devices."""
-        return math.prod(self.dimensions.values())
+        return math.prod(n for letter, n in self.dimensions.items() if letter != "e")
 
     @property
     def trains(self) -> bool:
@@ -100,7 +99,12 @@ def settings(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "engine.type": engine.backend,
         "engine.num_servers": engine.dimensions["d"],
-        "trainer.num_ranks": trainers[0].dimensions["d"],
+        "trainer.num_ranks": trainers[0].world,
+        "trainer.mesh": "".join(
+            f"{letter}{n}"
+            for letter, n in trainers[0].dimensions.items()
+            if letter in "cte" and n > 1
+        ),
         "cluster.colocated": len(shared) > 1,
     }
     if "t" in ENGINES[engine.backend].dimensions:

@@ -64,6 +64,7 @@ def warm_up(
         rank=rank,
         size=world_size,
         num_replicas=config.trainer.num_replicas,
+        unit=config.trainer.ranks_per_row,
         rendezvous=rendezvous,
         device=config.trainer.device,
         timeout_s=config.trainer.batch_timeout_s,
@@ -153,8 +154,9 @@ def learn(
         rate = learning_rate(trainer, step, num_steps=num_steps, peak=init.learning_rate)
         set_learning_rate(optimizer, rate)
         total = sum(row.num_trained for row in batch)
-        dealt = deal([[row.tokens] for row in batch], range(len(batch)), world.size)
-        mine = [BatchRow(batch[i], i) for i in dealt[world.rank]]
+        parts = world.size // world.unit
+        dealt = deal([[row.tokens] for row in batch], range(len(batch)), parts)
+        mine = [BatchRow(batch[i], i) for i in dealt[world.part]]
         count = len(batch)
         shard = BatchShard(step, [0.0] * count, [""] * count, total, count, [mine])
         tokens = ShardTokens.from_shard(shard, vocab_size=policy.vocab_size)

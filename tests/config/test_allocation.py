@@ -37,6 +37,25 @@ def test_it_is_what_the_keys_say(text, servers, gpus, ranks):
     assert compact.model_copy(update={"cluster": by_keys.cluster}) == by_keys
 
 
+@cases(
+    "text, ranks, mesh",
+    [
+        ("embedded:d1+fsdp:d2c2t2e2", 8, "c2t2e2"),
+        ("embedded:d1+fsdp:d1t2", 2, "t2"),
+        ("embedded:d1+fsdp:d4e4", 4, "e4"),
+        ("embedded:d1+fsdp:d2c1t1", 2, ""),
+    ],
+)
+def test_ranks_that_share_rows_matrices_and_experts(text, ranks, mesh):
+    trainer = load_config(None, {KEY: text}).trainer
+    assert (trainer.num_ranks, trainer.mesh) == (ranks, mesh)
+
+
+def test_ranks_that_do_not_divide_are_refused_with_the_numbers():
+    with pytest.raises(ConfigError, match="e3 does not divide 4 ranks; the nearest number is 3"):
+        load_config(None, {KEY: "embedded:d1+fsdp:d4e3"})
+
+
 def test_without_gpus():
     config = load_config(None, {KEY: "embedded:d2+fsdp:d2"})
     assert (config.engine.type, config.engine.num_servers, config.trainer.num_ranks) == (
@@ -65,7 +84,8 @@ def test_without_gpus():
         ("vllm:d4d2+fsdp:d4", "dimension 'd' is given twice", 7),
         ("vllm:t2+fsdp:d4", "expected their number, such as vllm:d1", 0),
         ("vllm:d4p2+fsdp:d4", "pipeline stages of servers are not offered", 7),
-        ("vllm:d4+fsdp:d4t2", "whole matrices", 15),
+        ("vllm:d4+fsdp:d4p2", "fsdp has no pipeline", 15),
+        ("vllm:d4+fsdp:d4t2t2", "dimension 't' is given twice", 17),
         ("embedded:d4t2+fsdp:d4", "allowed: d (data parallelism", 11),
         ("vllm:d4|fsdp:d2", "same number: vllm has d4 = 4, fsdp d2 = 2", 8),
         ("fsdp:d4|vllm:d1t2", "same number: vllm has d1 x t2 = 2, fsdp d4 = 4", 8),

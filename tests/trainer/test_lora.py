@@ -226,8 +226,8 @@ def test_wrong_settings_are_refused():
         "lora.alpha": "alpha has no effect without a rank",
         "lora.target_modules": "target_modules has no effect without a rank",
         "lora.dropout": r"unknown key lora\.dropout; it would give a token another log-prob",
-        "trainer.tensor_parallel": r"unknown key trainer\.tensor_parallel; a rank computes whole",
-        "trainer.context_parallel": r"unknown key trainer\.context_parallel; a rank computes whole",
+        "trainer.tensor_parallel": r"unknown key trainer\.tensor_parallel; trainer\.mesh cuts",
+        "trainer.context_parallel": r"unknown key trainer\.context_parallel; trainer\.mesh cuts",
     }.items():
         with pytest.raises(ConfigError, match=why):
             load_config(None, {key: 2 if key != "lora.target_modules" else "q_proj"})

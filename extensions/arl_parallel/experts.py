@@ -1,0 +1,71 @@
+"""Experts that several ranks divide: each computes the tokens of all for its own experts. Every
+token of the ranks goes to all of them, so no token is ever dropped, whatever the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from .collectives import gather_rows, sum_rows
+
+
+class TokenCounts:
+    """The numbers of tokens that the ranks of a group have in the present pass."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+        self._counts: Sequence[int] = ()
+
+    def share(self, count: int, device: torch.device) -> None:
+        """Exchange the numbers of the next pass (collective)."""
+        own = torch.tensor([count], device=device)
+        found = [torch.empty_like(own) for _ in range(self._group.size())]
+        dist.all_gather(found, own, group=self._group)
+        self._counts = torch.cat(found).tolist()
+
+    @property
+    def most(self) -> int:
+        """Return the largest number."""
+        return max(self._counts)
+
+
+class CutExperts:
+    """The forward of a module of experts, of which this rank has `size` from `first` on."""
+
+    def __init__(
+        self, experts: nn.Module, counts: TokenCounts, group: ProcessGroup, first: int, size: int
+    ) -> None:
+        self._compute: Any = experts.forward
+        self._counts, self._group = counts, group
+        self._first, self._size = first, size
+
+    def __call__(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return [n, H] for hidden states [n, H], with the ids and weights of each token's experts,
+        [n, k]."""
+        count, most = len(hidden), self._counts.most
+        hidden, weights = (gather_rows(_filled(x, most), self._group) for x in (hidden, weights))
+        with torch.no_grad():
+            local = gather_rows(_filled(ids + 1, most), self._group) - 1 - self._first
+            tokens, slots = ((local >= 0) & (local < self._size)).nonzero(as_tuple=True)
+            idle = len(tokens) == 0
+            if idle:  # so that the experts' gradients are zero and not missing
+                tokens = slots = torch.zeros(1, dtype=torch.int64, device=local.device)
+            its = local[tokens, slots].clamp_(0, self._size - 1)
+        shares = weights[tokens, slots]
+        pairs = self._compute(
+            hidden[tokens], its[:, None], (shares * 0 if idle else shares)[:, None]
+        )
+        found = torch.zeros_like(hidden).index_add(0, tokens, pairs.to(hidden.dtype))
+        return sum_rows(found, self._group)[:count]
+
+
+def _filled(x: Tensor, length: int) -> Tensor:
+    """Return rows followed by zeros."""
+    if len(x) == length:
+        return x
+    return torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
