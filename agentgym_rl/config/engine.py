@@ -137,14 +137,18 @@ class OwnEngineConfig(EngineConfig):
     def conflicts(self, config: Sections) -> Iterator[str]:
         yield from super().conflicts(config)
         trainer = config.of(TrainerConfig)
-        room = trainer.max_tokens_per_microbatch
+        room = trainer.longest_row
         is_set = "max_tokens_per_microbatch" in trainer.model_fields_set
         if self.max_model_len > room and is_set:
             yield (
                 f"engine.max_model_len {self.max_model_len} exceeds "
-                f"trainer.max_tokens_per_microbatch {room}: "
+                f"trainer.max_tokens_per_microbatch{_times(trainer.ranks_per_row)} {room}: "
                 "an episode could be too long to train; raise the latter"
             )
+
+
+def _times(ranks: int) -> str:
+    return f" x {ranks} ranks =" if ranks > 1 else ""
 
 
 class ServerEngineConfig(OwnEngineConfig):

@@ -87,8 +87,8 @@ class TrainerConfig(RankKeys):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The bound on the norm of a gradient; a larger one is scaled down to it."""
     max_tokens_per_microbatch: OnResume[Fitted[int]] = Field(default=4096, ge=16)
-    """The maximum number of packed tokens in one forward; at least `engine.max_model_len`, the
-    longest possible row. A CPU takes fewer (but a whole row) if their activations would need more
+    """The maximum number of packed tokens of a rank in one forward; at least `engine.max_model_len`,
+    the longest possible row (divided by the ranks that share one). A CPU takes fewer (but a whole row) if their activations would need more
     than 400 MB and three quarters of the weights' memory."""
     dtype: OnResume[Literal["float32", "bfloat16"] | None] = None
     """The dtype of forward and backward; unset: `engine.dtype`. With float32 beside a bfloat16
@@ -139,6 +139,11 @@ class TrainerConfig(RankKeys):
     def num_parts(self) -> int:
         """Return the number of parts of each batch: the ranks of a part compute the same rows."""
         return self.num_ranks // self.ranks_per_row
+
+    @property
+    def longest_row(self) -> int:
+        """Return the number of tokens that a row may have."""
+        return self.max_tokens_per_microbatch * self.ranks_per_row
 
     @property
     def less_memory(self) -> str:

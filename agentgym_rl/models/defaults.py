@@ -203,9 +203,9 @@ class _Fit:
             if not self.value("trainer.checkpoint_every"):
                 minutes = 30 if model.size < _LARGE else 60
                 self._choose("trainer.checkpoint_every_minutes", minutes, _LOST)
-        longest = self.value("engine.max_model_len")
-        if longest > self.value("trainer.max_tokens_per_microbatch"):
-            self._choose("trainer.max_tokens_per_microbatch", longest, "holds the longest row")
+        each = -(-self.value("engine.max_model_len") // self.value("trainer.ranks_per_row"))
+        if each > self.value("trainer.max_tokens_per_microbatch"):
+            self._choose("trainer.max_tokens_per_microbatch", each, "holds the longest row")
 
     def choose_date(self) -> None:
         """Choose the present time as the date in prompts."""
@@ -223,7 +223,7 @@ class _Fit:
         if "engine.max_model_len" not in self._unset:
             longest = min(longest, self.value("engine.max_model_len"))
         if "trainer.max_tokens_per_microbatch" not in self._unset:
-            longest = min(longest, self.value("trainer.max_tokens_per_microbatch"))
+            longest = min(longest, self._config.trainer.longest_row)
         usual = _REPLY_GPU if model.gpu else _REPLY_CPU
         reply = min(usual, max(longest // 4, 1))
         why = "room for a reasoned reply" if model.gpu else "a reasoned reply, in bearable time"

@@ -38,7 +38,7 @@ def open_recomputer(
     torch.set_num_threads(trainer.num_threads)
     device = "cpu" if trainer.device == "cpu" else "auto"
     with join_world(device=device) as world:
-        budget = trainer.max_tokens_per_microbatch
+        budget = trainer.longest_row
         policy = Policy.load(
             model_dir,
             world,

@@ -223,7 +223,7 @@ async def warmed_up(opened: Opened, progress: Progress) -> Config:
         folder,
         opened.model_dir,
         config.gateway,
-        max_tokens=config.trainer.max_tokens_per_microbatch,
+        max_tokens=config.trainer.longest_row,
         held_out=held_out,
     )
     checkpoint, done = await asyncio.to_thread(_continued, folder)
