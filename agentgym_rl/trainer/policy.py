@@ -308,8 +308,9 @@ class Policy(PackedModel):
             on_gpu = device.type == "cuda"
             room = torch.cuda.get_device_properties(device).total_memory if on_gpu else 0
             chunk = default_chunk(self.vocab_size, self.microbatch_tokens, room)
-        if self._trainer.cuts_vocabulary:
-            chunk = wanted = chunk or _AT_ONCE
+        if self._trainer.ranks_per_row > 1:  # these exchange log-probs, not logits
+            chunk = chunk or _AT_ONCE
+            wanted = chunk if self._trainer.cuts_vocabulary else wanted
         if not chunk:
             return
         packed = probe(device)

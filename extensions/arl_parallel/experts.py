@@ -61,7 +61,8 @@ class CutExperts:
             hidden[tokens], its[:, None], (shares * 0 if idle else shares)[:, None]
         )
         found = torch.zeros_like(hidden).index_add(0, tokens, pairs.to(hidden.dtype))
-        return sum_rows(found, self._group)[:count]
+        found = sum_rows(found, self._group)
+        return found if count == most else found[:count].clone()  # FSDP2 warns of views
 
 
 def _filled(x: Tensor, length: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,9 @@ from .head import CutVocabulary
 from .keys import MeshKeys
 from .mesh import Meshes
 from .plans import Heads, Ranges, check_family, ranges, rule, segments
+
+# Linear layers return views without a bias. Nothing changes these in place.
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
 class Parallel:
