@@ -87,9 +87,10 @@ class TrainerConfig(RankKeys):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The bound on the norm of a gradient; a larger one is scaled down to it."""
     max_tokens_per_microbatch: OnResume[Fitted[int]] = Field(default=4096, ge=16)
-    """The maximum number of packed tokens of a rank in one forward; at least `engine.max_model_len`,
-    the longest possible row (divided by the ranks that share one). A CPU takes fewer (but a whole row) if their activations would need more
-    than 400 MB and three quarters of the weights' memory."""
+    """The maximum number of packed tokens of a rank in one forward; at least the longest possible
+    row, `engine.max_model_len`, divided by the ranks that share it. A CPU takes fewer (but a whole
+    row) if their activations would need more than 400 MB and three quarters of the weights'
+    memory."""
     dtype: OnResume[Literal["float32", "bfloat16"] | None] = None
     """The dtype of forward and backward; unset: `engine.dtype`. With float32 beside a bfloat16
     engine, its rounding is a mismatch that behavior weights correct (arl docs trainer)."""

@@ -201,6 +201,10 @@ class RankKeys(Section):
         """Return whether ranks compute the logits of a part of the vocabulary each."""
         return False
 
+    def computed_share(self, name: str) -> float:
+        """Return the share of a parameter, by its name, that a rank computes with."""
+        return 1.0
+
     @property
     def model_parallel(self) -> str:
         """Return the function, `module:function`, that makes the `ModelParallel` of a model from

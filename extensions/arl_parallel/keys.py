@@ -9,6 +9,7 @@ from pydantic import field_validator
 
 from agentgym_rl.core import OnResume, RankKeys, Sections
 
+from .plans import Heads, rule
 from .shape import Shape
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ class MeshKeys(RankKeys):
     @property
     def cuts_vocabulary(self) -> bool:
         return self.shape.tensor > 1
+
+    def computed_share(self, name: str) -> float:
+        layer, shape = name.rpartition(".")[0], self.shape
+        if ".experts." in name:
+            return 1 / shape.experts
+        whole = Heads(shape.tensor, shape.tensor)  # heads that divide
+        words = layer.endswith(("embed_tokens", "lm_head"))
+        return 1 / shape.tensor if words or rule(layer, whole, shape.tensor) else 1.0
 
     @property
     def model_parallel(self) -> str:

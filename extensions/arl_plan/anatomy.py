@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,26 @@ class Anatomy:
     """The bytes that a block keeps of a token for the gradient."""
     itemsize: int
     """The bytes of a number in a block's activations."""
+    blocks: tuple[tuple[str, ...], ...] = ()
+    """The names of the parameters of each block."""
 
     @property
     def total(self) -> int:
         """Return the number of parameters."""
         return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def of_rank(self, share: Callable[[str], float]) -> Anatomy:
+        """Return the numbers of a rank that computes with this share of each parameter, by its
+        name."""
+        sizes = {name: share(name) * math.prod(shape) for name, shape in self.shapes.items()}
+        blocks = [sum(sizes[name] for name in names) for names in self.blocks]
+        words = share("lm_head.weight")
+        return replace(
+            self,
+            largest_block=int(max(blocks, default=0)),
+            outside=int(sum(sizes.values()) - sum(blocks)),
+            vocabulary=math.ceil(self.vocabulary * words),
+        )
 
     @property
     def head(self) -> int:
@@ -73,6 +89,7 @@ def anatomy_of(folder: Path, *, bfloat16: bool, frozen: bool = False) -> Anatomy
     blocks = blocks_of(model)
     sizes = [sum(p.numel() for p in block.parameters()) for block in blocks]
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    names = {id(p): name for name, p in model.named_parameters()}
     total = sum(p.numel() for p in model.parameters())
     # transformers' product of grouped matrices, which mixtures use, is only in bfloat16 on "meta".
     mixture = num_experts(config) > 0
@@ -87,6 +104,7 @@ def anatomy_of(folder: Path, *, bfloat16: bool, frozen: bool = False) -> Anatomy
         outside=total - sum(sizes),
         kept=(two - one) * (2 if halves and not bfloat16 else 1),
         itemsize=2 if bfloat16 else 4,
+        blocks=tuple(tuple(names[id(p)] for p in block.parameters()) for block in blocks),
     )
 
 
@@ -124,7 +142,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        output = torch.empty_like(query)
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])  # not always of a key's length
         sums = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
         ctx.save_for_backward(query, key, value, output, sums)
         return output

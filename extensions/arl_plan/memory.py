@@ -222,7 +222,8 @@ def remedies(trainer: TrainerConfig, *, longest: int, ranks: int) -> list[Keys]:
     if ranks > trainer.num_ranks:
         found.append({"trainer.num_ranks": ranks})
     if trainer.optimizer == "adamw":
-        found.append({"trainer.optimizer": "adamw8bit"})
+        if not trainer.model_parallel:
+            found.append({"trainer.optimizer": "adamw8bit"})
         if not trainer.cpu_offload:
             found.append({"trainer.optimizer": "adamw", "trainer.cpu_offload": True})
     found.append({"lora.rank": 32, "trainer.cpu_offload": trainer.cpu_offload})

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentgym_rl.config import Config, ServerEngineConfig
 from agentgym_rl.core import adapter_of
@@ -168,7 +168,8 @@ def _with(make: Make, keys: Mapping[str, object], config: Config) -> Config:
     if not allocation or ranks is None:
         return make(keys)
     others = {key: value for key, value in keys.items() if key != "trainer.num_ranks"}
-    text = re.sub(r"(fsdp[^+|]*:\s*d)\d+", rf"\g<1>{ranks}", allocation)
+    rows = max(1, int(cast("int", ranks)) // config.trainer.ranks_per_row)
+    text = re.sub(r"(fsdp[^+|]*:\s*d)\d+", rf"\g<1>{rows}", allocation)
     return make({**others, "cluster.allocation": text})
 
 
@@ -177,7 +178,8 @@ def fitted(config: Config, folder: Path) -> Config:
     with room for the longest row."""
     if any(folder.glob("*.safetensors")):
         return with_model_defaults(config, folder, say=lambda text: None)
-    trainer, longest = config.trainer, config.own_engine.max_model_len
+    trainer = config.trainer
+    longest = -(-config.own_engine.max_model_len // trainer.ranks_per_row)
     if trainer.max_tokens_per_microbatch < longest:
         trainer = trainer.model_copy(update={"max_tokens_per_microbatch": longest})
     return config.model_copy(update={"trainer": trainer})
@@ -208,18 +210,19 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
     kept = models.memory(trainer, adapter, dtype=config.compute_dtype)
     assert kept is not None, folder  # the shapes of the policy are known
 
-    card = gpu_of(gpu)
+    card, unit = gpu_of(gpu), trainer.ranks_per_row
+    its = anatomy.of_rank(trainer.computed_share)
 
     def rank(longest: int) -> RankMemory:
-        tokens = max(longest, trainer.max_tokens_per_microbatch)
+        tokens = max(-(-longest // unit), trainer.max_tokens_per_microbatch)
         wanted = trainer.head_chunk_tokens
         if (chunk := wanted) is None:
-            chunk = default_chunk(vocabulary, tokens, int(card.gb * 1e9))
+            chunk = default_chunk(its.vocabulary, tokens, int(card.gb * 1e9))
         passes = Passes(tokens=tokens, chunk=chunk, keeps=KEPT_BYTES)
         trainable = matrices.total if matrices else anatomy.total
         each = 4 * trainable > WHOLE_GRADIENT
         return rank_memory(
-            *(anatomy, kept, trainer, passes), trainable=trainable, on_gpu=True, reduces_each=each
+            *(its, kept, trainer, passes), trainable=trainable, on_gpu=True, reduces_each=each
         )
 
     workers = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
