@@ -223,7 +223,7 @@ class _Fit:
         if "engine.max_model_len" not in self._unset:
             longest = min(longest, self.value("engine.max_model_len"))
         if "trainer.max_tokens_per_microbatch" not in self._unset:
-            longest = min(longest, self._config.trainer.longest_row)
+            longest = min(longest, self.value("trainer.longest_row"))
         usual = _REPLY_GPU if model.gpu else _REPLY_CPU
         reply = min(usual, max(longest // 4, 1))
         why = "room for a reasoned reply" if model.gpu else "a reasoned reply, in bearable time"
