@@ -49,7 +49,7 @@ ALLOWED: Mapping[str, str] = {
         "arl_optimizers.adamw "
         "arl_audit.recompute arl_plan.anatomy arl_plan.probe arl_sglang.version "
         "arl_sglang.in_pauses arl_sglang.weight_routes arl_trial.model_process "
-        "arl_trial.own_optimizer arl_warmup.trainer "
+        "arl_trial.own_optimizer arl_varlen.attention arl_varlen.kind arl_warmup.trainer "
         "arl_vllm.native arl_vllm.staging arl_vllm.swap arl_vllm.transfer"
     ),
     "vllm": "arl_vllm*",

@@ -383,6 +383,7 @@ MOST_LINES = {
     "arl_terminal": 750,
     "arl_trackers": 250,
     "arl_trial": 1_350,
+    "arl_varlen": 300,
     "arl_verifier": 1_750,
     "arl_vllm": 1_750,
     "arl_warmup": 1_650,

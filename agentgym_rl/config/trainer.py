@@ -15,6 +15,7 @@ from agentgym_rl.core import (
     RankKeys,
     Section,
     entry_points_of,
+    extension_names,
     named_or_function,
     none_of,
     one_of,
@@ -25,6 +26,9 @@ from agentgym_rl.core.registered import offered
 OPTIMIZERS = ("adamw", "muon", "adamw8bit")
 """The names of `trainer.optimizer`; any other is a function, or stands for the path of one."""
 
+_Attention = OneOf(
+    lambda: ["auto", "rows", *extension_names("attentions")], usual="auto", group="attentions"
+)
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -104,7 +108,7 @@ class TrainerConfig(RankKeys):
     chunks of 16 MB, if the model's output layer allows it."""
     compile: OnResume[bool] = False
     """The switch to compile blocks with torch.compile (experimental: see arl docs trainer)."""
-    attention: OnResume[Literal["auto", "rows", "varlen"]] = "auto"
+    attention: OnResume[Annotated[str, _Attention]] = "auto"
     """The attention over packed rows: `rows` computes one after the other with SDPA; `varlen` all
     at once, on a GPU (experimental: one H200 ran it in bfloat16, none in float32); `auto` is
     `varlen` on a GPU if a trial when the model is loaded finds it right."""
@@ -173,8 +177,10 @@ class TrainerConfig(RankKeys):
                 f"optimizer {self.optimizer!r} takes its steps on the device, and cpu_offload "
                 "takes them on the CPU: use adamw, or leave cpu_offload out"
             )
-        if self.attention == "varlen" and self.device == "cpu":
-            raise ValueError("attention 'varlen' needs a GPU, and device is 'cpu'; use rows")
+        if self.attention not in ("auto", "rows") and self.device == "cpu":
+            raise ValueError(
+                f"attention {self.attention!r} needs a GPU, and device is 'cpu'; use rows"
+            )
         return self
 
 

@@ -26,6 +26,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .adapter import Adapter as Adapter
     from .adapter import add_adapter as add_adapter
+    from .attention import GpuAttention as GpuAttention
+    from .attention import chunk_of as chunk_of
+    from .attention import refuse_variants as refuse_variants
+    from .attention import segment_attention as segment_attention
     from .checkpoint import Checkpoints as Checkpoints
     from .checkpoint import load_checkpoint as load_checkpoint
     from .export import export_checkpoint as export_checkpoint
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from .optim import take_step as take_step
     from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .packed import PackedModel as PackedModel
+    from .packing_trial import pack_tokens as pack_tokens
     from .policy import KEPT_BYTES as KEPT_BYTES
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
@@ -61,6 +66,8 @@ if TYPE_CHECKING:
     from .sharding import blocks_of as blocks_of
     from .sharding import local as local
     from .slices import Slices as Slices
+    from .spans import Pieces as Pieces
+    from .spans import Spans as Spans
     from .step import Stepper as Stepper
     from .step import make_stepper as make_stepper
     from .trainer import Trainer as Trainer

@@ -76,6 +76,7 @@ _PARTS = {
     "live_parts": "live part",
     "objectives": "term",
     "adapters": "adapter",
+    "attentions": "attention",
     "trackers": "tracker",
     "dialects": "dialect",
     "parsers": "parser of calls",
