@@ -46,7 +46,7 @@ ALLOWED: Mapping[str, str] = {
         "arl_objectives.moment_mask "
         "arl_objectives.reference arl_objectives.rewards arl_objectives.small_terms "
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
-        "arl_optimizers.adamw "
+        "arl_optimizers.adamw arl_optimizers.eight_bits arl_optimizers.muon "
         "arl_audit.recompute arl_plan.anatomy arl_plan.probe arl_sglang.version "
         "arl_sglang.in_pauses arl_sglang.weight_routes arl_trial.model_process "
         "arl_trial.own_optimizer arl_varlen.attention arl_varlen.kind arl_warmup.trainer "

@@ -372,7 +372,7 @@ MOST_LINES = {
     "arl_meters": 500,
     "arl_notebook": 500,
     "arl_objectives": 2_900,
-    "arl_optimizers": 200,
+    "arl_optimizers": 400,
     "arl_parsers": 1_800,
     "arl_plan": 4_600,
     "arl_scale": 4_300,
@@ -403,7 +403,7 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_800,
     "storage": 2_950,
-    "trainer": 5_800,
+    "trainer": 5_900,
     "weights": 2_900,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
@@ -438,7 +438,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 150
+MOST_KEYS = 149
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

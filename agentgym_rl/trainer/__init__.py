@@ -12,7 +12,7 @@ model_parallel.py  the contract of ranks that compute the same rows together
 slices.py       a rank's slices of a model that is loaded, and trials with it
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
-optim.py        AdamW, Muon, schedules, clipping
+optim.py        AdamW, schedules, clipping
 publication.py  the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
 export.py       the export to a folder that `from_pretrained` loads
@@ -46,11 +46,15 @@ if TYPE_CHECKING:
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm
     from .objective import RankBatch as RankBatch
+    from .optim import adamw as adamw
+    from .optim import groups_of as groups_of
     from .optim import learning_rate as learning_rate
     from .optim import make_optimizer as make_optimizer
+    from .optim import make_state as make_state
     from .optim import set_learning_rate as set_learning_rate
     from .optim import sum_of_squares as sum_of_squares
     from .optim import take_step as take_step
+    from .optim import trained as trained
     from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .packed import PackedModel as PackedModel
     from .packing_trial import pack_tokens as pack_tokens

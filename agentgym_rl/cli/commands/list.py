@@ -77,6 +77,7 @@ _PARTS = {
     "objectives": "term",
     "adapters": "adapter",
     "attentions": "attention",
+    "model_optimizers": "optimizer",
     "trackers": "tracker",
     "dialects": "dialect",
     "parsers": "parser of calls",
