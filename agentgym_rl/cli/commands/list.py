@@ -79,6 +79,7 @@ _PARTS = {
     "attentions": "attention",
     "model_optimizers": "optimizer",
     "trackers": "tracker",
+    "transports": "transport",
     "dialects": "dialect",
     "parsers": "parser of calls",
     "thoughts": "parser of thoughts",
