@@ -403,7 +403,7 @@ MOST_LINES = {
     "report": 650,
     "rollout": 2_350,
     "run": 2_500,
-    "runtime": 2_800,
+    "runtime": 2_750,
     "storage": 2_950,
     "trainer": 5_900,
     "weights": 2_450,

@@ -92,7 +92,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in trained(model) if p.ndim == 2 and id(p) not in others]
 
 
-def muon(model: nn.Module, config: TrainerConfig) -> Muon:
+def muon(model: nn.Module, config: TrainerConfig) -> torch.optim.Optimizer:
     """Return Muon for the trained parameters of a model, those that it moves in a group with a
     `momentum`."""
     moved, momentum = hidden_matrices(model), config.part(MomentumKeys).momentum

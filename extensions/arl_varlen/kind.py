@@ -41,7 +41,8 @@ class VarlenAttention(GpuAttention):
         drawn = torch.randn(shape, generator=draw).bfloat16().float().to(device).requires_grad_()
         for window in (None, 60):
             found: list[Tensor] = []
-            for compute in (AttentionInterface()[name], segment_attention):
+            functions: tuple[Any, ...] = (AttentionInterface()[name], segment_attention)
+            for compute in functions:
                 parts = drawn.split((heads, grouped, grouped), 1)
                 try:
                     output = compute(model, *parts, None, pieces=pieces, sliding_window=window)[0]
