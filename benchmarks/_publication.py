@@ -281,7 +281,7 @@ def announce(scratch: Path, version: int, kinds: Any, fingerprint: str) -> None:
 
 def meet(scratch: Path, rank: int) -> Any:
     """Join the broadcast group of rank 0 and the receiver."""
-    from agentgym_rl.weights import BroadcastGroup
+    from arl_gloo.broadcast import BroadcastGroup
 
     if rank == 0:
         from agentgym_rl.cluster import free_port

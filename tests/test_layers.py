@@ -39,17 +39,18 @@ CLI_FOR_EXTENSIONS = {"command", "config_keys", "output", "training"}
 ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* "
-        "weights.adapter weights.broadcast weights.files weights.gloo weights.loading "
+        "weights.adapter weights.files weights.loading "
         "weights.parts weights.transport weights.publish weights.source weights.version_folder "
-        "arl_embedded* arl_lora.adapter arl_meters.devices arl_meters.layers "
+        "arl_embedded* arl_gloo.broadcast arl_gloo.transport arl_lora.adapter "
+        "arl_meters.devices arl_meters.layers "
         "arl_objectives.covariance arl_objectives.critic arl_objectives.kl arl_objectives.losses "
         "arl_objectives.moment_mask "
         "arl_objectives.reference arl_objectives.rewards arl_objectives.small_terms "
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
-        "arl_optimizers.adamw "
+        "arl_optimizers.adamw arl_optimizers.eight_bits arl_optimizers.muon "
         "arl_audit.recompute arl_plan.anatomy arl_plan.probe arl_sglang.version "
         "arl_sglang.in_pauses arl_sglang.weight_routes arl_trial.model_process "
-        "arl_trial.own_optimizer arl_warmup.trainer "
+        "arl_trial.own_optimizer arl_varlen.attention arl_varlen.kind arl_warmup.trainer "
         "arl_vllm.native arl_vllm.staging arl_vllm.swap arl_vllm.transfer"
     ),
     "vllm": "arl_vllm*",
@@ -238,7 +239,7 @@ def test_imports_go_one_way():
     assert violations(ROOT) == []
 
 
-MOST_PAST = 297
+MOST_PAST = 294
 """The number of names that are imported past the `__init__` of their package; it may only fall."""
 
 

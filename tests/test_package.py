@@ -258,7 +258,8 @@ def test_what_runs_inside_vllm_needs_only_what_vllm_has():
         ast.unparse(node)
         for name in ("transfer", "staging", "swap")
         for node in ast.walk(ast.parse((inside / f"{name}.py").read_text()))
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("agentgym_rl.")
+        if isinstance(node, ast.ImportFrom)
+        and str(node.module).startswith(("agentgym_rl.", "arl_gloo."))
     }
     names = ("arl_vllm.staging", "agentgym_rl.weights.publish", "arl_vllm.native")
     lines |= {f"import {name}" for name in names}
@@ -367,12 +368,13 @@ MOST_LINES = {
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
+    "arl_gloo": 500,
     "arl_inspect": 3_200,
     "arl_lora": 300,
     "arl_meters": 500,
     "arl_notebook": 500,
     "arl_objectives": 2_900,
-    "arl_optimizers": 200,
+    "arl_optimizers": 400,
     "arl_parsers": 1_800,
     "arl_plan": 4_600,
     "arl_scale": 4_300,
@@ -383,6 +385,7 @@ MOST_LINES = {
     "arl_terminal": 750,
     "arl_trackers": 250,
     "arl_trial": 1_350,
+    "arl_varlen": 300,
     "arl_verifier": 1_750,
     "arl_vllm": 1_750,
     "arl_warmup": 1_650,
@@ -400,10 +403,10 @@ MOST_LINES = {
     "report": 650,
     "rollout": 2_350,
     "run": 2_500,
-    "runtime": 2_800,
+    "runtime": 2_750,
     "storage": 2_950,
-    "trainer": 5_800,
-    "weights": 2_900,
+    "trainer": 5_900,
+    "weights": 2_450,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it
@@ -437,7 +440,7 @@ def test_no_package_outgrows_its_ceiling():
     assert found.keys() == MOST_LINES.keys(), "each package has one ceiling in MOST_LINES"
 
 
-MOST_KEYS = 150
+MOST_KEYS = 149
 """The keys that the kernel itself declares, each type of a section counted; it may only fall."""
 
 

@@ -15,6 +15,8 @@ from agentgym_rl.core import (
     RankKeys,
     Section,
     entry_points_of,
+    extension_names,
+    missing_member,
     named_or_function,
     none_of,
     one_of,
@@ -22,9 +24,12 @@ from agentgym_rl.core import (
 )
 from agentgym_rl.core.registered import offered
 
-OPTIMIZERS = ("adamw", "muon", "adamw8bit")
+OPTIMIZERS = ("adamw", *extension_names("model_optimizers"))
 """The names of `trainer.optimizer`; any other is a function, or stands for the path of one."""
 
+_Attention = OneOf(
+    lambda: ["auto", "rows", *extension_names("attentions")], usual="auto", group="attentions"
+)
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -33,7 +38,6 @@ class TrainerConfig(RankKeys):
     """The FSDP2 trainer."""
 
     needs: ClassVar[Sequence[Needs]] = (
-        Needs("momentum", "optimizer", "'muon' (AdamW has betas)", one_of("muon")),
         Needs("betas", "optimizer", f"{' or '.join(OPTIMIZERS)}", one_of(*OPTIMIZERS)),
         Needs(
             "optimizer_options", "optimizer", "a function (module:function)", none_of(*OPTIMIZERS)
@@ -62,8 +66,6 @@ class TrainerConfig(RankKeys):
     number; or `module:function`, which gets groups of parameters and `lr`, as torch.optim:SGD."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """The keyword arguments of that function."""
-    momentum: _Decay = 0.95
-    """The decay of Muon's mean gradient."""
     learning_rate: Fitted[float | None] = Field(default=None, ge=0)
     """The peak learning rate. Unset: by the size of the model, 3e-4 below 20 million
     parameters (the bundled ones), 1e-5 below a billion, 5e-6 below ten billion, else 1e-6."""
@@ -105,7 +107,7 @@ class TrainerConfig(RankKeys):
     chunks of 16 MB, if the model's output layer allows it."""
     compile: OnResume[bool] = False
     """The switch to compile blocks with torch.compile (experimental: see arl docs trainer)."""
-    attention: OnResume[Literal["auto", "rows", "varlen"]] = "auto"
+    attention: OnResume[Annotated[str, _Attention]] = "auto"
     """The attention over packed rows: `rows` computes one after the other with SDPA; `varlen` all
     at once, on a GPU (experimental: one H200 ran it in bfloat16, none in float32); `auto` is
     `varlen` on a GPU if a trial when the model is loaded finds it right."""
@@ -126,8 +128,7 @@ class TrainerConfig(RankKeys):
     """The maximum number of restarts of the ranks, from the newest checkpoint and within the run,
     when one of them is lost; then the run stops. Ten more trained batches are a new beginning."""
     stall_timeout_s: OnResume[Fitted[float]] = Field(default=900.0, gt=0)
-    """The longest time without a request, a report or a finished pass of the ranks: then they count
-    as hanging."""
+    """The time after which ranks without a request, report or finished pass count as hanging."""
     start_timeout_s: OnResume[Fitted[float]] = Field(default=120.0, gt=0)
     """The longest wait for the trainer to load its model."""
     batch_timeout_s: OnResume[Fitted[float]] = Field(default=600.0, gt=0)
@@ -165,6 +166,9 @@ class TrainerConfig(RankKeys):
     @classmethod
     def _known_optimizer(cls, optimizer: str) -> str:
         added = entry_points_of("optimizers")
+        for group in ("optimizers", "model_optimizers"):
+            if why := missing_member(group, optimizer, f"{optimizer!r} is an optimizer"):
+                raise ValueError(why)
         name = named_or_function(optimizer, (*OPTIMIZERS, *added))
         return added[name].value if name in added else name
 
@@ -179,8 +183,8 @@ class TrainerConfig(RankKeys):
                 f"optimizer {self.optimizer!r} takes its steps on the device, and cpu_offload "
                 "takes them on the CPU: use adamw, or leave cpu_offload out"
             )
-        if self.attention == "varlen" and self.device == "cpu":
-            raise ValueError("attention 'varlen' needs a GPU, and device is 'cpu'; use rows")
+        if (way := self.attention) not in ("auto", "rows") and self.device == "cpu":
+            raise ValueError(f"attention {way!r} needs a GPU, and device is 'cpu'; use rows")
         return self
 
 

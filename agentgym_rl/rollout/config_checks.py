@@ -31,7 +31,6 @@ from agentgym_rl.engines import kind_of
 from agentgym_rl.gateway import ChatFormat
 from agentgym_rl.gym import EnvSpec, registry
 from agentgym_rl.models import model_folder
-from agentgym_rl.runtime import check_eight_bits
 from agentgym_rl.runtime.imports import check_findable
 
 from .factory import env_spec, specimen
@@ -102,8 +101,6 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> ChatFormat:
             if why := only_here(path, "each trainer rank, a process of its own,"):
                 raise ConfigError(f"{key}: {why}")
             check_findable(path, key)
-    if config.trainer.optimizer == "adamw8bit":
-        check_eight_bits()
     folder = model_folder(config.model, config.env.id)
     chat = ChatFormat.load(folder, config.gateway)
     if not engine.attached:

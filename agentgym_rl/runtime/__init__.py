@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .http_server import json_response as json_response
     from .http_server import read_body as read_body
     from .http_server import serving as serving
-    from .imports import check_eight_bits as check_eight_bits
     from .imports import environment_secrets as environment_secrets
     from .imports import hidden_modules as hidden_modules
     from .imports import import_function as import_function

@@ -108,19 +108,6 @@ def import_function(
     return function
 
 
-def check_eight_bits() -> None:
-    """Refuse `trainer.optimizer` adamw8bit if torchao, which has it, is not installed.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    if importlib.util.find_spec("torchao") is None:
-        raise ConfigError(
-            "trainer.optimizer='adamw8bit' needs torchao, which is not installed: pip install "
-            "torchao, or use adamw or muon"
-        )
-
-
 def check_litellm(needed_by: str) -> None:
     """Refuse a feature that needs LiteLLM if it is not installed.
 

@@ -12,7 +12,7 @@ model_parallel.py  the contract of ranks that compute the same rows together
 slices.py       a rank's slices of a model that is loaded, and trials with it
 sharding.py     the placement of parameters and activations
 attention.py    attention within packed rows
-optim.py        AdamW, Muon, schedules, clipping
+optim.py        AdamW, schedules, clipping
 publication.py  the publication of versions, and a hash of their parameters
 checkpoint.py   checkpoints, saved and loaded with torch's distributed checkpoint
 export.py       the export to a folder that `from_pretrained` loads
@@ -26,6 +26,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .adapter import Adapter as Adapter
     from .adapter import add_adapter as add_adapter
+    from .attention import GpuAttention as GpuAttention
+    from .attention import chunk_of as chunk_of
+    from .attention import refuse_variants as refuse_variants
+    from .attention import segment_attention as segment_attention
     from .checkpoint import Checkpoints as Checkpoints
     from .checkpoint import load_checkpoint as load_checkpoint
     from .export import export_checkpoint as export_checkpoint
@@ -42,13 +46,18 @@ if TYPE_CHECKING:
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm
     from .objective import RankBatch as RankBatch
+    from .optim import adamw as adamw
+    from .optim import groups_of as groups_of
     from .optim import learning_rate as learning_rate
     from .optim import make_optimizer as make_optimizer
+    from .optim import make_state as make_state
     from .optim import set_learning_rate as set_learning_rate
     from .optim import sum_of_squares as sum_of_squares
     from .optim import take_step as take_step
+    from .optim import trained as trained
     from .packed import WHOLE_GRADIENT as WHOLE_GRADIENT
     from .packed import PackedModel as PackedModel
+    from .packing_trial import pack_tokens as pack_tokens
     from .policy import KEPT_BYTES as KEPT_BYTES
     from .policy import Policy as Policy
     from .policy import PolicyBase as PolicyBase
@@ -61,6 +70,8 @@ if TYPE_CHECKING:
     from .sharding import blocks_of as blocks_of
     from .sharding import local as local
     from .slices import Slices as Slices
+    from .spans import Pieces as Pieces
+    from .spans import Spans as Spans
     from .step import Stepper as Stepper
     from .step import make_stepper as make_stepper
     from .trainer import Trainer as Trainer

@@ -3,8 +3,9 @@ with a common beginning, from each row's own tokens to those that it shares."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +15,42 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from agentgym_rl.algo.prefixes import MOST_COPIES
-from agentgym_rl.core import TrainerError
+from agentgym_rl.core import TrainerError, load_extension, load_extensions
 
 from .spans import Pieces, Spans
 
 SEGMENT_SDPA = "seg_rows"
 """The name under which transformers models find `segment_attention`; without "sdpa", which
 transformers refuses in the name for models that its own SDPA cannot compute."""
+ATTENTIONS = "attentions"
+"""The group of entry points of attentions over all packed rows at once."""
+
+
+class GpuAttention(ABC):
+    """The contract of an attention over all packed rows at once, on GPUs. A package registers one
+    in the group `agentgym_rl.attentions`, under the value of `trainer.attention` that demands it,
+    and its functions with transformers, under the two names."""
+
+    bfloat16: ClassVar[str]
+    """The function for blocks that compute in bfloat16."""
+    float32: ClassVar[str]
+    """The function for others."""
+
+    @abstractmethod
+    def wrong(self, name: str, model: Any) -> str:
+        """Return how the gradients of the function `name` differ from those of one row at a time,
+        for heads of this model's size; "" if they do not."""
+
+
+def gpu_attentions(wanted: str) -> list[GpuAttention]:
+    """Return the attentions that a model on a GPU tries for `trainer.attention`.
+
+    Raises:
+        ConfigError: no installed package has the one that is demanded.
+    """
+    if wanted == "auto":
+        return [*load_extensions(ATTENTIONS, of=GpuAttention).values()]
+    return [] if wanted == "rows" else [load_extension(ATTENTIONS, wanted, of=GpuAttention)]
 
 
 def segment_attention(

@@ -1,139 +1,72 @@
-"""AdamW and Muon, the learning rate of a batch, and a step with clipped gradients."""
+"""AdamW, the learning rate of a batch, and a step with clipped gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel
+from torch.distributed.tensor import DTensor
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core import ConfigError, TrainerError, explain, is_function_path
-from agentgym_rl.runtime import check_eight_bits, import_function
+from agentgym_rl.core import ConfigError, TrainerError, explain, is_function_path, load_extension
+from agentgym_rl.runtime import import_function
 
-from .model_parallel import WHOLE
 from .sharding import local
 
-_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""The coefficients of Jordan et al.: fast for small singular values, inexact around 1."""
-_TINY = 1e-7
 _TINY_NORM = 1e-6  # torch adds it to a norm, too
 _PIECE = 256
-_ADAMW_RMS = 0.2
-"""The usual root mean square of AdamW's updates, at a learning rate of 1."""
+_Group = dict[str, Any]
 
 
 class GradientError(TrainerError):
     """A gradient that is not finite."""
 
 
-class Muon(torch.optim.AdamW):
-    """Muon for the groups with a `momentum`, all of matrices; AdamW for the others.
-
-    A matrix moves along its momentum, made orthogonal: all its singular values become about 1. The
-    update is scaled to the root mean square of AdamW's, about 0.2, so that one learning rate serves
-    both. A sharded matrix is gathered, and each rank computes the same update and keeps its part;
-    in the matrix's own dtype, because bfloat16 would round differently on two ranks.
-
-    Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon); the scale: Liu et al. 2025
-    (https://arxiv.org/abs/2502.16982).
-    """
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # pyright: ignore
-        """Take a step; the gradients of matrices are dropped. Collective."""
-        for group in self.param_groups:
-            if "momentum" in group:
-                for p in group["params"]:
-                    self._move(p, group)
-                    p.grad = None  # so that AdamW passes it over
-        super().step()
-
-    def _move(self, p: Tensor, group: Mapping[str, Any]) -> None:
-        if p.grad is None:
-            return
-        momentum, rate = group["momentum"], group["lr"]
-        state = self.state[p]
-        state["step"] += 1
-        buffer = state["momentum_buffer"]
-        buffer.lerp_(p.grad, 1 - momentum)
-        update = p.grad.lerp(buffer, momentum)  # Nesterov's
-        if isinstance(update, DTensor):
-            whole, of = update.full_tensor(), getattr(p, WHOLE, None)
-            whole = _orthogonal_step(of.joined(whole) if of else whole)
-            whole = of.taken(whole) if of else whole
-            moved = distribute_tensor(
-                whole, update.device_mesh, update.placements, src_data_rank=None
-            )
-        else:
-            moved = _orthogonal_step(update)
-        p.mul_(1 - rate * group["weight_decay"]).sub_(moved, alpha=rate)
-
-
-def _orthogonal_step(update: Tensor) -> Tensor:
-    return orthogonal(update) * _ADAMW_RMS * max(update.shape) ** 0.5
-
-
-def orthogonal(matrix: Tensor) -> Tensor:
-    """Return a matrix with the singular vectors of `matrix`, and singular values of about 1: by
-    five steps of a Newton–Schulz iteration of degree 5 (`Muon` has the source)."""
-    a, b, c = _NEWTON_SCHULZ
-    is_tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if is_tall else matrix
-    x = x / (x.norm() + _TINY)
-    for _ in range(5):
-        square = x @ x.T
-        x = a * x + (b * square + c * square @ square) @ x
-    return x.T if is_tall else x
-
-
-def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trained matrices that are neither embeddings nor the output layer: those that Muon
-    is for. Stacks of matrices (experts of a mixture, convolutions) are not among them."""
-    outer = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    if isinstance(model, PreTrainedModel) and (head := model.get_output_embeddings()) is not None:
-        outer.append(head)
-    others = {id(p) for module in outer for p in module.parameters()}
-    return [p for p in _trained(model) if p.ndim == 2 and id(p) not in others]
-
-
 def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optimizer:
     """Return the optimizer of `trainer.optimizer` for the trained parameters of a model; weight
-    decay on matrices only (not norms and biases). AdamW is fused if torch supports it.
+    decay on matrices only (not norms and biases).
 
     Its state exists from the start, at step 0 and for every parameter. The contents of a checkpoint
     then depend neither on earlier steps nor on which parameters had gradients. (torch would
     otherwise take an empty step to have a state to save, and Adam would count that step.)
 
-    Loshchilov & Hutter 2019 (https://arxiv.org/abs/1711.05101); states of 8 bits: Dettmers et al.
-    2022 (https://arxiv.org/abs/2110.02861).
-
     Raises:
         ConfigError: the optimizer needs a package that is not installed, would lose small steps of
             these parameters, or is a user's own that does not keep its contract.
     """
-    groups = _groups(model, config)
     if is_function_path(config.optimizer):
-        return _own_optimizer(groups, config)
+        return _own_optimizer(groups_of(trained(model), config), config)
     named = model.named_parameters()
     if short := [name for name, p in named if p.requires_grad and p.dtype.itemsize == 2]:
         raise ConfigError(
             f"trainer.optimizer {config.optimizer!r} would lose the small steps of {len(short)} "
             f'parameters of 16 bits, such as {short[0]}; allowed: float32, or "adamw_bf16"'
         )
-    if config.optimizer == "adamw8bit":
-        return _with_eight_bits(groups, config)
-    params = _trained(model)
+    if config.optimizer != "adamw":
+        return load_extension("model_optimizers", config.optimizer)(model, config)
+    return adamw(groups_of(trained(model), config), config)
+
+
+def adamw(
+    groups: list[_Group],
+    config: TrainerConfig,
+    kind: type[torch.optim.AdamW] = torch.optim.AdamW,
+    states: Callable[[_Group], Sequence[str]] = lambda group: ("exp_avg", "exp_avg_sq"),
+) -> torch.optim.AdamW:
+    """Return AdamW of groups of parameters, fused if torch supports it, or a `kind` derived from
+    it; `states` returns the names of the states of a group's parameters.
+
+    Loshchilov & Hutter 2019 (https://arxiv.org/abs/1711.05101).
+    """
+    params = [p for group in groups for p in group["params"]]
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in params)
-    kind = Muon if config.optimizer == "muon" else torch.optim.AdamW
     optimizer = kind(groups, lr=0.0, betas=config.betas, fused=fused)  # batches set the rate
     for group in optimizer.param_groups:
-        names = ("momentum_buffer",) if "momentum" in group else ("exp_avg", "exp_avg_sq")
+        names = states(group)
         for p in group["params"]:
             optimizer.state[p] = {
                 "step": torch.zeros((), device=p.device if fused else "cpu"),
@@ -142,38 +75,22 @@ def make_optimizer(model: nn.Module, config: TrainerConfig) -> torch.optim.Optim
     return optimizer
 
 
-def _groups(model: nn.Module, config: TrainerConfig) -> list[dict[str, Any]]:
-    """Return the groups of parameters, those of Muon with a `momentum`."""
-    moved = hidden_matrices(model) if config.optimizer == "muon" else []
-    known = {id(p) for p in moved}
-    rest = [p for p in _trained(model) if id(p) not in known]
-    groups: list[dict[str, Any]] = [
-        {"params": moved, "weight_decay": config.weight_decay, "momentum": config.momentum},
-        {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
+def groups_of(params: Iterable[nn.Parameter], config: TrainerConfig) -> list[_Group]:
+    """Return the groups of some parameters: matrices, and vectors."""
+    params = [*params]
+    groups: list[_Group] = [
+        {"params": [p for p in params if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
 
-def _trained(model: nn.Module) -> list[nn.Parameter]:
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a model that train."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _with_eight_bits(groups: list[dict[str, Any]], config: TrainerConfig) -> torch.optim.Optimizer:
-    """Return torchao's AdamW after an empty step, which makes its state.
-
-    Raises:
-        ConfigError: torchao is not installed.
-    """
-    check_eight_bits()
-    from torchao.optim import AdamW8bit  # pyright: ignore
-
-    optimizer: torch.optim.Optimizer = AdamW8bit(groups, lr=0.0, betas=config.betas)
-    _make_state(optimizer)
-    return optimizer
-
-
-def _make_state(optimizer: torch.optim.Optimizer) -> None:
+def make_state(optimizer: torch.optim.Optimizer) -> None:
     """Take an empty step, for an optimizer that makes its state in the first one; it does not
     count, and weight decay that goes through gradients leaves no trace in a mean of them."""
     decays = [group.get("weight_decay") for group in optimizer.param_groups]
@@ -194,7 +111,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> None:
             state["step"] = 0
 
 
-def _own_optimizer(groups: list[dict[str, Any]], config: TrainerConfig) -> torch.optim.Optimizer:
+def _own_optimizer(groups: list[_Group], config: TrainerConfig) -> torch.optim.Optimizer:
     """Return what the user's function `trainer.optimizer` makes of the groups of parameters.
 
     Raises:
@@ -208,7 +125,7 @@ def _own_optimizer(groups: list[dict[str, Any]], config: TrainerConfig) -> torch
     try:
         optimizer = function(groups, lr=0.0, **options)
         if isinstance(optimizer, torch.optim.Optimizer):
-            _make_state(optimizer)
+            make_state(optimizer)
     except Exception as error:
         raise ConfigError(f"{option} raised {explain(error)}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):

@@ -15,17 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AttentionInterface
 
 from agentgym_rl.algo import PackedRows, relative_difference
 from agentgym_rl.algo.packing import lay_out
 from agentgym_rl.algo.rounding import tolerance
 from agentgym_rl.core import TrainerError
 
-from .attention import SEGMENT_SDPA
+from .attention import SEGMENT_SDPA, gpu_attentions
 from .sharding import KeptByLight, blocks_of
 from .spans import Pieces
-from .varlen import EFFICIENT, VARLEN
 
 _log = logging.getLogger(__name__)
 
@@ -129,22 +127,26 @@ def choose_attention(
     only in rows that are longer than its windows.
     """
     on_gpu, kind = _on_gpu(model), type(model).__name__
-    if wanted == "varlen" and not on_gpu:
+    demanded = wanted not in ("auto", "rows")
+    if demanded and not on_gpu:
         raise TrainerError(
-            f"trainer.attention 'varlen' needs a GPU, and the model is on {model.device}; use rows"
+            f"trainer.attention {wanted!r} needs a GPU, and the model is on {model.device}; use "
+            "rows"
         )
     rows = _rows_to_try(model, own, longest)
-    at_once = (VARLEN if half else EFFICIENT,) if on_gpu and wanted != "rows" else ()
+    found = gpu_attentions(wanted) if on_gpu else []
+    at_once = {it.bfloat16 if half else it.float32: it for it in found}
     failures: list[str] = []
-    for name in at_once if wanted == "varlen" else (*at_once, SEGMENT_SDPA, own):
-        why = _wrong_gradients(name, model) if name in at_once else ""
-        if not (why := why or _wrong(model, name, own, rows)):
-            return name, _packs_trees(model, name, own, rows)
+    for name in at_once if demanded else (*at_once, SEGMENT_SDPA, own):
+        why = at_once[name].wrong(name, model) if name in at_once else ""
+        rounds = half and name in at_once
+        if not (why := why or _wrong(model, name, own, rows, rounds=rounds)):
+            return name, _packs_trees(model, name, own, rows, rounds=rounds)
         failures.append(f"{name}: {why}")
         _log.info("%s is not packed with %s", kind, failures[-1])
-    if wanted == "varlen":
+    if demanded:
         raise TrainerError(
-            f"{kind} cannot be packed with trainer.attention 'varlen': {'; '.join(failures)}. "
+            f"{kind} cannot be packed with trainer.attention {wanted!r}: {'; '.join(failures)}. "
             "Remedy: trainer.attention 'rows'"
         )
     _log.warning(
@@ -193,7 +195,9 @@ def _rows_to_try(model: Any, own: str, longest: int) -> Sequence[Sequence[int]]:
     )
 
 
-def _packs_trees(model: Any, name: str, own: str, rows: Sequence[Sequence[int]]) -> bool:
+def _packs_trees(
+    model: Any, name: str, own: str, rows: Sequence[Sequence[int]], *, rounds: bool
+) -> bool:
     """Return whether rows that branch off from these `rows` are right if common beginnings are
     packed once, under the attention `name`, which is set; log if not. They branch near the end, in
     the middle, and from a branch; one is the beginning of another."""
@@ -203,7 +207,7 @@ def _packs_trees(model: Any, name: str, own: str, rows: Sequence[Sequence[int]])
         branch = (*row[:middle], *reversed(row[middle:][:20]))
         tree += [(*late, 6, 5, 8, 3), late, branch, (*branch[:-2], 4, 7)]
     why = f"its attention is {name}"
-    if name != own and not (why := _wrong(model, name, own, tree, share=True)):
+    if name != own and not (why := _wrong(model, name, own, tree, share=True, rounds=rounds)):
         return True
     _log.info(
         "%s computes what rows have in common once for each row: %s", type(model).__name__, why
@@ -239,11 +243,17 @@ def _changed_by_later_tokens(model: Any, own: str, rows: Sequence[Sequence[int]]
 
 
 def _wrong(
-    model: Any, name: str, own: str, rows: Sequence[Sequence[int]], *, share: bool = False
+    model: Any,
+    name: str,
+    own: str,
+    rows: Sequence[Sequence[int]],
+    *,
+    share: bool = False,
+    rounds: bool,
 ) -> str:
     """Return how the packed rows' logits, under the attention `name`, which is set, differ from
     those of each row by itself under the model's `own`; "" if they do not. With `share`, shared
-    beginnings of rows are packed once."""
+    beginnings of rows are packed once; the attention `rounds` to bfloat16."""
 
     def compute() -> Tensor:
         model.set_attn_implementation(own)
@@ -257,44 +267,12 @@ def _wrong(
         packed = _probed(rows, share=share).to(model.device)
         found = forward_packed(model, packed, segmented=name != own)
         difference = relative_difference(found, expected)
-        least = _HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE
+        least = _HALF_TOLERANCE if rounds else _PACKING_TOLERANCE
         allowed = tolerance(model, difference, least, compute)
         model.set_attn_implementation(name)
     except _FAILURES as error:
         return f"{type(error).__name__}: {error}"
     return "" if difference < allowed else f"packed logits differ by {difference:.1e}"
-
-
-@torch.enable_grad()
-def _wrong_gradients(name: str, model: Any) -> str:
-    """Return how the gradients of the attention `name` differ from those of one row at a time, for
-    heads of this model's size, shared beginnings and a window; "" if they do not."""
-    config, device = model.config.get_text_config(), model.device
-    heads = int(config.num_attention_heads)
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    grouped = getattr(config, "num_key_value_heads", None) or heads
-    row = _long_row(300, 94)
-    rows = [(*row[:shared], *row[shared // 2 :: -1]) for shared in (40, 90, 300)]
-    packed = pack_tokens([*rows, (5, 3, 5)], share=True)
-    pieces = Pieces(packed.lengths, packed.branches, device)
-    draw = torch.Generator().manual_seed(0)
-    shape = (1, heads + 2 * grouped, packed.tokens.shape[1], int(size))
-    drawn = torch.randn(shape, generator=draw).bfloat16().float().to(device).requires_grad_()
-    least = _HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE
-    for window in (None, 60):
-        found: list[Tensor] = []
-        for kind in (name, SEGMENT_SDPA):
-            parts = drawn.split((heads, grouped, grouped), 1)
-            compute = AttentionInterface()[kind]
-            try:
-                output = compute(model, *parts, None, pieces=pieces, sliding_window=window)[0]
-                pull = output.detach().cos()
-                found += torch.autograd.grad(output, drawn, pull)
-            except _FAILURES as error:
-                return f"{type(error).__name__}: {error}"
-        if not (difference := relative_difference(*found)) < least:
-            return f"gradients differ by {difference:.1e} with a window of {window}"
-    return ""
 
 
 def _local_spans(config: Mapping[str, Any]) -> set[int]:

@@ -25,7 +25,6 @@ from agentgym_rl.runtime.atomic_file import remove
 from agentgym_rl.storage import version_name
 from agentgym_rl.storage.weights_folder import digest
 from agentgym_rl.weights import (
-    Broadcasts,
     PartsWriter,
     Piece,
     Publisher,
@@ -364,11 +363,7 @@ def _transport(
     Raises:
         ConfigError: the transport cannot work here.
     """
-    match weights.transport:
-        case "shm":
-            keep = weights.num_published
-            return SharedFiles(folder, model_dir=model_dir, keep=keep, incarnation=incarnation)
-        case "gloo":
-            return Broadcasts(timeout_s=weights.update_timeout_s, model_dir=model_dir)
-        case _:
-            return kind.transport(weights, num_ranks=num_ranks, model_dir=model_dir)
+    if weights.transport == "shm":
+        keep = weights.num_published
+        return SharedFiles(folder, model_dir=model_dir, keep=keep, incarnation=incarnation)
+    return kind.transport(weights, num_ranks=num_ranks, model_dir=model_dir)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,10 +28,9 @@ from transformers import AttentionInterface
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.weights import is_linear, multiply_in
 
-from .attention import SEGMENT_SDPA
+from .attention import SEGMENT_SDPA, gpu_attentions
 from .model_parallel import Cut, ModelParallel
 from .slices import Slices
-from .varlen import EFFICIENT, VARLEN
 from .world import World
 
 _aten = torch.ops.aten
@@ -89,7 +89,8 @@ def shard(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
     if trainer.compile:  # its loop over rows would be recompiled for every number of rows
-        for name in (SEGMENT_SDPA, VARLEN, EFFICIENT):
+        added = ((it.bfloat16, it.float32) for it in gpu_attentions(trainer.attention))
+        for name in (SEGMENT_SDPA, *chain.from_iterable(added)):
             compute = AttentionInterface()[name]
             AttentionInterface.register(name, torch.compiler.disable(compute))
     whole = world.size == 1 and "mp_policy" not in blocks and not trainer.cpu_offload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,6 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.packing import Branches
-
-
-class Bounds(NamedTuple):
-    """The boundaries of spans for kernels that compute all of them at once."""
-
-    queries: Tensor
-    """The first query of each span, and the number of all, [S + 1] int32."""
-    keys: Tensor
-    most_queries: int
-    most_keys: int
-    places: Tensor | None
-    """The places of the keys of all spans, [N] int64; None: the keys are the queries."""
 
 
 @dataclass(eq=False)
@@ -48,22 +36,8 @@ class Spans:
     @cached_property
     def copies(self) -> Tensor:
         """The places of these keys."""
-        return self._at([places for places in self.places if places is not None])
-
-    @cached_property
-    def bounds(self) -> Bounds:
-        """The boundaries, made without waiting for the device."""
-        firsts = np.cumsum([0, *self.queries])
-        found = [
-            np.arange(first, first + count) if places is None else places
-            for first, count, places in zip(firsts[:-1], self.queries, self.places, strict=True)
-        ]
-        queries, keys = (self._at([np.cumsum([0, *it])]).int() for it in (self.queries, self.keys))
-        places = self._at(found) if self.copied else None
-        return Bounds(queries, keys, max(self.queries), max(self.keys), places)
-
-    def _at(self, parts: Sequence[npt.NDArray[np.int64]]) -> Tensor:
-        return torch.as_tensor(np.concatenate(parts)).to(self.device, non_blocking=True)
+        found = np.concatenate([places for places in self.places if places is not None])
+        return torch.as_tensor(found).to(self.device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,10 +10,9 @@ transport.py     the interface of a transport, the state of one publication, and
                  files in shared memory (storage/weights_folder.py)
 engine_routes.py  the weight-update routes of one engine
 receivers.py     the contract of a kind of engine that receives versions: routes and transports
-gloo.py          transport: a broadcast over sockets (broadcast.py: the group, on both sides)
 
-Kinds of engines may have routes and transports of their own (arl_sglang/weight_routes.py,
-arl_vllm/native.py).
+Packages add transports (arl_gloo/transport.py), and kinds of engines may have routes and transports
+of their own (arl_sglang/weight_routes.py, arl_vllm/native.py).
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from .adapter import is_adapter as is_adapter
     from .adapter import peft_tensors as peft_tensors
     from .adapter import read_base as read_base
-    from .broadcast import BroadcastGroup as BroadcastGroup
     from .engine_routes import RESUME_TIMEOUT_S as RESUME_TIMEOUT_S
     from .engine_routes import EngineHttpError as EngineHttpError
     from .engine_routes import Pause as Pause
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from .files import kinds_of as kinds_of
     from .files import opened_version as opened_version
     from .files import whole_units as whole_units
-    from .gloo import Broadcasts as Broadcasts
     from .loading import Loaded as Loaded
     from .loading import Rounded as Rounded
     from .loading import load_outline as load_outline

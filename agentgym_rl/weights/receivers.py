@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from agentgym_rl.config import ENGINES, EngineKind, WeightsConfig
-from agentgym_rl.core import ConfigError, load_extension
+from agentgym_rl.core import load_extension
 
 from .engine_routes import RemoteEngine
 
 if TYPE_CHECKING:
     from .transport import Transport
+
+
+TRANSPORTS = "transports"
+"""The group of entry points of transports that do not depend on the kind of engine: a class, made
+with the limit `timeout_s` of an update and the folder `model_dir` of the model."""
 
 
 class ReceiverKind(EngineKind):
@@ -35,16 +40,15 @@ class ReceiverKind(EngineKind):
     def transport(
         self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
     ) -> Transport:
-        """Return the transport of `weights.transport` if it is one of this kind: neither shm nor
-        gloo. `num_ranks` is the number of trainer ranks that publish; `model_dir` is the folder of
-        the run's model.
+        """Return the transport of `weights.transport`, which is not shm: by default one that a
+        package registers for any kind (`TRANSPORTS`). `num_ranks` is the number of trainer ranks
+        that publish; `model_dir` is the folder of the run's model.
 
         Raises:
             ConfigError: it cannot work here.
         """
-        raise ConfigError(
-            f"weights.transport {weights.transport!r} is not of this engine; use shm or gloo"
-        )
+        make = load_extension(TRANSPORTS, weights.transport)
+        return make(timeout_s=weights.update_timeout_s, model_dir=model_dir)
 
 
 def receiver_kind(type: str) -> ReceiverKind:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from transformers import AttentionInterface
 
-from agentgym_rl.trainer.spans import Pieces, Spans
+from agentgym_rl.trainer import Pieces, Spans
 
 from .collectives import exchange, gather_rows
 from .plans import Heads

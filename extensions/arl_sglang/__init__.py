@@ -13,3 +13,6 @@ adapters.py       adapters beside the model: their names and folders
 Only server.py runs inside SGLang, in an environment that has none of this package's dependencies,
 and need not have this package: it is started by its path.
 """
+
+BUILDS_ON = ("arl_gloo",)
+"""The other extensions that this one imports: the group of the transport `gloo`."""

@@ -126,10 +126,12 @@ class SglangKind(ServerKind):
     def transport(
         self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
     ) -> Transport:
-        """Return the transport by which each server gets a version in a pause of its own."""
+        """Return the transport by which each server gets a version in a pause of its own, nccl or
+        ipc, or gloo."""
         from .in_pauses import InPauses
 
-        assert weights.transport in ("nccl", "ipc")
+        if weights.transport not in ("nccl", "ipc"):
+            return super().transport(weights, num_ranks=num_ranks, model_dir=model_dir)
         return InPauses(weights.transport, model_dir=model_dir)
 
 

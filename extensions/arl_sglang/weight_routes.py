@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from arl_gloo.broadcast import BroadcastGroup, buckets
 from torch import Tensor
 
 from agentgym_rl.core import UNKNOWN_LABEL, Interrupt, WeightsError
@@ -33,7 +34,6 @@ from agentgym_rl.engines import EMPTY_ADAPTER
 from agentgym_rl.runtime import in_thread
 from agentgym_rl.weights import (
     RESUME_TIMEOUT_S,
-    BroadcastGroup,
     EngineHttpError,
     Pause,
     Prepared,
@@ -41,7 +41,6 @@ from agentgym_rl.weights import (
     bytes_of,
     kinds_of,
 )
-from agentgym_rl.weights.broadcast import buckets
 from agentgym_rl.weights.engine_routes import OutOfTime, Way
 
 from .adapters import adapter_name

@@ -69,7 +69,7 @@ def _try(model_dir: Path, config: Config, world: World) -> None:
     model, _ = load_outline(model_dir, dtype=torch.float32)
     if (adapter := adapter_of(config)) is not None:
         add_adapter(model, adapter, model_dir=model_dir, seed=config.seed)
-    if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
+    if config.trainer.attention not in ("auto", "rows"):  # needs the GPU that a rank will have
         return
     size = num_parameters(model_dir)
     try:

@@ -13,3 +13,6 @@ transfer.py  vLLM's weight-transfer backends arl-shm and arl-gloo on top of it
 The first four run beside `arl train` and import neither torch nor vllm; the others run inside
 vLLM, in an environment that has none of this package's dependencies.
 """
+
+BUILDS_ON = ("arl_gloo",)
+"""The other extensions that this one imports: the group of the transport `gloo`."""

@@ -98,10 +98,11 @@ class VllmKind(ServerKind):
     def transport(
         self, weights: WeightsConfig, *, num_ranks: int, model_dir: Path | None
     ) -> Transport:
-        """Return vLLM's own transport, nccl or ipc."""
+        """Return vLLM's own transport, nccl or ipc, or gloo."""
         from .native import NativeTransport
 
-        assert weights.transport in ("nccl", "ipc")
+        if weights.transport not in ("nccl", "ipc"):
+            return super().transport(weights, num_ranks=num_ranks, model_dir=model_dir)
         return NativeTransport(weights.transport, num_ranks=num_ranks)
 
 

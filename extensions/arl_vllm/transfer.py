@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arl_gloo.broadcast import BroadcastGroup
 from vllm.distributed.parallel_state import get_world_group
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -36,7 +37,6 @@ from agentgym_rl.core import WeightsError
 from agentgym_rl.core.model_folder import Shapes
 from agentgym_rl.storage import SHARED_MEMORY
 from agentgym_rl.weights import (
-    BroadcastGroup,
     StoredVersion,
     is_adapter,
     opened_version,

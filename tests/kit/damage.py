@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 import torch
+from arl_gloo.transport import Broadcasts
 from arl_sglang.in_pauses import InPauses
 from torch import Tensor
 
 from agentgym_rl.core import UNKNOWN_VERSION, Interrupt, SamplingParams, WeightsError
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights import (
-    Broadcasts,
     Publisher,
     RemoteEngine,
     SharedFiles,

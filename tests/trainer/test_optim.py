@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from arl_optimizers.keys import check_torchao
+from arl_optimizers.muon import Muon, hidden_matrices, orthogonal
 from arl_trial.own_optimizer import check_optimizer
 
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.core import ConfigError, TrainerError
+from agentgym_rl.core import ConfigError, TrainerError, extensions
 from agentgym_rl.trainer import learning_rate, make_optimizer, set_learning_rate, take_step
-from agentgym_rl.trainer.optim import (
-    Muon,
-    hidden_matrices,
-    orthogonal,
-)
 from tests.kit.cases import cases
 
 SCHEDULES = {
@@ -232,6 +229,27 @@ def test_an_optimizer_that_does_not_keep_its_contract_is_refused(path, options, 
     with pytest.raises(ConfigError, match=said) as caught:
         check_optimizer(TrainerConfig(optimizer=path, optimizer_options=options))
     assert path in str(caught.value)
+
+
+def test_without_the_package_its_optimizers_are_refused_by_its_name(monkeypatch):
+    find = extensions.find_spec
+    hidden = lambda name: None if name == "arl_optimizers" else find(name)  # noqa: E731
+    monkeypatch.setattr(extensions, "find_spec", hidden)
+    extensions.forget_entry_points()
+    try:
+        for name in ("muon", "adamw8bit", "adamw_bf16"):
+            with pytest.raises(ConfigError, match=f"'{name}' is an optimizer of the extension arl"):
+                TrainerConfig(optimizer=name)
+    finally:
+        extensions.forget_entry_points()
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_eight_bits_without_torchao_are_refused_before_a_run(monkeypatch, trains):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config = load_config(None, {"trainer.optimizer": "adamw8bit"})
+    assert len([*check_torchao(config, trains)]) == trains
+    assert [*check_torchao(load_config(None, {"trainer.optimizer": "muon"}), True)] == []
 
 
 def test_a_name_that_is_no_optimizer_is_refused():

@@ -10,24 +10,27 @@ import cpu_kernels
 import numpy as np
 import pytest
 import torch
-from test_prefixes import SAMPLES, gradients
-from torch.autograd.graph import saved_tensors_hooks
-from transformers import AttentionInterface
-
-from agentgym_rl.algo import PackedRows, pack_rows
-from agentgym_rl.core import TrainerError
-from agentgym_rl.trainer import Policy, packing_trial
-from agentgym_rl.trainer.attention import SEGMENT_SDPA, segment_attention
-from agentgym_rl.trainer.packing_trial import ROW_BY_ROW, choose_attention, pack_tokens
-from agentgym_rl.trainer.spans import Pieces
-from agentgym_rl.trainer.varlen import (
+from arl_varlen.attention import (
     EFFICIENT,
     VARLEN,
+    Bounds,
     _AllRows,
     _Efficient,
     _Flash,
     varlen_attention,
 )
+from arl_varlen.kind import ATTENTION, VarlenAttention
+from test_prefixes import SAMPLES, gradients
+from torch.autograd.graph import saved_tensors_hooks
+from transformers import AttentionInterface
+
+from agentgym_rl.algo import PackedRows, pack_rows
+from agentgym_rl.config import TrainerConfig
+from agentgym_rl.core import ConfigError, TrainerError, extensions
+from agentgym_rl.trainer import Policy, packing_trial
+from agentgym_rl.trainer.attention import SEGMENT_SDPA, segment_attention
+from agentgym_rl.trainer.packing_trial import ROW_BY_ROW, choose_attention, pack_tokens
+from agentgym_rl.trainer.spans import Pieces
 from agentgym_rl.weights import set_own_attention
 from tests.kit.cases import cases
 
@@ -66,7 +69,7 @@ def drawn(count: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_call_says_what_rows_say(called, kind, shared, window, chunk):
     packed = rows_of(shared, 9, 3)
-    spans = pieces_of(packed).spans(window, chunk)
+    bounds = Bounds.of(pieces_of(packed), window, chunk)
     inputs = drawn(packed.tokens.shape[1])
     layer = torch.nn.Module()
     layer.config = SimpleNamespace(layer_types=["chunked_attention"], attention_chunk_size=chunk)
@@ -76,7 +79,7 @@ def test_one_call_says_what_rows_say(called, kind, shared, window, chunk):
     )
     left = None if window is None else window - 1
     flat = (x[0].transpose(0, 1) for x in inputs)
-    found = _AllRows.apply(*flat, None, KINDS[kind](spans.bounds, D**-0.5, left))[None]
+    found = _AllRows.apply(*flat, None, KINDS[kind](bounds, D**-0.5, left))[None]
     pull = torch.cos(torch.arange(right.numel(), dtype=torch.float64)).view_as(right)
     torch.testing.assert_close(found, right, rtol=0, atol=1e-12)
     mine, others = (torch.autograd.grad(x, inputs, pull) for x in (found, right))
@@ -92,7 +95,7 @@ def test_sinks_need_no_more_than_the_output_and_the_sums(called, window):
     options = {"pieces": pieces_of(packed), "sliding_window": window, "s_aux": sinks}
     right, _ = segment_attention(torch.nn.Module(), *inputs, None, **options)
     left = None if window is None else window - 1
-    bounds = pieces_of(packed).spans(window, 0).bounds
+    bounds = Bounds.of(pieces_of(packed), window, 0)
     flat = (x[0].transpose(0, 1) for x in inputs)
     found = _AllRows.apply(*flat, sinks, _Flash(bounds, D**-0.5, left))[None]
     torch.testing.assert_close(found, right, rtol=0, atol=1e-12)
@@ -168,11 +171,11 @@ def test_a_trial_of_gradients_decides(tiny_model, monkeypatch, called, caplog):
 
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model).eval()
     for name in (VARLEN, EFFICIENT):
-        assert packing_trial._wrong_gradients(name, model) == ""
-    monkeypatch.setattr("agentgym_rl.trainer.varlen._Flash", Wrong)
-    assert "window of 60" in packing_trial._wrong_gradients(VARLEN, model)
-    monkeypatch.setattr("agentgym_rl.trainer.varlen._Flash.forward", None)
-    assert "TypeError" in packing_trial._wrong_gradients(VARLEN, model)
+        assert ATTENTION.wrong(name, model) == ""
+    monkeypatch.setattr("arl_varlen.attention._Flash", Wrong)
+    assert "window of 60" in ATTENTION.wrong(VARLEN, model)
+    monkeypatch.setattr("arl_varlen.attention._Flash.forward", None)
+    assert "TypeError" in ATTENTION.wrong(VARLEN, model)
 
 
 @pytest.mark.parametrize(("half", "name"), [(True, VARLEN), (False, EFFICIENT)])
@@ -185,9 +188,27 @@ def test_a_gpu_gets_all_rows_at_once(tiny_model, monkeypatch, called, half, name
     for wanted, right in (("auto", name), ("varlen", name), ("rows", SEGMENT_SDPA)):
         found = choose_attention(model, own, wanted=wanted, longest=64, half=half)
         assert found == (right, True), wanted
-    monkeypatch.setattr(packing_trial, "_wrong_gradients", lambda *_: "gradients differ")
+    monkeypatch.setattr(VarlenAttention, "wrong", lambda *_: "gradients differ")
     found = choose_attention(model, own, wanted="auto", longest=64, half=half)
     assert found == (SEGMENT_SDPA, True)
     with pytest.raises(TrainerError, match="gradients differ"):
         choose_attention(model, own, wanted="varlen", longest=64, half=half)
     assert ROW_BY_ROW not in found
+
+
+def test_without_the_package_rows_are_computed_one_by_one(tiny_model, monkeypatch):
+    import transformers
+
+    find = extensions.find_spec
+    monkeypatch.setattr(extensions, "find_spec", lambda n: None if n == "arl_varlen" else find(n))
+    extensions.forget_entry_points()
+    try:
+        with pytest.raises(ConfigError, match="'varlen' is a type of the extension arl_varlen"):
+            TrainerConfig(attention="varlen")
+        monkeypatch.setattr(packing_trial, "_on_gpu", lambda model: True)
+        model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+        own = set_own_attention(model)
+        found = choose_attention(model, own, wanted="auto", longest=64, half=True)
+        assert found == (SEGMENT_SDPA, True)
+    finally:
+        extensions.forget_entry_points()

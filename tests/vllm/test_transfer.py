@@ -10,13 +10,14 @@ from threading import Event, Thread
 
 import pytest
 import torch
+from arl_gloo.broadcast import BroadcastGroup
 from arl_lora.keys import LoraConfig
 from torch import Tensor
 
 from agentgym_rl.cluster import free_port
 from agentgym_rl.core import base_checksum
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.weights import BroadcastGroup, fingerprint, write_version
+from agentgym_rl.weights import fingerprint, write_version
 from agentgym_rl.weights.adapter import merged, named
 from tests.kit.versions import part_of
 

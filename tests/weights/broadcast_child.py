@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import torch
+from arl_gloo import broadcast
+from arl_gloo.broadcast import BroadcastGroup
 
 from agentgym_rl.core import WeightsError
-from agentgym_rl.weights import BroadcastGroup, broadcast
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),

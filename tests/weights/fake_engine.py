@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from arl_gloo.broadcast import BroadcastGroup
 from torch import Tensor
 
 from agentgym_rl.core import WeightsError
-from agentgym_rl.weights import BroadcastGroup
 from tests.kit.threaded_server import ThreadedServer
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from arl_gloo import broadcast
+from arl_gloo.broadcast import BroadcastGroup
 from broadcast_child import TENSORS
 
 from agentgym_rl.core import WeightsError
-from agentgym_rl.weights import BroadcastGroup, broadcast, fingerprint
+from agentgym_rl.weights import fingerprint
 from tests.e2e.forked import Forked
 
 pytestmark = pytest.mark.slow

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from arl_gloo.transport import Broadcasts
 from fake_engine import STEPS, FakeEngine, engine
 
-from agentgym_rl.core import WeightsError
+from agentgym_rl.config import WeightsConfig
+from agentgym_rl.core import ConfigError, WeightsError, extensions
 from agentgym_rl.weights import (
-    Broadcasts,
     Publisher,
     StoredVersion,
     own_address,
+    receiver_kind,
     recognized,
     write_version,
 )
@@ -175,3 +177,18 @@ def test_nobody_to_publish_to_is_an_error_at_once():
 def test_engines_on_this_machine_meet_on_loopback():
     assert own_address(["http://127.0.0.1:1", "http://localhost:2"]) == "127.0.0.1"
     assert own_address(["http://[::1]:1"]) == "::1"
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_without_the_package_the_transport_is_refused_by_its_name(monkeypatch, kind):
+    kind, weights = receiver_kind(kind), WeightsConfig(transport="gloo")
+    assert isinstance(kind.transport(weights, num_ranks=1, model_dir=None), Broadcasts)
+    find = extensions.find_spec
+    monkeypatch.setattr(extensions, "find_spec", lambda n: None if n == "arl_gloo" else find(n))
+    extensions.forget_entry_points()
+    try:
+        with pytest.raises(ConfigError, match="extension arl_gloo, which is not installed"):
+            kind.transport(weights, num_ranks=1, model_dir=None)
+    finally:
+        monkeypatch.undo()
+        extensions.forget_entry_points()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from arl_gloo import broadcast
+from arl_gloo.transport import Broadcasts
 from arl_sglang.in_pauses import InPauses
 from arl_sglang.version import WholeVersion
 from fake_engine import engine
@@ -17,10 +19,8 @@ from torch import Tensor
 
 from agentgym_rl.core import UNKNOWN_LABEL, WeightsError, base_checksum
 from agentgym_rl.weights import (
-    Broadcasts,
     Publisher,
     SharedFiles,
-    broadcast,
     peft_tensors,
     recognized,
     write_version,

@@ -19,8 +19,7 @@ from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
 
 from agentgym_rl.core import WeightsError
-
-from .files import bytes_of, fingerprint, kinds_of
+from agentgym_rl.weights import bytes_of, fingerprint, kinds_of
 
 BUCKET_BYTES = 32 << 20
 """The approximate size, in bytes, of the buckets into which tensors are packed; a larger tensor is

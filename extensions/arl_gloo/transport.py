@@ -11,12 +11,23 @@ from pathlib import Path
 from torch import Tensor
 
 from agentgym_rl.core import WeightsError
+from agentgym_rl.weights import (
+    Pause,
+    Prepared,
+    Publication,
+    RemoteEngine,
+    StoredVersion,
+    Transport,
+    fingerprint,
+    is_adapter,
+    kinds_of,
+    own_address,
+    rank_offsets,
+    stage_tensors,
+    whole_units,
+)
 
-from .adapter import is_adapter
 from .broadcast import BroadcastGroup
-from .engine_routes import Pause, RemoteEngine
-from .files import Prepared, StoredVersion, fingerprint, kinds_of, whole_units
-from .transport import Publication, Transport, own_address, rank_offsets, stage_tensors
 
 _log = logging.getLogger(__name__)
 

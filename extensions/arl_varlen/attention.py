@@ -3,22 +3,23 @@ torch's flash attention in bfloat16, and its memory-efficient attention in float
 
 Neither has a mask, whose memory would grow with the square of a row's length, and the host does not
 wait for the device. Experimental: flash attention over separate rows has run on one H200, the rest
-not yet; a trial of their gradients (`packing_trial`) decides whether a model uses them.
+not yet; a trial of their gradients (kind.py) decides whether a model uses them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
 from agentgym_rl.core import TrainerError
-
-from .attention import chunk_of, refuse_variants
-from .spans import Bounds, Pieces
+from agentgym_rl.trainer import Pieces, Spans, chunk_of, refuse_variants
 
 VARLEN = "seg_varlen"
 """The name under which transformers models find `varlen_attention` in bfloat16."""
@@ -27,6 +28,41 @@ EFFICIENT = "seg_efficient"
 _aten = torch.ops.aten
 _LOWER_RIGHT = 2
 """The memory-efficient kernel's number of causal attention in which the last query has all keys."""
+
+
+class Bounds(NamedTuple):
+    """The boundaries of spans for kernels that compute all of them at once."""
+
+    queries: Tensor
+    """The first query of each span, and the number of all, [S + 1] int32."""
+    keys: Tensor
+    most_queries: int
+    most_keys: int
+    places: Tensor | None
+    """The places of the keys of all spans, [N] int64; None: the keys are the queries."""
+
+    @classmethod
+    def of(cls, pieces: Pieces, window: int | None, chunk: int) -> Bounds:
+        """Return the boundaries of a layer's spans (`Pieces.spans`), made once in a forward, for
+        all layers, without waiting for the device."""
+        if (found := pieces.made.get((cls, window, chunk))) is None:
+            found = pieces.made[cls, window, chunk] = cls._made(pieces.spans(window, chunk))
+        return found
+
+    @classmethod
+    def _made(cls, spans: Spans) -> Bounds:
+        def there(parts: Sequence[npt.NDArray[np.int64]]) -> Tensor:
+            whole = torch.as_tensor(np.concatenate(parts))
+            return whole.to(spans.device, non_blocking=True)
+
+        firsts = np.cumsum([0, *spans.queries])
+        found = [
+            np.arange(first, first + count) if places is None else places
+            for first, count, places in zip(firsts[:-1], spans.queries, spans.places, strict=True)
+        ]
+        queries, keys = (there([np.cumsum([0, *it])]).int() for it in (spans.queries, spans.keys))
+        places = there(found) if spans.copied else None
+        return cls(queries, keys, max(spans.queries), max(spans.keys), places)
 
 
 def varlen_attention(
@@ -53,12 +89,12 @@ def varlen_attention(
     refuse_variants({**others, "s_aux": None if kind is _Flash else s_aux}, dropout)
     if pieces is None:
         raise TrainerError("packed attention: no row boundaries")
-    spans = pieces.spans(sliding_window, chunk_of(module))
+    bounds = Bounds.of(pieces, sliding_window, chunk_of(module))
     q, k, v = (x[0].transpose(0, 1).to(dtype) for x in (query, key, value))
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     left = None if sliding_window is None else sliding_window - 1
     compute: Any = _AllRows.apply
-    return compute(q, k, v, s_aux, kind(spans.bounds, scale, left))[None].to(query.dtype), None
+    return compute(q, k, v, s_aux, kind(bounds, scale, left))[None].to(query.dtype), None
 
 
 class _AllRows(torch.autograd.Function):
