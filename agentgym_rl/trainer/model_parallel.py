@@ -19,7 +19,6 @@ from agentgym_rl.weights import rows_of
 from .world import World
 
 if TYPE_CHECKING:
-    from .packed import PackedModel
     from .slices import Slices
     from .spans import Pieces
 
@@ -119,13 +118,28 @@ class Vocabulary:
         return top.values, top.indices
 
 
+class Divisible(Protocol):
+    """The parts of a `PackedModel` that its division needs."""
+
+    model: Any
+
+    @property
+    def is_segmented(self) -> bool:
+        """Return whether an attention function gets the boundaries of rows."""
+        ...
+
+    def cut_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Compute outputs for a part of the vocabulary."""
+        ...
+
+
 class ModelParallel(Protocol):
     """The model parallelism of one model."""
 
     cuts: Mapping[str, Cut]
     """The parameters that are cut, by their names in the model."""
 
-    def cut(self, model: PackedModel, slices: Slices) -> None:
+    def cut(self, model: Divisible, slices: Slices) -> None:
         """Replace the parameters by parts, and change the modules that compute with them, before
         the model is sharded (collective).
 
@@ -159,6 +173,7 @@ class ModelParallel(Protocol):
 
 
 def model_parallel(trainer: TrainerConfig, world: World) -> ModelParallel | None:
-    """Return the division that the configured ranks are arranged for; None: there is none."""
-    path = trainer.model_parallel
+    """Return the division that the configured ranks are arranged for; None: there is none, or a
+    single rank (a trial, an audit) computes what they do."""
+    path = trainer.model_parallel if world.size > 1 else ""
     return import_function("trainer", path, gets="world, trainer")(world, trainer) if path else None
