@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,6 +94,8 @@ class Parallel:
             )
 
     def _cut_vocabulary(self, model: PackedModel, parts: _Parts) -> None:
+            if name.endswith(".qkv_proj"):
+                _tell_heads(module.get_submodule(name.rpartition(".")[0]), self._heads, count)
         """Cut the embeddings, and the output layer if it has as many rows."""
         module, group = model.model, self._meshes.tensor
         words, head = module.get_input_embeddings(), module.get_output_embeddings()
@@ -360,6 +363,13 @@ def _cut_embeddings(words: Any, group: ProcessGroup, start: int, end: int) -> No
 
 def _pad_bias(layer: Any, pads: tuple[int, int]) -> None:
     """Let a layer whose outputs are added up over ranks add this rank's numbers of its bias."""
+
+def _tell_heads(attention: Any, heads: Heads, count: int) -> None:
+    """Let an attention that splits a joined matrix split one of `count` parts."""
+    attention.config = its = copy(attention.config)
+    its.num_attention_heads = heads.queries // count
+    attention.num_key_value_heads = heads.keys // count
+
 
     def forward(x: Tensor) -> Tensor:
         return nn.functional.linear(x, layer.weight, nn.functional.pad(layer.bias, pads))
