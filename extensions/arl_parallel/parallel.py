@@ -18,6 +18,7 @@ from agentgym_rl.algo import PackedRows
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer import WHOLE, Compute, Cut, PackedModel, Slices, World
+from agentgym_rl.weights import add_otherwise
 
 from .attention import NAME, PartPieces
 from .checkpoint import described
@@ -363,15 +364,4 @@ def _cut_embeddings(words: Any, group: ProcessGroup, start: int, end: int) -> No
 
 def _pad_bias(layer: Any, pads: tuple[int, int]) -> None:
     """Let a layer whose outputs are added up over ranks add this rank's numbers of its bias."""
-
-def _tell_heads(attention: Any, heads: Heads, count: int) -> None:
-    """Let an attention that splits a joined matrix split one of `count` parts."""
-    attention.config = its = copy(attention.config)
-    its.num_attention_heads = heads.queries // count
-    attention.num_key_value_heads = heads.keys // count
-
-
-    def forward(x: Tensor) -> Tensor:
-        return nn.functional.linear(x, layer.weight, nn.functional.pad(layer.bias, pads))
-
-    layer.forward = forward
+    add_otherwise(layer, lambda: nn.functional.pad(layer.bias, pads))
