@@ -57,6 +57,13 @@ class Parallel:
                 "correctly: use d alone"
             )
         self._inner, self._heads = module.config._attn_implementation, Heads.of(config)
+        if (own := self._heads.queries // self._shape.tensor) % self._shape.context:
+            odd = getattr(config, "attn_logit_softcapping", None) is not None
+            if odd or any(it.endswith("sinks") for it, _ in module.named_parameters()):
+                raise TrainerError(
+                    f"c{self._shape.context} does not divide the {own} heads of attention of a "
+                    f"rank, and those of {name} have sinks or a cap, which is not supported"
+                )
         module.set_attn_implementation(NAME)
         maker = _Parts(module, slices, self)
         if self._shape.tensor > 1:
