@@ -94,6 +94,8 @@ class Parallel:
                         ((start, end),) = cut[group.rank()]
                         pads = start, len(parameter) - end
                         _pad_bias(module.get_submodule(its.rpartition(".")[0]), pads)
+            if name.endswith(".qkv_proj"):
+                _tell_heads(module.get_submodule(name.rpartition(".")[0]), self._heads, count)
             if how == "columns":
                 layer.register_forward_hook(partial(_add_up, group))
         for name in gathering:
@@ -102,15 +104,22 @@ class Parallel:
             )
 
     def _cut_vocabulary(self, model: PackedModel, parts: _Parts) -> None:
-            if name.endswith(".qkv_proj"):
-                _tell_heads(module.get_submodule(name.rpartition(".")[0]), self._heads, count)
-        """Cut the embeddings, and the output layer if it has as many rows."""
+        """Cut the embeddings, and the output layer if it has as many rows and computes log-probs.
+
+        Raises:
+            TrainerError: it does not, and is tied to the embeddings.
+        """
         module, group = model.model, self._meshes.tensor
         words, head = module.get_input_embeddings(), module.get_output_embeddings()
         names = {part: name for name, part in module.named_modules()}
         cut = ranges([len(words.weight)], self._shape.tensor)
         ((start, end),) = cut[group.rank()]
-        self._cuts_head = len(head.weight) == len(words.weight)
+        self._cuts_head = model.cuts_vocabulary
+        if head.weight is words.weight and not self._cuts_head:
+            raise TrainerError(
+                f"t{self._shape.tensor}: the output layer of {type(module).__name__} is tied to "
+                "its embeddings, and more than a product without a bias. Remedy: c in place of t"
+            )
         for layer in (words, head) if self._cuts_head else (words,):
             parts.cut(f"{names[layer]}.weight", 0, cut, _Place(group, self._meshes.matrices))
         if words.padding_idx is not None:
@@ -353,6 +362,13 @@ def _gather(
 def _add_up(group: ProcessGroup, layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     """Return the sum over ranks of a layer's output, for this rank's tokens."""
     return sum_rows(output, group, batched=True)
+
+
+def _tell_heads(attention: Any, heads: Heads, count: int) -> None:
+    """Let an attention that splits a joined matrix split one of `count` parts."""
+    attention.config = its = copy(attention.config)
+    its.num_attention_heads = heads.queries // count
+    attention.num_key_value_heads = heads.keys // count
 
 
 def _cut_embeddings(words: Any, group: ProcessGroup, start: int, end: int) -> None:
