@@ -109,16 +109,18 @@ def _tree(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """Return [1, H, T, D], the attention of each span's tokens to their row."""
+    """Return [1, H, T, D], the attention of each span's tokens to their row. There may be keys of
+    more tokens than queries if all spans say which are theirs."""
     at, copied = spans.copies, spans.copied
     keys, values = (iter(_gathered(x, at).split(copied, 2)) for x in (key, value))
-    own = (x.split(spans.queries, 2) for x in (query, key, value))
-    outputs = [
-        _causal(q, k, v, pieces, scaling, window)
-        if places is None
-        else _causal(q, next(keys), next(values), pieces, scaling, window)
-        for places, q, k, v in zip(spans.places, *own, strict=True)
-    ]
+    outputs, start = list[Tensor](), 0
+    for places, q in zip(spans.places, query.split(spans.queries, 2), strict=True):
+        if places is None:
+            k, v = (x.narrow(2, start, q.shape[2]) for x in (key, value))
+        else:
+            k, v = next(keys), next(values)
+        outputs.append(_causal(q, k, v, pieces, scaling, window))
+        start += q.shape[2]
     return torch.cat(outputs, 2)
 
 

@@ -267,6 +267,11 @@ class PackedModel:
         """Return whether an attention function gets the boundaries of rows."""
         return self._attention not in (ROW_BY_ROW, self._own_attention)
 
+    @property
+    def cuts_vocabulary(self) -> bool:
+        """Return whether outputs can be computed for a part of the vocabulary."""
+        return False
+
     def cut_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Compute outputs for a part of the vocabulary; for subclasses."""
 

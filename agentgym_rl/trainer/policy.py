@@ -310,18 +310,29 @@ class Policy(PackedModel):
             chunk = default_chunk(self.vocab_size, self.microbatch_tokens, room)
         if self._trainer.ranks_per_row > 1:  # these exchange log-probs, not logits
             chunk = chunk or _AT_ONCE
-            wanted = chunk if self._trainer.cuts_vocabulary else wanted
         if not chunk:
             return
+        with self.unreplayed():  # its tokens are none of a batch
+            self._install_head(chunk, must=bool(wanted))
+
+    def _install_head(self, chunk: int, *, must: bool) -> None:
+        """Install a chunked head, if it equals the model's own output.
+
+        Raises:
+            TrainerError: it does not, and `must` be installed.
+        """
+        device = self.world.device
         packed = probe(device)
         expected = self.scores(packed)
         layer = self.model.get_output_embeddings()
         own = layer.forward
         least = 0.1 if self.model.dtype.itemsize == 2 else 1e-3  # its own output is rounded
+        config = self.model.config.get_text_config()
+        divisor = getattr(config, "logits_scaling", None)
         try:
-            config = self.model.config.get_text_config()
-            divisor = float(getattr(config, "logits_scaling", None) or 1.0)
-            self._head = ChunkedHead(layer, chunk, divisor=divisor)
+            self._head = ChunkedHead(layer, chunk, divisor=float(divisor or 1.0))
+            if divisor:
+                config.logits_scaling = 1.0  # the head divides, and returns no logits
             layer.forward = self._head
             for found, right in zip(self.scores(packed)[:2], expected[:2], strict=True):
                 if not torch.allclose(found, right, rtol=1e-3, atol=least):
@@ -332,7 +343,9 @@ class Policy(PackedModel):
             self._head.dtype = head_dtype(device, layer.weight.dtype, half=self._half)
         except TrainerError:
             self._head, layer.forward = None, own
-            if wanted is not None:
+            if divisor:
+                config.logits_scaling = divisor
+            if must:
                 raise
 
     def logprobs(self, packed: PackedRows) -> Tensor:
@@ -378,6 +391,10 @@ class Policy(PackedModel):
         logprobs = torch.log_softmax(self._logits(packed), -1)
         return _and_likeliest(logprobs, packed.targets, count, vocab_size)[packed.index]
 
+    @property
+    def cuts_vocabulary(self) -> bool:
+        return self._head is not None
+
     def cut_vocabulary(self, vocabulary: Vocabulary) -> None:
         assert self._head is not None
         self._head.vocabulary = vocabulary
@@ -391,13 +408,16 @@ class Policy(PackedModel):
             # Beyond this forward, too: the backward pass may repeat parts of it.
             self._routers.give(packed.experts if self._replays else None)
         found = super()._compute(packed, rows, pieces)
+        if self._routers and self._replays and packed.experts is not None:
+            known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
+            counts = torch.stack([known.sum(), self._routers.differs.sum()])
+            self._routed = self._routed + counts.cpu()
+        return found
+
+    def outputs(self, packed: PackedRows) -> Tensor:
         if self._routers and self._replays:
             self._routable += packed.tokens.shape[1]
-            if packed.experts is not None:
-                known = (packed.experts != UNKNOWN_EXPERT).all(-1).all(-1)
-                counts = torch.stack([known.sum(), self._routers.differs.sum()])
-                self._routed = self._routed + counts.cpu()
-        return found
+        return super().outputs(packed)
 
     def idle(self) -> Tensor:
         with self.unreplayed():  # its tokens are none of the batch

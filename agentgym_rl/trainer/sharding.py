@@ -135,8 +135,27 @@ def _change_forward(block: nn.Module, trainer: TrainerConfig, *, light: bool) ->
             block.forward,
             use_reentrant=False,
             preserve_rng_state=False,  # a model that is evaluated draws no random number
-            context_fn=partial(create_selective_checkpoint_contexts, list(DEAR)),
+            context_fn=_keeping_dear,
         )
+
+
+def _keeping_dear() -> tuple[TorchDispatchMode, ...]:
+    """Return the contexts of a light block's forward and of its repetition."""
+    return tuple(_Dear(mode) for mode in create_selective_checkpoint_contexts(list(DEAR)))
+
+
+class _Dear(TorchDispatchMode):
+    """A mode of torch's that sees the `DEAR` operations alone: it counts all that it sees, and
+    FSDP2 gathers parts of a block otherwise when that is repeated."""
+
+    def __init__(self, mode: Any) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in DEAR:
+            return func(*args, **(kwargs or {}))
+        return self._mode.__torch_dispatch__(func, types, args, kwargs)
 
 
 class KeptByLight(TorchDispatchMode):

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .receivers import recognized as recognized
     from .source import Piece as Piece
     from .source import SourceNames as SourceNames
+    from .source import add_otherwise as add_otherwise
     from .source import factor as factor
     from .source import inner_linears as inner_linears
     from .source import is_linear as is_linear

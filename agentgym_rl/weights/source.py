@@ -7,7 +7,7 @@ The readers of a version or an export, such as servers, expect the folder's tens
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +25,9 @@ from .files import Kind, LazyTensors, block_of, kinds_of
 
 _SHORT, _LONG = ("F16", "BF16"), ("F64", "F32")
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError)
+
+
+_ADDED = "arl_added"
 
 
 def multiply_in(model: Any, dtype: torch.dtype) -> None:
@@ -52,8 +55,25 @@ def is_linear(part: torch.nn.Module) -> TypeGuard[torch.nn.Linear]:
 
 
 def _multiplied(part: torch.nn.Linear, dtype: torch.dtype, input: Tensor) -> Tensor:
-    bias = None if part.bias is None else part.bias.to(dtype)
+    bias = bias_of(part)
+    bias = None if bias is None else bias.to(dtype)
     return F.linear(input.to(dtype), part.weight.to(dtype), bias).to(input.dtype)
+
+
+def bias_of(part: torch.nn.Linear) -> Tensor | None:
+    """Return what a linear layer adds: its bias, unless `add_otherwise` said so."""
+    found: Callable[[], Tensor] | None = getattr(part, _ADDED, None)
+    return part.bias if found is None else found()
+
+
+def add_otherwise(part: torch.nn.Linear, bias: Callable[[], Tensor]) -> None:
+    """Let a linear layer add what `bias` returns, in place of its bias."""
+    setattr(part, _ADDED, bias)
+
+    def forward(input: Tensor) -> Tensor:
+        return F.linear(input, part.weight, bias())
+
+    part.forward = forward
 
 
 def factor(x: Tensor, dtype: torch.dtype) -> Tensor:

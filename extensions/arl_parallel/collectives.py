@@ -17,17 +17,20 @@ _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.redu
 """torch 2.13 renamed them."""
 
 
-def gathered(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Return the rows of all ranks, [n · size, …], from this rank's [n, …]."""
-    found = x.new_empty(len(x) * group.size(), *x.shape[1:])
-    _all_gather(found, x.contiguous(), group=group)
+def gathered(x: Tensor, group: ProcessGroup, *, batched: bool = False) -> Tensor:
+    """Return the rows of all ranks, [n · size, …], from this rank's [n, …]; if `batched`, each with
+    a first dimension of 1. The result is no view, which FSDP2 would warn of."""
+    rows = x[0] if batched else x
+    found = x.new_empty(*x.shape[:batched], len(rows) * group.size(), *rows.shape[1:])
+    _all_gather(found[0] if batched else found, rows.contiguous(), group=group)
     return found
 
 
-def summed(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Return this rank's rows of the sum over ranks, [n, …], from [n · size, …]."""
-    found = x.new_empty(len(x) // group.size(), *x.shape[1:])
-    _reduce_scatter(found, x.contiguous(), group=group)
+def summed(x: Tensor, group: ProcessGroup, *, batched: bool = False) -> Tensor:
+    """Return this rank's rows of the sum over ranks, [n, …], from [n · size, …]; see `gathered`."""
+    rows = x[0] if batched else x
+    found = x.new_empty(*x.shape[:batched], len(rows) // group.size(), *rows.shape[1:])
+    _reduce_scatter(found[0] if batched else found, rows.contiguous(), group=group)
     return found
 
 
@@ -35,7 +38,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup, batched: bool) -> Tensor:
         ctx.group, ctx.batched = group, batched
-        return gathered(x[0], group)[None] if batched else gathered(x, group)
+        return gathered(x, group, batched=batched)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -46,7 +49,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup, batched: bool) -> Tensor:
         ctx.group, ctx.batched = group, batched
-        return summed(x[0], group)[None] if batched else summed(x, group)
+        return summed(x, group, batched=batched)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

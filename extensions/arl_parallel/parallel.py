@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from agentgym_rl.algo import PackedRows
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer import WHOLE, Compute, Cut, Divisible, Slices, World
+from agentgym_rl.weights import add_otherwise
 
 from .attention import NAME, PartPieces
 from .checkpoint import described
@@ -59,6 +61,13 @@ class Parallel:
                 "correctly: use d alone"
             )
         self._inner, self._heads = module.config._attn_implementation, Heads.of(config)
+        if (own := self._heads.queries // self._shape.tensor) % self._shape.context:
+            odd = getattr(config, "attn_logit_softcapping", None) is not None
+            if odd or any(it.endswith("sinks") for it, _ in module.named_parameters()):
+                raise TrainerError(
+                    f"c{self._shape.context} does not divide the {own} heads of attention of a "
+                    f"rank, and those of {name} have sinks or a cap, which is not supported"
+                )
         module.set_attn_implementation(NAME)
         maker = _Parts(module, slices, self)
         if self._shape.tensor > 1:
@@ -89,6 +98,8 @@ class Parallel:
                         ((start, end),) = cut[group.rank()]
                         pads = start, len(parameter) - end
                         _pad_bias(module.get_submodule(its.rpartition(".")[0]), pads)
+            if name.endswith(".qkv_proj"):
+                _tell_heads(module.get_submodule(name.rpartition(".")[0]), self._heads, count)
             if how == "columns":
                 layer.register_forward_hook(partial(_add_up, group))
         for name in gathering:
@@ -97,13 +108,22 @@ class Parallel:
             )
 
     def _cut_vocabulary(self, model: Divisible, parts: _Parts) -> None:
-        """Cut the embeddings, and the output layer if it has as many rows."""
+        """Cut the embeddings, and the output layer if it has as many rows and computes log-probs.
+
+        Raises:
+            TrainerError: it does not, and is tied to the embeddings.
+        """
         module, group = model.model, self._meshes.tensor
         words, head = module.get_input_embeddings(), module.get_output_embeddings()
         names = {part: name for name, part in module.named_modules()}
         cut = ranges([len(words.weight)], self._shape.tensor)
         ((start, end),) = cut[group.rank()]
-        self._cuts_head = len(head.weight) == len(words.weight)
+        self._cuts_head = model.cuts_vocabulary
+        if head.weight is words.weight and not self._cuts_head:
+            raise TrainerError(
+                f"t{self._shape.tensor}: the output layer of {type(module).__name__} is tied to "
+                "its embeddings, and more than a product without a bias. Remedy: c in place of t"
+            )
         for layer in (words, head) if self._cuts_head else (words,):
             parts.cut(f"{names[layer]}.weight", 0, cut, _Place(group, self._meshes.matrices))
         if words.padding_idx is not None:
@@ -348,6 +368,13 @@ def _add_up(group: ProcessGroup, layer: nn.Module, inputs: Any, output: Tensor) 
     return sum_rows(output, group, batched=True)
 
 
+def _tell_heads(attention: Any, heads: Heads, count: int) -> None:
+    """Let an attention that splits a joined matrix split one of `count` parts."""
+    attention.config = its = copy(attention.config)
+    its.num_attention_heads = heads.queries // count
+    attention.num_key_value_heads = heads.keys // count
+
+
 def _cut_embeddings(words: Any, group: ProcessGroup, start: int, end: int) -> None:
     """Let an embedding layer that has the tokens `start` to `end` look up those, and add up over
     ranks."""
@@ -364,8 +391,4 @@ def _cut_embeddings(words: Any, group: ProcessGroup, start: int, end: int) -> No
 
 def _pad_bias(layer: Any, pads: tuple[int, int]) -> None:
     """Let a layer whose outputs are added up over ranks add this rank's numbers of its bias."""
-
-    def forward(x: Tensor) -> Tensor:
-        return nn.functional.linear(x, layer.weight, nn.functional.pad(layer.bias, pads))
-
-    layer.forward = forward
+    add_otherwise(layer, lambda: nn.functional.pad(layer.bias, pads))

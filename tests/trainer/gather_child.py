@@ -24,7 +24,7 @@ def main(meeting: str, rank: str, size: str, replicas: str) -> None:
             expected = [torch.randn(shape).to(dtype) for shape in SHAPES]
             model = nn.ParameterList([nn.Parameter(it.clone()) for it in expected])
             shard(model, world, "float32", TrainerConfig())
-            gathering = Gathering(rank=world.rank)
+            gathering = Gathering(world)
             for owner in range(world.size):
                 for parameter, whole in zip(model.parameters(), expected, strict=True):
                     found = gathering.gather(owner, parameter)

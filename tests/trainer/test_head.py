@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from trainer_samples import make_row, save_tiny_model
-from transformers import GPTJConfig, GPTJForCausalLM, GraniteConfig, GraniteForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPTJConfig,
+    GPTJForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+)
 
 from agentgym_rl.algo import PackedRows, pack_rows
 from agentgym_rl.config import TrainerConfig
@@ -146,21 +153,36 @@ def test_chunks_on_a_gpu_are_as_large_as_its_memory_allows():
     assert default_chunk(640, 4096, 80 << 30) == 0
 
 
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 48,
+    "initializer_range": 0.3,
+}
+
+
+def test_a_head_divides_logits_as_granite_does(world):
+    config = GraniteConfig(**SIZES, logits_scaling=4.0)
+    torch.manual_seed(0)
+    model = GraniteForCausalLM(config)
+    found = []
+    for chunk in (0, CHUNK):
+        its = Policy(model, world, trainer=TrainerConfig(head_chunk_tokens=chunk))
+        assert (its._head is not None) == bool(chunk)
+        found.append((*its.scores(packed())[:2], its.likeliest(packed(), count=5, vocab_size=40)))
+    for right, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, right)
+
+
 def test_a_model_that_changes_its_logits_is_refused(world):
-    """Granite divides them, which log-probs must not be."""
-    config = GraniteConfig(
-        vocab_size=40,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        intermediate_size=48,
-        initializer_range=0.3,
-        logits_scaling=4.0,
-    )
+    """Gemma 2 caps them, and log-probs are no logits."""
+    config = Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=1.0)
     trainer = TrainerConfig(head_chunk_tokens=CHUNK)
-    with pytest.raises(TrainerError, match="GraniteForCausalLM does more to its logits"):
-        Policy(GraniteForCausalLM(config), world, trainer=trainer)
+    with pytest.raises(TrainerError, match="Gemma2ForCausalLM does more to its logits"):
+        Policy(Gemma2ForCausalLM(config), world, trainer=trainer)
 
 
 def test_a_head_with_a_bias_is_refused(world):

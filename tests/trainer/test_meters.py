@@ -13,11 +13,11 @@ from agentgym_rl.trainer import Phases, Policy, Stepper, make_optimizer, take_st
 from tests.kit.cases import cases
 
 
-def test_norms_by_layer_are_those_of_gradients_and_of_updates():
+def test_norms_by_layer_are_those_of_gradients_and_of_updates(world):
     layers = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 8))
     net = nn.Sequential(layers, nn.Linear(8, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    norms, tally = LayerNorms(net, num_ranks=1, num_replicas=1), Tally()
+    norms, tally = LayerNorms(net, world, num_replicas=1), Tally()
     net(torch.ones(3, 8)).square().sum().backward()
     gradients = [p.grad for p in layers[1].parameters() if p.grad is not None]
     expected = torch.cat([grad.flatten() for grad in gradients]).norm().item()
@@ -30,10 +30,10 @@ def test_norms_by_layer_are_those_of_gradients_and_of_updates():
     assert sum(parts) ** 0.5 == pytest.approx(total)
 
 
-def test_norms_of_bfloat16_are_not_rounded_to_it():
+def test_norms_of_bfloat16_are_not_rounded_to_it(world):
     net = nn.Linear(1000, 3, bias=False).bfloat16()
     net.weight.grad = torch.linspace(0.01, 1, 3000).bfloat16().view(3, 1000)
-    norms, tally = LayerNorms(net, num_ranks=1, num_replicas=1), Tally()
+    norms, tally = LayerNorms(net, world, num_replicas=1), Tally()
     expected = net.weight.grad.double().norm().item()
     with norms.step(tally):
         pass
