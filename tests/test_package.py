@@ -367,6 +367,7 @@ MOST_LINES = {
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
+    "arl_experts": 400,
     "arl_inspect": 3_200,
     "arl_lora": 300,
     "arl_meters": 500,
