@@ -368,6 +368,7 @@ MOST_LINES = {
     "arl_dialects": 2_200,
     "arl_embedded": 4_500,
     "arl_endpoints": 1_450,
+    "arl_experts": 400,
     "arl_gloo": 500,
     "arl_inspect": 3_200,
     "arl_lora": 300,

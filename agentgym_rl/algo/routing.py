@@ -49,12 +49,17 @@ class Routers:
             routed = partial(self._routed, layer, router, router.forward)
             router.forward = compiler.disable(routed)  # outside of a compiled block
 
+    @staticmethod
+    def named(model: Any) -> dict[str, Any]:
+        """Return the routers of a model by their names, also those that cannot replay."""
+        return {name: m for name, m in model.named_modules() if _is_router(m)}
+
     @classmethod
     def of(cls, model: Any) -> Routers | str:
         """Return the routers of a causal language model, or the reason why it has none that can
         replay, found by trial."""
         experts = _experts(model)
-        named = {name: m for name, m in model.named_modules() if _is_router(m)}
+        named = cls.named(model)
         layers = {int(it[1]): m for name, m in named.items() if (it := _LAYER.search(name))}
         if not experts and not named:
             return f"{type(model).__name__} has no experts"

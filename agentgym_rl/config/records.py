@@ -32,6 +32,7 @@ THEN: Mapping[str, Any] = {
     "algo.advantage": None,
     "algo.advantage_options": {},
     "algo.behavior_clip": 1.0,
+    "algo.expert_balance_coef": 0.0,
     "engine.prefix_cache": "off",
     "engine.replies": ["The answer is 42."],
     "engine.routing_replay": "off",

@@ -17,10 +17,11 @@ SAY_EVERY_S = 2.0
 OURS = (
     *("agentgym_rl", "arl_isolation", "arl_envs", "arl_agents", "arl_sandboxes"),
     *("arl_audit", "arl_callbacks", "arl_check", "arl_data", "arl_dialects", "arl_embedded"),
-    *("arl_endpoints", "arl_gloo", "arl_inspect", "arl_lora", "arl_meters", "arl_notebook"),
-    *("arl_objectives", "arl_optimizers", "arl_parallel", "arl_parsers", "arl_plan", "arl_scale"),
-    *("arl_selfplay", "arl_serve", "arl_sglang", "arl_start", "arl_terminal", "arl_trackers"),
-    *("arl_trial", "arl_varlen", "arl_verifier", "arl_vllm", "arl_warmup"),
+    *("arl_endpoints", "arl_experts", "arl_gloo", "arl_inspect", "arl_lora", "arl_meters"),
+    *("arl_notebook", "arl_objectives", "arl_optimizers", "arl_parallel", "arl_parsers"),
+    *("arl_plan", "arl_scale", "arl_selfplay", "arl_serve", "arl_sglang", "arl_start"),
+    *("arl_terminal", "arl_trackers", "arl_trial", "arl_varlen", "arl_verifier", "arl_vllm"),
+    *("arl_warmup",),
 )
 """The packages of this distribution."""
 FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"

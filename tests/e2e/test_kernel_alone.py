@@ -175,6 +175,7 @@ MISSING = {
     "rollout.concurrency": ("adaptive", "rollout.concurrency", "arl_scale"),
     "rollout.curriculum": ("task", "rollout.curriculum", "arl_objectives"),
     "algo.entropy_coef": (0.1, "algo.entropy_coef", "arl_objectives"),
+    "algo.expert_balance_coef": (0.1, "algo.expert_balance_coef", "arl_experts"),
     "algo.kl.coef": (0.1, "algo.kl", "arl_objectives"),
     "algo.reward.scale": (2, "algo.reward", "arl_objectives"),
     "algo.teacher.models": ("bundled/math", "algo.teacher", "arl_objectives"),
