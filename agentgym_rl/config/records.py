@@ -39,6 +39,7 @@ THEN: Mapping[str, Any] = {
     "gateway.date": "",
     "logging.callbacks": [],
     "rollout.trial_s": 0.0,
+    "trainer.backend": "fsdp",
     "trainer.mesh": "",
     "trainer.optimizer_options": {},
 }

@@ -206,6 +206,12 @@ class RankKeys(Section):
         return 1.0
 
     @property
+    def backend_loader(self) -> str:
+        """Return the function, `module:function`, with which a rank loads its `TrainerBackend`: of
+        the configuration, a `World`, and the folder of the model."""
+        return "agentgym_rl.trainer.step:make_stepper"
+
+    @property
     def model_parallel(self) -> str:
         """Return the function, `module:function`, that makes the `ModelParallel` of a model from
         these keys and the `World` of a rank; "": there is none."""

@@ -12,7 +12,7 @@ from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import TrainerError
 
-from .policy import Policy
+from .backend import Model
 from .shard_tensors import ShardTokens
 
 
@@ -43,7 +43,7 @@ class Agreement:
     """A comparison of the trainer's log-probs with the engine's, batch after batch. Fresh tokens
     are those sampled by exactly the weights that train on the batch, with no update in between."""
 
-    def __init__(self, policy: Policy, trainer: TrainerConfig, *, engine_dtype: str):
+    def __init__(self, policy: Model, trainer: TrainerConfig, *, engine_dtype: str):
         default = BOUNDS[engine_dtype]
         self._warn = default.warn if trainer.mismatch_warn is None else trainer.mismatch_warn
         self._stop = default.stop if trainer.mismatch_stop is None else trainer.mismatch_stop

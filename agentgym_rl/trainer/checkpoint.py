@@ -145,14 +145,14 @@ class Checkpoints:
                 remove(part)  # left by a run that was killed
                 part.mkdir(parents=True)
             world.barrier()
-            written = self._write(part)
+            written = self.write(part)
         except _WRITE_ERRORS as error:
             raise self._failed(path, error) from error
         self._writing = _Writing(manifest, written)
         if world.rank == 0:
             self._writing.done = self._thread.submit(self._complete, self._writing, part, path)
 
-    def _write(self, part: Path) -> Future[Any]:
+    def write(self, part: Path) -> Future[Any]:
         """Write this rank's files into `part`, on a GPU after the return (collective)."""
         _, state = _state(self.policy, self.optimizer, self.terms)
         if self.policy.world.device.type == "cuda" and self.policy.parallel is None:

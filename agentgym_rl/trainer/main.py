@@ -20,19 +20,18 @@ from agentgym_rl.config import Config
 from agentgym_rl.controller import TOO_LARGE
 from agentgym_rl.core import ArlError, BatchShard, Published, StepReport, StorageError, TrainerError
 from agentgym_rl.models import with_model_defaults
-from agentgym_rl.runtime import lacks_memory
+from agentgym_rl.runtime import import_function, lacks_memory
 from agentgym_rl.storage import Retention
 from agentgym_rl.storage.checkpoints import lineage_after
 from agentgym_rl.storage.trained_tokens import forget_tokens, write_tokens
 from agentgym_rl.weights import StoredVersion
 
 from .agreement import Agreement
-from .checkpoint import Checkpoints, config_hash
-from .export import export_policy
+from .backend import TrainerBackend
+from .checkpoint import config_hash
 from .publication import VersionPublisher, VersionWriter, make_publisher, num_stored_versions
 from .server import Controller, Final, RankServer
 from .shard_tensors import ShardTokens
-from .step import make_stepper
 from .usage import Phases
 from .world import World, join_world
 
@@ -169,11 +168,13 @@ class _Rank:
         """The version that was written last (rank 0)."""
         self._parameters = ""
         """The hash of the present weights."""
-        self._stepper = make_stepper(config, world, files.model_dir)
-        self._policy = self._stepper.policy
+        gets = "config, world, model_dir"
+        load = import_function("trainer.backend", trainer.backend_loader, gets=gets)
+        self._trainer: TrainerBackend = load(config, world, files.model_dir)
+        self._policy = self._trainer.policy
         self._splits = splits
         if splits:
-            self._stepper.split()
+            self._trainer.split()
         self._writer = VersionWriter(
             self._policy,
             files.weights_dir,
@@ -184,21 +185,18 @@ class _Rank:
             # Engines that drop their weights when they sleep have no earlier version.
             follows=not config.cluster.shares_devices,
         )
-        self._offload = self._stepper.offload()
+        self._offload = self._trainer.offload()
         self._agreement = Agreement(self._policy, trainer, engine_dtype=config.own_engine.dtype)
-        self.checkpoints = Checkpoints(
+        self.checkpoints = self._trainer.checkpoints(
             files.run_dir / "checkpoints",
-            self._policy,
-            self._stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention.of(trainer),
-            terms=self._stepper.model_terms,
             timeout_s=trainer.finish_timeout_s,
             before_complete=controller.check_current,
         )
         self._first, self._lineage = 0, ""
         if files.resume is not None:
-            manifest = self._stepper.restore(files.resume)
+            manifest = self._trainer.restore(files.resume)
             self._first, self._lineage = manifest.step, manifest.lineage
         self._done = self._first
         """The number of batches that the weights have been trained on."""
@@ -209,7 +207,7 @@ class _Rank:
             keeps=config.logging.tokens and world.is_first,  # others have the same tokens
         )
         self._server = RankServer(
-            controller, passes=lambda: self._stepper.flops, complete=self._complete
+            controller, passes=lambda: self._trainer.flops, complete=self._complete
         )
 
     def run(self) -> None:
@@ -264,7 +262,7 @@ class _Rank:
                 warnings.append(warning)
 
         try:
-            metrics = self._stepper.train_shard(shard, phases, on_tokens=look)
+            metrics = self._trainer.train_shard(shard, phases, on_tokens=look)
         except Exception as error:
             if lacks_memory(error):
                 raise self._too_large(shard, error) from error
@@ -341,8 +339,7 @@ class _Rank:
     def _export(self, body: bytes) -> None:
         """Write the trained model (collective), once the last checkpoint is complete."""
         self.checkpoints.finish()
-        folder = self._files.run_dir / "export"
-        export_policy(folder, self._policy, model_dir=self._files.model_dir)
+        self._trainer.export(self._files.run_dir / "export", model_dir=self._files.model_dir)
 
 
 class _Publish(msgspec.Struct):

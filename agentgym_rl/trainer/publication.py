@@ -44,7 +44,7 @@ from agentgym_rl.weights.files import Kind, combined, prune, stored
 from agentgym_rl.weights.parts import Plan
 from agentgym_rl.weights.version_folder import Version, oldest
 
-from .policy import Policy
+from .backend import Model
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class VersionWriter:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Model,
         folder: Path,
         *,
         engine: OwnEngineConfig,
@@ -208,7 +208,7 @@ def _store(name: str, tensor: Tensor, kind: Kind, parts: PartsWriter | None) -> 
     return parts.digests[name] if cast.dtype == tensor.dtype else digest(name, stored(tensor))
 
 
-def published_kinds(policy: Policy, engine: OwnEngineConfig) -> Callable[[Piece], dict[str, Kind]]:
+def published_kinds(policy: Model, engine: OwnEngineConfig) -> Callable[[Piece], dict[str, Kind]]:
     """Return a function from a piece to the kinds in which its tensors are published: those in
     which the engines hold them.
 

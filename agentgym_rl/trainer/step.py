@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,10 +27,12 @@ from agentgym_rl.algo import (
     tally_weights,
 )
 from agentgym_rl.config import AlgoConfig, Config, TrainerConfig
-from agentgym_rl.core import BatchShard, TrainerError
+from agentgym_rl.core import BatchShard, ConfigError, TrainerError
 from agentgym_rl.storage import Manifest
 
-from .checkpoint import load_checkpoint
+from .backend import OnTokens, TrainerBackend
+from .checkpoint import Checkpoints, load_checkpoint
+from .export import export_policy
 from .measurement import measurements_of
 from .model_term import Loading, ModelTerm
 from .objective import Objective, RankBatch, all_advantages, largest_advantage, rank_batch
@@ -46,12 +49,12 @@ _WITHOUT_A_LOSS = dict.fromkeys(
 )
 """The metrics of a batch without any non-zero advantage: their values are zero, not unknown."""
 
-OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
 
-
-class Stepper:
+class Stepper(TrainerBackend):
     """A trainer of one batch after another. Every rank has one, and all call `train_shard`
     together."""
+
+    policy: Policy
 
     def __init__(
         self,
@@ -152,6 +155,12 @@ class Stepper:
         """Continue from a checkpoint; see `load_checkpoint` (collective)."""
         return load_checkpoint(checkpoint, self.policy, self.optimizer, terms=self.model_terms)
 
+    def checkpoints(self, folder: Path, **options: Any) -> Checkpoints:
+        return Checkpoints(folder, self.policy, self.optimizer, terms=self.model_terms, **options)
+
+    def export(self, folder: Path, *, model_dir: Path) -> Path:
+        return export_policy(folder, self.policy, model_dir=model_dir)
+
     @property
     def parts(self) -> Sequence[str]:
         """Return the names of the parts of rewards that a batch has to have."""
@@ -163,7 +172,6 @@ class Stepper:
         return sum(model.flops for model in self._models)
 
     def split(self) -> None:
-        """Halve the tokens of a micro-batch, for batches that do not fit in memory."""
         for model in self._models:
             model.microbatch_tokens = max(1, model.microbatch_tokens // 2)
 
@@ -268,9 +276,13 @@ class Stepper:
                 with phases.phase("optimizer"), ExitStack() as measured:
                     for measurement in self._measurements:
                         measured.enter_context(measurement.step(tally))
-                    norm = take_step(self.optimizer, self._trainer.max_grad_norm)
+                    norm = self.take_step()
                 tally.count("loss", loss * share)
                 tally.mean("grad_norm", norm, 1)
+
+    def take_step(self) -> float:
+        """Take an optimizer step; see `optim.take_step`. Other backends have other optimizers."""
+        return take_step(self.optimizer, self._trainer.max_grad_norm)
 
     def _loss(
         self, batch: MicroBatch, *, objective: Objective, tally: Tally, notes: bool
@@ -303,7 +315,13 @@ class Stepper:
 
 
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
-    """Return the stepper of the configured run, which begins with the weights in `model_dir`."""
+    """Return the stepper of the configured run, which begins with the weights in `model_dir`.
+
+    Raises:
+        ConfigError: another `trainer.backend` is configured.
+    """
+    if config.trainer.backend_loader != f"{__name__}:make_stepper":
+        raise ConfigError("trainer.backend: others than fsdp work in `arl train` alone")
     algo, trainer, dtype = config.algo, config.trainer, config.compute_dtype
     policy, terms = Policy.configured(config, model_dir, world), all_terms(algo)
 

@@ -25,8 +25,7 @@ from agentgym_rl.weights import Publisher
 from agentgym_rl.weights.files import prune
 
 from .agreement import Agreement
-from .checkpoint import Checkpoints, config_hash
-from .export import export_policy
+from .checkpoint import config_hash
 from .optim import learning_rate, set_learning_rate, take_step
 from .publication import make_publisher, num_stored_versions
 from .shard_tensors import MicroBatch, ShardTokens, accumulate, frozen_pass
@@ -266,14 +265,11 @@ class Trainer:
         return folder
 
     def _save(self, step: int) -> Path:
-        config, stepper = self.run.config, self._stepper
-        checkpoints = Checkpoints(
+        config = self.run.config
+        checkpoints = self._stepper.checkpoints(
             self.run.folder / "checkpoints",
-            stepper.policy,
-            stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention.of(config.trainer),
-            terms=stepper.model_terms,
             timeout_s=config.trainer.finish_timeout_s,
         )
         with closing(checkpoints):
@@ -300,4 +296,4 @@ class Trainer:
         Raises:
             TrainerError: it cannot be written.
         """
-        return export_policy(folder, self._policy, model_dir=self.run.model_dir)
+        return self._stepper.export(folder, model_dir=self.run.model_dir)

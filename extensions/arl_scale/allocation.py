@@ -6,11 +6,12 @@ The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backen
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
     backend     a type of engine (engine.type)    engines: d servers (of t GPUs each)
-                fsdp                              trainer: d x c x t ranks, of which e share experts
+                trainer.backend, as fsdp          trainer: d x c x t ranks, of which e share experts
     dimension   a letter and a number: d4
 
 Spaces are ignored. An allocation is converted into `engine.type`, `engine.num_servers`,
-`engine.tensor_parallel_size`, `trainer.num_ranks`, `trainer.mesh` and `cluster.colocated`.
+`engine.tensor_parallel_size`, `trainer.backend`, `trainer.num_ranks`, `trainer.mesh` and
+`cluster.colocated`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any, Never
 
 from agentgym_rl.config import ENGINES
-from agentgym_rl.core import ConfigError
+from agentgym_rl.core import ConfigError, load_extensions
+
+from .trainers import TRAINERS, TrainerKind
 
 KEY = "cluster.allocation"
-_TRAINERS = {"fsdp": "dcte"}
-"""The backends that train, with the dimensions of each."""
 _MEANING = {
     "d": "data parallelism: servers, or ranks",
     "t": "tensor parallelism: GPUs a server, or ranks, split matrices over",
@@ -41,16 +42,22 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _NUMBER = re.compile(r"[1-9][0-9]*")
 
 
+def _trainers() -> dict[str, str]:
+    """Return the backends that train, with the dimensions of each."""
+    kinds = load_extensions(TRAINERS, of=TrainerKind)
+    return {name: kind.dimensions for name, kind in kinds.items()}
+
+
 def _dimensions() -> dict[str, str]:
     """Return the backends with the dimensions of each, those with the most first, trainers last."""
     engines = {name: kind.dimensions for name, kind in ENGINES.members.items() if kind.dimensions}
     order = sorted(engines, key=lambda name: -len(engines[name]))
-    return {name: engines[name] for name in order} | _TRAINERS
+    return {name: engines[name] for name in order} | _trainers()
 
 
 def _why_not(backend: str, letter: str) -> str:
     """Return why a backend lacks a dimension; "" if there is no particular reason."""
-    if backend in _TRAINERS:
+    if backend in _trainers():
         return _WHY_NOT.get((backend, letter), "")
     return ENGINES[backend].no_dimensions.get(letter, "")
 
@@ -71,7 +78,7 @@ class Part:
 
     @property
     def trains(self) -> bool:
-        return self.backend in _TRAINERS
+        return self.backend in _trainers()
 
 
 def settings(text: str) -> dict[str, Any]:
@@ -99,6 +106,7 @@ def settings(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "engine.type": engine.backend,
         "engine.num_servers": engine.dimensions["d"],
+        "trainer.backend": trainers[0].backend,
         "trainer.num_ranks": trainers[0].world,
         "trainer.mesh": "".join(
             f"{letter}{n}"
@@ -141,6 +149,8 @@ def _check_models(trainers: list[Part], components: list[list[Part]], reader: _R
                 f"a second trainer has to be named, {' or '.join(_WITH_THE_ACTOR)}; got "
                 f"{part.name!r}",
             )
+        if part.backend != actor.backend:
+            reader.fail(part.start, f"the policy's ranks, which have it, are {actor.backend}")
         if part not in beside:
             reader.fail(
                 part.start,

@@ -229,7 +229,7 @@ def test_why_files_were_not_written_in_the_background_is_said(
     if message == FULL:
         full = OSError(28, "No space left on device")
         written.set_exception(CheckpointException("", {1: (full, StackSummary())}))
-    monkeypatch.setattr(Checkpoints, "_write", lambda self, part: written)
+    monkeypatch.setattr(Checkpoints, "write", lambda self, part: written)
     stepper = make_stepper(tiny_model, world)
     checkpoints = checkpoints_of(stepper, tmp_path, timeout_s=0.05)
     checkpoints.begin(1)
