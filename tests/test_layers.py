@@ -47,6 +47,8 @@ ALLOWED: Mapping[str, str] = {
         "arl_objectives.reference arl_objectives.rewards arl_objectives.small_terms "
         "arl_objectives.taught arl_objectives.teachers arl_objectives.values "
         "arl_optimizers.adamw "
+        "arl_parallel.attention arl_parallel.checkpoint arl_parallel.collectives "
+        "arl_parallel.experts arl_parallel.head arl_parallel.mesh arl_parallel.parallel "
         "arl_audit.recompute arl_plan.anatomy arl_plan.probe arl_sglang.version "
         "arl_sglang.in_pauses arl_sglang.weight_routes arl_trial.model_process "
         "arl_trial.own_optimizer arl_warmup.trainer "

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .model_parallel import WHOLE as WHOLE
     from .model_parallel import Compute as Compute
     from .model_parallel import Cut as Cut
+    from .model_parallel import Divisible as Divisible
     from .model_parallel import Vocabulary as Vocabulary
     from .model_term import Loading as Loading
     from .model_term import ModelTerm as ModelTerm

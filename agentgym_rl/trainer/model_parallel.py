@@ -19,7 +19,6 @@ from agentgym_rl.weights import rows_of
 from .world import World
 
 if TYPE_CHECKING:
-    from .packed import PackedModel
     from .slices import Slices
     from .spans import Pieces
 
@@ -119,13 +118,33 @@ class Vocabulary:
         return top.values, top.indices
 
 
+class Divisible(Protocol):
+    """The part of a `PackedModel` that a division needs."""
+
+    model: Any
+
+    @property
+    def is_segmented(self) -> bool:
+        """See `PackedModel.is_segmented`."""
+        ...
+
+    @property
+    def cuts_vocabulary(self) -> bool:
+        """See `PackedModel.cuts_vocabulary`."""
+        ...
+
+    def cut_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """See `PackedModel.cut_vocabulary`."""
+        ...
+
+
 class ModelParallel(Protocol):
     """The model parallelism of one model."""
 
     cuts: Mapping[str, Cut]
     """The parameters that are cut, by their names in the model."""
 
-    def cut(self, model: PackedModel, slices: Slices) -> None:
+    def cut(self, model: Divisible, slices: Slices) -> None:
         """Replace the parameters by parts, and change the modules that compute with them, before
         the model is sharded (collective).
 

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from agentgym_rl.algo import PackedRows
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import TrainerError
-from agentgym_rl.trainer import WHOLE, Compute, Cut, PackedModel, Slices, World
+from agentgym_rl.trainer import WHOLE, Compute, Cut, Divisible, Slices, World
 from agentgym_rl.weights import add_otherwise
 
 from .attention import NAME, PartPieces
@@ -47,7 +47,7 @@ class Parallel:
         self._cuts_head = False
 
     # ------------------------------------------------------------------ the modules of the model
-    def cut(self, model: PackedModel, slices: Slices) -> None:
+    def cut(self, model: Divisible, slices: Slices) -> None:
         """See `ModelParallel.cut`."""
         module, name = model.model, type(model.model).__name__
         config = module.config.get_text_config()
@@ -103,7 +103,7 @@ class Parallel:
                 partial(_gather, group), with_kwargs=True
             )
 
-    def _cut_vocabulary(self, model: PackedModel, parts: _Parts) -> None:
+    def _cut_vocabulary(self, model: Divisible, parts: _Parts) -> None:
         """Cut the embeddings, and the output layer if it has as many rows and computes log-probs.
 
         Raises:
