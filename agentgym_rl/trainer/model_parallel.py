@@ -119,17 +119,22 @@ class Vocabulary:
 
 
 class Divisible(Protocol):
-    """The parts of a `PackedModel` that its division needs."""
+    """The part of a `PackedModel` that a division needs."""
 
     model: Any
 
     @property
     def is_segmented(self) -> bool:
-        """Return whether an attention function gets the boundaries of rows."""
+        """See `PackedModel.is_segmented`."""
+        ...
+
+    @property
+    def cuts_vocabulary(self) -> bool:
+        """See `PackedModel.cuts_vocabulary`."""
         ...
 
     def cut_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Compute outputs for a part of the vocabulary."""
+        """See `PackedModel.cut_vocabulary`."""
         ...
 
 

@@ -139,9 +139,10 @@ def _change_forward(block: nn.Module, trainer: TrainerConfig, *, light: bool) ->
         )
 
 
-def _keeping_dear() -> tuple[TorchDispatchMode, ...]:
+def _keeping_dear() -> tuple[_Dear, _Dear]:
     """Return the contexts of a light block's forward and of its repetition."""
-    return tuple(_Dear(mode) for mode in create_selective_checkpoint_contexts(list(DEAR)))
+    first, again = create_selective_checkpoint_contexts(list(DEAR))
+    return _Dear(first), _Dear(again)
 
 
 class _Dear(TorchDispatchMode):

@@ -15,6 +15,7 @@ class CutVocabulary(Vocabulary):
 
     def __init__(self, group: ProcessGroup, start: int, end: int) -> None:
         self.start, self.end, self._group = start, end, group
+        self._size = end - start
 
     def log_softmax(self, logits: Tensor) -> Tensor:
         """Return the log-probs of this rank's tokens, given their logits, [C, V of the rank]."""
@@ -31,7 +32,7 @@ class CutVocabulary(Vocabulary):
 
     def likeliest(self, logprobs: Tensor, count: int, vocab_size: int) -> tuple[Tensor, Tensor]:
         """Return the `count` largest log-probs of each row, with the ids of their tokens."""
-        own = logprobs[:, : max(0, min(self.end, vocab_size) - self.start)]
+        own = logprobs[:, : max(0, min(self._size, vocab_size - self.start))]
         top = own.topk(min(count, own.shape[1]), dim=1)
         values = logprobs.new_full((len(logprobs), count), -torch.inf)
         ids = torch.zeros(len(logprobs), count, dtype=torch.int64, device=logprobs.device)
