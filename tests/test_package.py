@@ -379,7 +379,7 @@ MOST_LINES = {
     "arl_parallel": 1_200,
     "arl_parsers": 1_800,
     "arl_plan": 4_650,
-    "arl_scale": 4_300,
+    "arl_scale": 4_350,
     "arl_selfplay": 800,
     "arl_serve": 850,
     "arl_sglang": 1_750,
@@ -407,7 +407,7 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_750,
     "storage": 2_950,
-    "trainer": 5_950,
+    "trainer": 6_000,
     "weights": 2_450,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
