@@ -42,7 +42,7 @@ ALLOWED: Mapping[str, str] = {
         "weights.adapter weights.broadcast weights.files weights.gloo weights.loading "
         "weights.parts weights.transport weights.publish weights.source weights.version_folder "
         "arl_embedded* arl_experts.balance arl_experts.load arl_experts.watch "
-        "arl_lora.adapter arl_meters.devices arl_meters.layers "
+        "arl_lora.adapter arl_lora.experts arl_meters.devices arl_meters.layers "
         "arl_objectives.covariance arl_objectives.critic arl_objectives.kl arl_objectives.losses "
         "arl_objectives.moment_mask "
         "arl_objectives.reference arl_objectives.rewards arl_objectives.small_terms "
