@@ -117,8 +117,8 @@ def _lora_of(folder: Path, world: World) -> tuple[str, LoraConfig | None]:
 
     lora = LoraConfig(rank=2)
     if not (why := why_not(lora)):
-        return "yes", lora
-    if targets := re.search(r"--lora.target_modules=([\w,]+\w)", why):
+        return ("yes, but no experts" if _leaves_experts(folder, world, lora) else "yes"), lora
+    if targets := re.search(r"--lora.target_modules=([\w.,]+\w)", why):
         lora = LoraConfig(rank=2, target_modules=tuple(targets[1].split(",")))
         how = f"only {', '.join(lora.target_modules)}"
     elif excluded := re.search(r"Module '(\w+)' is incompatible", why):
@@ -129,6 +129,13 @@ def _lora_of(folder: Path, world: World) -> tuple[str, LoraConfig | None]:
     return ("no", None) if why_not(lora) else (how, lora)
 
 
+def _leaves_experts(folder: Path, world: World, lora: LoraConfig) -> bool:
+    """Return whether a model has experts that get no adapter."""
+    policy = Policy.load(folder, world, adapter=lora)
+    experts = [it for it in policy.model.modules() if type(it).__name__.endswith("Experts")]
+    return any(not any("lora_" in name for name, _ in it.named_parameters()) for it in experts)
+
+
 def _adapter_gap(folder: Path, world: World, lora: LoraConfig, rows: Sequence[Row]) -> float:
     """Return how a model with a random adapter differs from the same model with it merged."""
     policy = Policy.load(folder, world, adapter=lora)
@@ -136,7 +143,7 @@ def _adapter_gap(folder: Path, world: World, lora: LoraConfig, rows: Sequence[Ro
     with torch.no_grad():
         trained = {n: p for n, p in policy.model.named_parameters() if p.grad is not None}
         for name, parameter in trained.items():  # Mamba does not call its dt_proj, nor trains it
-            if ".lora_B." in name:
+            if ".lora_B" in name:
                 parameter.normal_(std=0.02)
         found = _logprobs(policy, rows)
     merged = export_model(folder / "merged", policy.full_state(), model_dir=folder)

@@ -371,7 +371,7 @@ MOST_LINES = {
     "arl_experts": 400,
     "arl_gloo": 500,
     "arl_inspect": 3_200,
-    "arl_lora": 300,
+    "arl_lora": 650,
     "arl_meters": 500,
     "arl_notebook": 500,
     "arl_objectives": 2_900,

@@ -205,14 +205,15 @@ def check_adapter(shapes: Shapes, model_dir: Path, *, base: int) -> dict[str, st
     layers: dict[str, str] = {}
     for name in sorted(shapes.keys() - {SCALING, BASE}):
         layer = name.removesuffix(MATRIX_A).removesuffix(MATRIX_B)
-        weight = f"{layer.removeprefix(PREFIX)}.weight"
+        weight = layer.removeprefix(PREFIX)
+        weight = f"{weight}.weight" if f"{weight}.weight" in model else weight
         pair = [shapes.get(layer + end, ()) for end in (MATRIX_A, MATRIX_B)]
         head = model.get(weight)
-        if head is None or [len(shape) for shape in (*pair, head.shape)] != [2, 2, 2]:
+        if head is None or not 2 <= len(head.shape) == len(pair[0]) == len(pair[1]) <= 3:
             fits = False
-        else:
-            (rank, columns), (rows, inner) = pair
-            fits = rank == inner and (rows, columns) == head.shape
+        else:  # of several experts, a pair for each
+            (*those, rank, columns), (*these, rows, inner) = pair
+            fits = (rank, those) == (inner, these) and (*these, rows, columns) == head.shape
         if not fits:
             raise WeightsError(f"the adapter's {layer} does not fit {weight} of {model_dir}")
         layers[layer] = weight

@@ -69,7 +69,8 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> Mapping[str, Tenso
             return base[name].clone()  # without a mapping of the file
         (a, b), old = pairs[name], base[name]
         dtype = torch.promote_types(torch.promote_types(a.dtype, old.dtype), torch.float32)
-        return torch.addmm(old.to(dtype), b.to(dtype), a.to(dtype), alpha=scaling)
+        add = torch.addmm if old.ndim == 2 else torch.baddbmm
+        return add(old.to(dtype), b.to(dtype), a.to(dtype), alpha=scaling)
 
     return LazyTensors(base, read)
 

@@ -67,3 +67,23 @@ def test_a_mixture_of_experts_trains_replays_audits_and_is_exported(start, tmp_p
         for one, other in zip(before.parameters(), after.parameters(), strict=True)
     ]
     assert np.mean(changed) > 0.9
+
+
+def test_adapters_of_experts_train_audit_and_are_exported(start, tmp_path):
+    model = save_moe(tmp_path / "moe")
+    keys = ("--lora.rank=4", "--lora.target_modules=experts.gate_up_proj,experts.down_proj")
+    run = start(*MOE, f"--model={model}", *keys, "--algo.expert_balance_coef=0.01")
+    run.result()
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["grad_norm"] > 0 for line in lines)
+    assert all(line["experts/balance_loss"] >= 0.9 < line["experts/max_load"] for line in lines)
+    report = json.loads(arl("audit", "--json", run.folder).stdout)
+    assert report["passed"], report["failures"]
+    done = arl("export", "--model", run.folder, "--out", tmp_path / "out")
+    assert not done.returncode, done.stderr
+    before, after = (
+        dict(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).named_parameters())
+        for folder in (model, tmp_path / "out")
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if ".experts." in name}

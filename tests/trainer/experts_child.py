@@ -26,6 +26,7 @@ from agentgym_rl.trainer import Phases, Policy, Stepper, World, join_world, make
 
 NUM_BATCHES = 2
 COEF = 0.5
+LORA = LoraConfig(rank=3, alpha=8)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ CASES: Mapping[str, Case] = {
     "tokens, attention sinks": Case("gpt_oss", "c2"),
     "matrices, sigmoids": Case("deepseek_v3", "t2"),
     "experts, sigmoids, no loss": Case("deepseek_v3", "e2", balances=False),
+    "ranks, LoRA": Case(lora=LORA),
+    "experts, LoRA": Case(mesh="e2", lora=LORA),
+    "tokens, LoRA": Case("deepseek_v3", "c2", lora=LORA),
+    "matrices, LoRA": Case("mixtral", "t2", lora=LORA),
+    "experts, transposed, LoRA": Case("gpt_oss", "e2", lora=LORA),
 }
 
 
