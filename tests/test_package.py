@@ -407,7 +407,7 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_750,
     "storage": 2_950,
-    "trainer": 6_000,
+    "trainer": 6_100,
     "weights": 2_450,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
