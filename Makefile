@@ -55,8 +55,8 @@ ENVS_TESTS := tests/envs tests/security tests/sandboxes tests/gym/check tests/gy
 EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/callbacks tests/data \
     tests/engines/embedded \
     tests/engines/sglang tests/engines/vllm tests/export tests/inspector tests/litellm_engine \
-    tests/notebooks tests/plan tests/serve tests/sglang tests/start tests/terminal tests/trial \
-    tests/vllm tests/workers tests/algo/test_critic.py \
+    tests/notebooks tests/parallel tests/plan tests/serve tests/sglang tests/start \
+    tests/terminal tests/trial tests/vllm tests/workers tests/algo/test_critic.py \
     tests/cluster/test_demand.py tests/cluster/test_ray.py tests/cluster/test_ray_network.py \
     tests/cluster/test_ray_train.py tests/cluster/test_slurm.py tests/controller/test_seats.py \
     tests/e2e/test_audit.py tests/e2e/test_colocated.py tests/e2e/test_elastic.py \

@@ -107,6 +107,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/litellm_engine/",
         "tests/models/test_architectures.py",
         "tests/notebooks/",
+        "tests/parallel/",
         "tests/plan/",
         "tests/rollout/test_curriculum.py",
         "tests/rollout/test_game.py",

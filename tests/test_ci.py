@@ -39,6 +39,7 @@ EVERY = f"{CONTRACTS} wheel lowest"
         "CHANGELOG.md": "",
         "tests/algo/test_kl.py": "",
         "tests/plan/test_plan.py": "extensions",
+        "tests/parallel/test_planted.py": "extensions",
         "tests/engines/test_router.py": "",
         "tests/models/test_tiny_model.py": "programs",
         "tests/gym/verifier/test_pool.py": "envs",
