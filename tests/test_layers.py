@@ -43,6 +43,7 @@ ALLOWED: Mapping[str, str] = {
         "weights.parts weights.transport weights.publish weights.source weights.version_folder "
         "arl_embedded* arl_experts.balance arl_experts.load arl_experts.watch "
         "arl_gloo.broadcast arl_gloo.transport arl_lora.adapter arl_lora.experts "
+        "arl_megatron.cpu arl_megatron.layout arl_megatron.model arl_megatron.trainer "
         "arl_meters.devices arl_meters.layers "
         "arl_objectives.covariance arl_objectives.critic arl_objectives.kl arl_objectives.losses "
         "arl_objectives.moment_mask "

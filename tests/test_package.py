@@ -372,6 +372,7 @@ MOST_LINES = {
     "arl_gloo": 500,
     "arl_inspect": 3_200,
     "arl_lora": 650,
+    "arl_megatron": 500,
     "arl_meters": 500,
     "arl_notebook": 500,
     "arl_objectives": 2_900,

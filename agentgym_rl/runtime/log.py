@@ -21,7 +21,7 @@ OURS = (
     *("arl_notebook", "arl_objectives", "arl_optimizers", "arl_parallel", "arl_parsers"),
     *("arl_plan", "arl_scale", "arl_selfplay", "arl_serve", "arl_sglang", "arl_start"),
     *("arl_terminal", "arl_trackers", "arl_trial", "arl_varlen", "arl_verifier", "arl_vllm"),
-    *("arl_warmup",),
+    *("arl_megatron", "arl_warmup"),
 )
 """The packages of this distribution."""
 FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"

@@ -2,6 +2,7 @@
 
 main.py         a rank: the commands train, publish, checkpoint, export
 server.py       the HTTP of these commands
+backend.py      the contract of a library that trains
 step.py         one training batch: proximal pass, minibatches, epochs
 shard_tensors.py  a rank's rows as flat arrays of trained tokens, and passes over them
 packed.py       a model sharded over the ranks, fed with packed rows
