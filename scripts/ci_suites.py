@@ -353,7 +353,7 @@ NEEDS_S = {
     "lint": 120,
     "docs": 120,
     "test": 600,
-    "test-extensions": 600,
+    "test-extensions": 900,
     "test-envs": 1200,
     "test-wheel": 240,
     "test-lowest": 300,

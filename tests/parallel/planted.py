@@ -162,8 +162,8 @@ def sinks_of_other_heads() -> None:
     AttentionInterface.register(attention.NAME, wrong)
 
 
-def bias_added_by_each_rank() -> None:
-    """Let each rank add the bias of a layer whose outputs are added up."""
+def bias_added_to_other_outputs() -> None:
+    """Let each rank add its part of a bias to the outputs of another part."""
     right = parallel._pad_bias
 
     def wrong(layer: Any, pads: tuple[int, int]) -> None:
@@ -221,7 +221,7 @@ PLANTS: Mapping[str, Callable[[], None]] = {
         replicated_vectors_count_twice_in_the_norm,
         sinks_dropped,
         sinks_of_other_heads,
-        bias_added_by_each_rank,
+        bias_added_to_other_outputs,
         gradient_of_gathering_not_added_up,
         predictions_in_another_order,
         experts_replayed_of_other_tokens,

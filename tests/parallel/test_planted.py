@@ -19,7 +19,7 @@ EVERY = [
     ("replicated vectors count twice in the norm", "t2", "plain"),
     ("sinks dropped", "c2", "gpt_oss"),
     ("sinks of other heads", "t2", "gpt_oss"),
-    ("bias added by each rank", "t2", "phi"),
+    ("bias added to other outputs", "t2", "phi"),
     ("gradient of gathering not added up", "t2", "plain"),
     ("predictions in another order", "c2", "plain"),
     ("experts replayed of other tokens", "c2e2", "experts replayed"),
