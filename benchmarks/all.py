@@ -48,6 +48,7 @@ JOBS = (
     Job("publication", "weights", _PUBLICATION | {"ARL_BENCH_MODELS": "135M"}),
     Job("publication-1.3B", "weights", _PUBLICATION | {"ARL_BENCH_MODELS": "1.3B"}),
     Job("trainer", "trainer"),
+    Job("scale", "scale"),
     Job("gpu", "gpu"),
     Job("train", "train"),
     Job("exactness", "exactness"),

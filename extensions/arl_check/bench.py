@@ -36,6 +36,7 @@ the head of each describes its method, duration and environment variables.
   real         a real language model: time and memory by part (--model)
   sandbox      sandboxes beside programs without isolation
   selfplay     the results of self-play at tic-tac-toe
+  scale        bytes between ranks that share rows, matrices and experts
   staleness    the effect of old episodes, and of corrections for it
   train        the main job: three seeds and the negative controls
   trainer      packed micro-batches beside padded ones, and TRL
