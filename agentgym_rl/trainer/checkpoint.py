@@ -254,6 +254,8 @@ def load_checkpoint(
             f"checkpoint {path} is of {_described(manifest.base)}, and this run trains "
             f"{_described(_base(policy))}"
         )
+    if not (path / ".metadata").exists():
+        raise TrainerError(f"checkpoint {path} is of another trainer.backend: only that reads it")
     state, files = _state(policy, optimizer, terms)
     try:
         load(files, checkpoint_id=path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from agentgym_rl.config import Config
-from agentgym_rl.core import ConfigError, TrainerError, adapter_of
+from agentgym_rl.core import ConfigError, TrainerError
 from agentgym_rl.storage import Manifest, read_manifest
 from agentgym_rl.trainer import Checkpoints, Stepper, World, make_optimizer
 
 from .cpu import stand_in
+from .kind import check_megatron
 
 _FILE = "megatron.pt"
 _MEANS = ("exp_avg", "exp_avg_sq")
@@ -31,16 +32,13 @@ _MEANS = ("exp_avg", "exp_avg_sq")
 
 def load(config: Config, world: World, model_dir: Path) -> MegatronTrainer:
     """Load the trainer of a rank; see `TrainerKind`."""
-    if problem := next(_not_implemented(config), ""):
-        raise ConfigError(f"trainer.backend 'megatron' has no {problem} yet: leave it out")
+    if problem := next(check_megatron(config, True), ""):
+        raise ConfigError(problem)
     stand_in()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it names each optional package that is not there
-        try:
-            from .model import MegatronPolicy
-        except ImportError as error:
-            text = f"trainer.backend 'megatron': {error}; pip install megatron-core"
-            raise ConfigError(text) from error
+        from .model import MegatronPolicy
+
         trainer, policy = config.trainer, MegatronPolicy(config, world, model_dir)
     return MegatronTrainer(
         policy,
@@ -50,24 +48,6 @@ def load(config: Config, world: World, model_dir: Path) -> MegatronTrainer:
         num_steps=config.steps,
         seed=config.seed,
     )
-
-
-def _not_implemented(config: Config) -> Iterator[str]:
-    """Yield the keys that this backend would ignore."""
-    trainer = config.trainer
-    if adapter_of(config) is not None:
-        yield "adapters (lora.rank)"
-    if config.compute_dtype != "float32":
-        yield "bfloat16 (--trainer.dtype=float32 trains beside a bfloat16 engine)"
-    if trainer.optimizer != "adamw":
-        yield f"trainer.optimizer {trainer.optimizer!r}"
-    if trainer.num_replicas > 1:
-        yield "trainer.num_replicas (all its data-parallel ranks are copies)"
-    if config.cluster.shares_devices:
-        yield "cluster.colocated"
-    for name in ("activation_checkpointing", "cpu_offload", "compile", "head_chunk_tokens"):
-        if getattr(trainer, name):
-            yield f"trainer.{name}"
 
 
 class MegatronTrainer(Stepper):

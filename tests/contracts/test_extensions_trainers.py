@@ -115,8 +115,8 @@ def test_the_allocation_knows_its_dimensions(known):
 
 
 def test_an_unknown_one_is_refused_and_the_rest_of_the_package_keeps_to_fsdp(known, tmp_path):
-    with pytest.raises(ConfigError, match=r"trainer\.backend.*'copies' or 'fsdp'"):
-        load_config(overrides={"trainer.backend": "megatron"})
+    with pytest.raises(ConfigError, match=r"trainer\.backend.*'copies', 'fsdp' or 'megatron'"):
+        load_config(overrides={"trainer.backend": "deepspeed"})
     config = load_config(overrides={"trainer.backend": "copies"})
     with join_world() as world, pytest.raises(ConfigError, match="work in `arl train` alone"):
         make_stepper(config, world, tmp_path)
