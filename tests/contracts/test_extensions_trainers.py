@@ -70,8 +70,8 @@ def same(found: list[list[dict[str, float]]]) -> None:
 
 def test_one_rank_learns_as_fsdp_does(tmp_path):
     model_dir = save_tiny_model(tmp_path / "model")
-    with join_world() as world:
-        same(trainers_child.run(model_dir, tmp_path, world))
+    with join_world() as alone:
+        same(trainers_child.run(model_dir, tmp_path, alone))
 
 
 @pytest.mark.slow
@@ -118,5 +118,5 @@ def test_an_unknown_one_is_refused_and_the_rest_of_the_package_keeps_to_fsdp(kno
     with pytest.raises(ConfigError, match=r"trainer\.backend.*'copies', 'fsdp' or 'megatron'"):
         load_config(overrides={"trainer.backend": "deepspeed"})
     config = load_config(overrides={"trainer.backend": "copies"})
-    with join_world() as world, pytest.raises(ConfigError, match="work in `arl train` alone"):
-        make_stepper(config, world, tmp_path)
+    with join_world() as alone, pytest.raises(ConfigError, match="work in `arl train` alone"):
+        make_stepper(config, alone, tmp_path)
