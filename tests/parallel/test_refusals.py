@@ -51,7 +51,7 @@ def test_other_texts_are_no_shape(text):
 
 
 REFUSED = [
-    ("c1", "recurrent", "which Zamba2ForCausalLM does not compute correctly: use d alone"),
+    ("c2", "recurrent", "which Zamba2ForCausalLM does not compute correctly: use d alone"),
     ("c4", "sinks, two heads", "c4 does not divide the 2 heads of attention of a rank"),
     ("t2", "gpt2", "no plan of tensor parallelism for 'gpt2'"),
     ("t2", "phi, tied", "is tied to its embeddings"),
