@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from ._kept import keep_row, read_rows, rows_file
+from ._memory import begin_peak, memory
 
 DEADLINE_S = 900
 LARGE = "1.3B"
@@ -108,14 +109,14 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
 
             overrides = [("engine.dtype", case.dtype), ("engine.max_model_len", 512)]
             url, pid = stack.enter_context(engine_process(model_config(folder, overrides)))
-            _reset_peak(pid)
+            begin_peak(pid)
         arguments = [str(folder), scratch, case.dtype, case.transport, str(case.ranks), url]
         if case.is_large:
             arguments.append("large")
         ranks = [_child(stack, "rank", str(rank), *arguments) for rank in range(case.ranks)]
         receiver = None if url else _child(stack, "receiver", *arguments)
         first, *others = [_result(child) for child in ranks]
-        receives = _peak(pid) if pid else _result(receiver)["peak"]
+        receives = memory(pid=pid) if pid else _result(receiver)["peak"]
     return {
         **asdict(case),
         "to": "embedded engine" if url else "a process that stages",
@@ -152,17 +153,6 @@ def _result(child: subprocess.Popen[str] | None) -> dict[str, Any]:
     return json.loads(out.splitlines()[-1])
 
 
-def _reset_peak(pid: int | str = "self") -> None:
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-def _peak(pid: int | str = "self", what: str = "VmHWM") -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{what}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {what} of process {pid}")
-
-
 # ------------------------------------------------------------------ the processes
 
 
@@ -185,12 +175,12 @@ def rank_process(rank: str, arguments: Sequence[str]) -> None:
         change(policy, by=1.0)  # their files are read only now
         give_back_memory()
         world.barrier()
-        _reset_peak()
-        before, found = _peak(what="VmRSS"), {}
+        begin_peak()
+        before, found = memory("VmRSS"), {}
         for version in (1, 2):
             change(policy, by=1.01)
             found = out(version)
-        print(json.dumps({"before": before, "peak": _peak(), **found}))
+        print(json.dumps({"before": before, "peak": memory(), **found}))
 
 
 @torch.no_grad()
@@ -324,7 +314,7 @@ def receiver_process(arguments: Sequence[str]) -> None:
             staged = group.receive(it["names"], dtypes, it["shapes"], it["fingerprint"])
         (scratch / f"staged-{version}").touch()
     assert staged
-    print(json.dumps({"peak": _peak()}))
+    print(json.dumps({"peak": memory()}))
 
 
 def read_staged(path: Path) -> Any:

@@ -18,6 +18,7 @@ from agentgym_rl.config import load_config
 from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.files import stored_versions
 
+from ._memory import begin_peak, memory
 from ._reuse import reply
 
 _PROMPT = list(range(3, 67))
@@ -28,10 +29,8 @@ def _peak(*, afresh: bool) -> tuple[int, int]:
     highest."""
     if afresh:
         gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    found = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}
-    return int(found["VmHWM"]) * 1024, int(found["VmRSS"]) * 1024
+        begin_peak()
+    return memory("VmHWM"), memory("VmRSS")
 
 
 async def _play(folder: Path, config: EmbeddedEngineConfig, versions: list[Path]) -> list[int]:

@@ -10,14 +10,12 @@ torch.distributed, and hold for GPUs, too.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +30,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3Moe
 
 from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core import NOT_SAMPLED, Row
 from agentgym_rl.trainer import Policy, World, join_world
 
 from ._common import hardware, say, versions
+from ._ranks import forked
 from ._toy import sized
+from .trainer_loops.packing import half_sampled
 
 GOAL = "bytes that ranks receive within 2 % of the formulas"
 HIDDEN, LAYERS, VOCAB, HEADS = sized((256, 4, 4096, 8), toy=(32, 2, 64, 4))
@@ -110,40 +109,23 @@ def save_model(folder: Path, kind: str) -> None:
 
 def measure(folder: Path, size: int, mesh: str, *, weak: bool) -> Figures:
     """Return what `size` forked ranks measured."""
-    meeting, children = folder / f"meet-{os.urandom(4).hex()}", list[int]()
-    for rank in range(size):
-        if child := os.fork():
-            children.append(child)
-            continue
-        try:
-            found = passes(folder, meeting, rank, size, mesh, weak=weak)
-            (folder / f"found-{rank}.json").write_text(json.dumps(found))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    while children:
-        child, code = os.wait()
-        children.remove(child)
-        if code:
-            for other in children:  # they would wait for it
-                os.kill(other, signal.SIGKILL)
-            raise RuntimeError(f"a rank of {size} failed (mesh {mesh!r})")
-    return json.loads((folder / "found-0.json").read_text())
+    return forked(folder, size, partial(passes, folder, mesh, weak=weak))[0]
 
 
-def passes(folder: Path, meeting: Path, rank: int, size: int, mesh: str, *, weak: bool) -> Figures:
+def passes(folder: Path, mesh: str, place: Figures, *, weak: bool) -> Figures:
     """Return the time of a pass as one rank, and the bytes received in it, with the formulas'."""
     torch.set_num_threads(1)
+    size = place["size"]
     trainer = TrainerConfig(
         mesh=mesh, num_ranks=size, max_tokens_per_microbatch=ROWS * LENGTH * size
     )
-    place: Figures = {"rank": rank, "size": size, "rendezvous": f"file://{meeting}"}
     with join_world(**place, unit=trainer.ranks_per_row, timeout_s=600) as world:
         policy = Policy.load(folder, world, trainer=trainer)
         parts = size // world.unit
         count = ROWS * (size if weak else 1) // parts  # rows of the ranks that share some
-        packed = pack_rows([row(number) for number in range(count)])
+        packed = pack_rows(
+            [half_sampled(np.random.default_rng(n), LENGTH, VOCAB) for n in range(count)]
+        )
         policy.synchronize_gradients(True)
         seconds: list[float] = []
         for turn in range(TIMES + 1):
@@ -256,23 +238,6 @@ _FSDP = (
     *("all_gather_single", "reduce_scatter_single"),
     *("all_gather_into_tensor", "reduce_scatter_tensor"),
 )
-
-
-def row(number: int) -> Row:
-    """Return a row of random tokens."""
-    rng = np.random.default_rng(number)
-    sampled = np.arange(LENGTH) >= LENGTH // 2
-    versions_ = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
-    return Row(
-        tokens=rng.integers(0, VOCAB, LENGTH).astype(np.int32),
-        loss_mask=sampled,
-        behavior_logprobs=np.where(sampled, -3.0, 0).astype(np.float32),
-        policy_versions=versions_,
-        admitted_versions=versions_,
-        temperatures=sampled.astype(np.float32),
-        turn_ids=np.where(sampled, 0, -1).astype(np.int32),
-        times_s=np.zeros(LENGTH),
-    )
 
 
 if __name__ == "__main__":

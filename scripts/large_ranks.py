@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import signal
 import sys
 import tempfile
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core import NOT_SAMPLED, BatchRow, BatchShard, Row
+from agentgym_rl.core import BatchRow, BatchShard
 from agentgym_rl.core.model_folder import header_of
 from agentgym_rl.runtime.memory import give_back_memory
 from agentgym_rl.trainer import Policy, join_world, make_optimizer, take_step
@@ -42,6 +40,9 @@ from agentgym_rl.trainer.shard_tensors import ShardTokens, accumulate
 from agentgym_rl.trainer.sharding import local
 from agentgym_rl.trainer.slices import Slices
 from agentgym_rl.weights import bytes_of
+from benchmarks._memory import begin_peak, memory
+from benchmarks._ranks import RankDied, forked
+from benchmarks.trainer_loops.packing import half_sampled
 
 _ROWS, _LENGTH, _BATCHES = 8, 32, 2
 
@@ -109,26 +110,10 @@ def write_model(folder: Path, args: argparse.Namespace) -> int:
 
 def run(folder: Path, size: int, limit: float | None, args: argparse.Namespace) -> dict[str, Any]:
     """Train as `size` forked ranks; return what rank 0 found, and the largest memory of any."""
-    meeting, children = folder / f"meet-{size}", list[int]()
-    for rank in range(size):
-        if child := os.fork():
-            children.append(child)
-            continue
-        try:
-            found = train(folder, meeting, rank, size, limit, args)
-            (folder / f"found-{size}-{rank}.json").write_text(json.dumps(found))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    while children:
-        child, code = os.wait()
-        children.remove(child)
-        if code:
-            for other in children:  # they would wait for it
-                os.kill(other, signal.SIGKILL)
-            sys.exit(f"a rank of {size} died under its limit of memory")
-    all_found = [json.loads((folder / f"found-{size}-{r}.json").read_text()) for r in range(size)]
+    try:
+        all_found = forked(folder, size, partial(train, folder, limit, args))
+    except RankDied as error:
+        sys.exit(f"{error} under its limit of memory")
     first = ("numbers", "kept_bytes")
     return {
         name: value if name in first else max(it[name] for it in all_found)
@@ -137,20 +122,15 @@ def run(folder: Path, size: int, limit: float | None, args: argparse.Namespace) 
 
 
 def train(
-    folder: Path,
-    meeting: Path,
-    rank: int,
-    size: int,
-    limit: float | None,
-    args: argparse.Namespace,
+    folder: Path, limit: float | None, args: argparse.Namespace, place: dict[str, Any]
 ) -> dict[str, Any]:
     """Load the model and train two batches as one rank."""
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins at what the process has now
-    before = status("VmHWM")
+    rank, size = place["rank"], place["size"]
+    begin_peak()
+    before = memory()
     if limit is not None:
-        most = int(status("VmData") + limit)
+        most = int(memory("VmData") + limit)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    place: Any = {"rank": rank, "size": size, "rendezvous": f"file://{meeting}"}
     halves, width = args.masters == "bfloat16", args.ranks // size  # rows of a rank in a round
     numbers: list[float] = []
     with join_world(**place, timeout_s=3600) as world:
@@ -163,12 +143,12 @@ def train(
         dtype = torch.bfloat16 if halves else torch.float32
         if args.load_only:
             Slices.load(folder, world, dtype=dtype, rounded=lambda model: ())
-            read = status("VmHWM") - before
+            read = memory() - before
             give_back_memory()
-            Path("/proc/self/clear_refs").write_text("5")
+            begin_peak()
         policy = Policy.load(folder, world, trainer=trainer, master_dtype=dtype)
         kept = sum(local(p).nbytes for p in policy.model.parameters())
-        load = status("VmHWM") - before
+        load = memory() - before
         sizes = {"kept_bytes": kept, "load_bytes": load, "load_peak_of_kept": load / kept}
         if args.load_only:
             return {**sizes, "read_bytes": read, "read_peak_of_kept": read / kept}
@@ -189,13 +169,16 @@ def train(
     return {
         "numbers": numbers,
         **sizes,
-        "peak_bytes": status("VmHWM") - before,
+        "peak_bytes": memory() - before,
     }
 
 
 def shard(batch: int, rank: int, size: int, vocab: int) -> BatchShard:
     """Return a rank's rows of a batch: of each round, it has those that are in turn."""
-    items = [BatchRow(row(batch, number, vocab), number) for number in range(rank, _ROWS, size)]
+    items = [
+        BatchRow(half_sampled(np.random.default_rng([batch, number]), _LENGTH, vocab), number)
+        for number in range(rank, _ROWS, size)
+    ]
     return BatchShard(
         step=batch,
         rewards=[0.0] * _ROWS,
@@ -204,29 +187,6 @@ def shard(batch: int, rank: int, size: int, vocab: int) -> BatchShard:
         num_episodes=_ROWS,
         minibatches=[items],
     )
-
-
-def row(batch: int, number: int, vocab: int) -> Row:
-    """Return a row of random tokens."""
-    rng = np.random.default_rng([batch, number])
-    sampled = np.arange(_LENGTH) >= _LENGTH // 2
-    versions = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
-    return Row(
-        tokens=rng.integers(0, vocab, _LENGTH).astype(np.int32),
-        loss_mask=sampled,
-        behavior_logprobs=np.where(sampled, -3.0, 0).astype(np.float32),
-        policy_versions=versions,
-        admitted_versions=versions,
-        temperatures=sampled.astype(np.float32),
-        turn_ids=np.where(sampled, 0, -1).astype(np.int32),
-        times_s=np.zeros(_LENGTH),
-    )
-
-
-def status(name: str) -> int:
-    """Return a number of /proc/self/status in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) << 10
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ import argparse
 import json
 import os
 import resource
-import signal
 import sys
 import tempfile
-import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentgym_rl.algo import pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.core import NOT_SAMPLED, Row
 from agentgym_rl.runtime import give_back_large_pieces
 from agentgym_rl.trainer import Policy, join_world, make_optimizer, take_step
 from agentgym_rl.trainer.optim import set_learning_rate
+from benchmarks._memory import begin_peak, memory
+from benchmarks._ranks import RankDied, forked
+from benchmarks.trainer_loops.packing import half_sampled
 
 _VOCAB, _STEPS = 512, 2
 
@@ -63,103 +64,67 @@ def main() -> None:
         LlamaForCausalLM(config).save_pretrained(folder)
         limit = run(folder, args.fits, 1, "", None)["peak_bytes"]
         print(json.dumps({"tokens": args.fits, "ranks": 1, "peak_bytes": limit}), flush=True)
-        alone = run(folder, args.tokens, 1, "", limit, may_die=True)
-        print(json.dumps({"tokens": args.tokens, "ranks": 1, "died": not alone}), flush=True)
-        found = run(folder, args.tokens, args.ranks, args.mesh, limit)
+        died = dies(folder, args.tokens, limit)
+        print(json.dumps({"tokens": args.tokens, "ranks": 1, "died": died}), flush=True)
+        try:
+            found = run(folder, args.tokens, args.ranks, args.mesh, limit)
+        except RankDied as error:
+            sys.exit(f"{error} under its limit of memory")
         print(json.dumps({"tokens": args.tokens, "mesh": args.mesh, **found}), flush=True)
         whole = run(folder, args.tokens, 1, "", None)
         print(json.dumps({"tokens": args.tokens, "ranks": 1, **whole}), flush=True)
     pairs = zip(whole["numbers"], found["numbers"], strict=True)
     worst = max(abs(one - other) / abs(one) for one, other in pairs)
     print(json.dumps({"largest_relative_difference": worst}))
-    if alone or worst > 1e-5:
+    if not died or worst > 1e-5:
         sys.exit("one rank had the memory, or the ranks did not compute what one computes")
 
 
-def run(
-    folder: Path, tokens: int, size: int, mesh: str, limit: int | None, *, may_die: bool = False
-) -> dict[str, Any]:
-    """Train as `size` forked ranks; return what rank 0 found, and the largest memory of any; {} if
-    a rank died, and that `may_die`."""
-    meeting, children = folder / f"meet-{os.urandom(4).hex()}", list[int]()
-    for rank in range(size):
-        if child := os.fork():
-            children.append(child)
-            continue
-        try:
-            if may_die:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            found = train(folder, meeting, tokens, rank, size, mesh, limit)
-            (folder / f"found-{rank}.json").write_text(json.dumps(found))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    died = False
-    while children:
-        child, code = os.wait()
-        children.remove(child)
-        if code and not died:
-            died = True
-            for other in children:  # they would wait for it
-                os.kill(other, signal.SIGKILL)
-    if died:
-        if may_die:
-            return {}
-        sys.exit(f"a rank of {size} died under its limit of memory")
-    its = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(size)]
+def run(folder: Path, tokens: int, size: int, mesh: str, limit: int | None) -> dict[str, Any]:
+    """Train as `size` ranks; return what rank 0 found, and the largest memory of any."""
+    its = forked(folder, size, partial(train, folder, tokens, mesh, limit))
     return {**its[0], "peak_bytes": max(it["peak_bytes"] for it in its)}
 
 
+def dies(folder: Path, tokens: int, limit: int) -> bool:
+    """Return whether a single rank dies under the limit; what it says is left out."""
+    before = os.dup(2)
+    with open(os.devnull, "w") as silent:
+        os.dup2(silent.fileno(), 2)
+    try:
+        run(folder, tokens, 1, "", limit)
+    except RankDied:
+        return True
+    finally:
+        os.dup2(before, 2)
+    return False
+
+
 def train(
-    folder: Path, meeting: Path, tokens: int, rank: int, size: int, mesh: str, limit: int | None
+    folder: Path, tokens: int, mesh: str, limit: int | None, place: dict[str, Any]
 ) -> dict[str, Any]:
     """Take optimizer steps on one row as one rank."""
     give_back_large_pieces()  # or gaps between tensors would count, which differ between runs
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins at what the process has now
-    before = status("VmHWM")
+    begin_peak()
+    before = memory()
     if limit is not None:
-        most = status("VmData") + limit
+        most = memory("VmData") + limit
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     trainer = TrainerConfig(
-        mesh=mesh, num_ranks=size, max_tokens_per_microbatch=tokens, head_chunk_tokens=1024
+        mesh=mesh, num_ranks=place["size"], max_tokens_per_microbatch=tokens, head_chunk_tokens=1024
     )
-    meets: Any = {"rank": rank, "size": size, "rendezvous": f"file://{meeting}"}
     numbers: list[float] = []
-    with join_world(**meets, unit=trainer.ranks_per_row, timeout_s=3600) as world:
+    with join_world(**place, unit=trainer.ranks_per_row, timeout_s=3600) as world:
         policy = Policy.load(folder, world, trainer=trainer)
         optimizer = make_optimizer(policy.model, trainer)
         set_learning_rate(optimizer, 1e-4)
-        packed = pack_rows([row(tokens)])
+        packed = pack_rows([half_sampled(np.random.default_rng(0), tokens, _VOCAB)])
         for _ in range(_STEPS):
             policy.synchronize_gradients(True)
             loss = policy.logprobs(packed).mean()
             loss.backward()
             numbers += [loss.item(), take_step(optimizer, 1.0)]
-    return {"numbers": numbers, "peak_bytes": status("VmHWM") - before}
-
-
-def row(tokens: int) -> Row:
-    """Return a row of random tokens."""
-    rng = np.random.default_rng(0)
-    sampled = np.arange(tokens) >= tokens // 2
-    versions = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
-    return Row(
-        tokens=rng.integers(0, _VOCAB, tokens).astype(np.int32),
-        loss_mask=sampled,
-        behavior_logprobs=np.where(sampled, -3.0, 0).astype(np.float32),
-        policy_versions=versions,
-        admitted_versions=versions,
-        temperatures=sampled.astype(np.float32),
-        turn_ids=np.where(sampled, 0, -1).astype(np.int32),
-        times_s=np.zeros(tokens),
-    )
-
-
-def status(name: str) -> int:
-    """Return a number of /proc/self/status in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) << 10
+    return {"numbers": numbers, "peak_bytes": memory() - before}
 
 
 if __name__ == "__main__":

@@ -131,9 +131,9 @@ def _shard(lengths: Sequence[int]) -> BatchShard:
     )
 
 
-def half_sampled(draw: np.random.Generator, length: int) -> Row:
+def half_sampled(draw: np.random.Generator, length: int, vocab: int = VOCAB) -> Row:
     """Return a row of random tokens: half prompt and tools, half sampled."""
-    tokens = draw.integers(0, VOCAB, length).astype(np.int32)
+    tokens = draw.integers(0, vocab, length).astype(np.int32)
     return replace(row(length, length - length // 2), tokens=tokens)
 
 
