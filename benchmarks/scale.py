@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from agentgym_rl.algo import pack_rows
+from agentgym_rl.algo import is_experts, pack_rows
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.trainer import Policy, World, join_world
 
@@ -200,7 +200,7 @@ def _shares(
 
 
 def _has_experts(policy: Policy) -> bool:
-    return any(type(it).__name__.endswith("Experts") for it in policy.model.modules())
+    return any(map(is_experts, policy.model.modules()))
 
 
 class Counting:

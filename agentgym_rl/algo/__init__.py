@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .prefixes import num_distinct as num_distinct
     from .rounding import relative_difference as relative_difference
     from .routing import Routers as Routers
+    from .routing import is_experts as is_experts
     from .routing import routers_of as routers_of
     from .terms import Term as Term
     from .terms import all_terms as all_terms

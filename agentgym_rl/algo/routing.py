@@ -178,8 +178,13 @@ def routers_of(model: Any, wanted: Literal["auto", "on", "off"]) -> Routers | No
     return None
 
 
+def is_experts(module: Any) -> bool:
+    """Return whether a module has the experts of a layer, as stacked parameters."""
+    return type(module).__name__.endswith("Experts")
+
+
 def _experts(model: Any) -> list[Any]:
-    return [m for m in model.modules() if type(m).__name__.endswith("Experts")]
+    return [*filter(is_experts, model.modules())]
 
 
 def _is_router(module: Any) -> bool:

@@ -196,11 +196,6 @@ class RankKeys(Section):
         """Return the number of ranks that compute the same rows."""
         return 1
 
-    @property
-    def cuts_vocabulary(self) -> bool:
-        """Return whether ranks compute the logits of a part of the vocabulary each."""
-        return False
-
     def computed_share(self, name: str) -> float:
         """Return the share of a parameter, by its name, that a rank computes with."""
         return 1.0

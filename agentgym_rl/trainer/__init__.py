@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from .usage import Phases as Phases
     from .world import World as World
     from .world import join_world as join_world
+    from .world import open_mesh as open_mesh
 else:
     from agentgym_rl.core.lazy import lazy_names
 

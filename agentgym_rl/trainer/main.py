@@ -202,7 +202,7 @@ class _Rank:
         """The number of batches that the weights have been trained on."""
         self._tokens = TokensOut(
             files.run_dir,
-            rank=world.rank if world.rank == 0 else max(1, world.part),
+            rank=world.part if world.is_first else world.rank,
             from_step=self._first,
             keeps=config.logging.tokens and world.is_first,  # others have the same tokens
         )

@@ -27,7 +27,7 @@ from agentgym_rl.weights import (
 from agentgym_rl.weights.files import Kind
 
 from .adapter import Adapter, add_adapter
-from .model_parallel import ModelParallel, Vocabulary, model_parallel
+from .model_parallel import Cut, ModelParallel, Vocabulary, model_parallel
 from .packing_trial import (
     ROW_BY_ROW,
     activation_bytes,
@@ -311,13 +311,10 @@ class PackedModel:
         return self._pieces
 
     def _made_pieces(self) -> list[Piece]:
-        cuts = self.parallel.cuts if self.parallel else {}
+        shapes = {name: cut.shape for name, cut in self._cuts.items()}
         own = {
-            n: (t.dtype, cuts[n].shape if n in cuts else t.shape)
+            n: torch.empty(shapes.get(n, t.shape), dtype=t.dtype, device="meta")
             for n, t in self._trained().items()
-        }
-        own = {
-            n: torch.empty(shape, dtype=dtype, device="meta") for n, (dtype, shape) in own.items()
         }
         if self.adapter is not None:
             return [Piece(tuple(own), kinds_of(self.adapter.version(own)))]
@@ -335,9 +332,9 @@ class PackedModel:
         """
         trained, rank = self._trained(), self.world.rank
         owners = [0] * len(self.pieces()) if owners is None else owners
-        gathering, cuts = Gathering(self.world), self.parallel.cuts if self.parallel else {}
+        gathering = Gathering(self.world)
         for piece, owner in zip(self.pieces(), owners, strict=True):
-            own = {n: gathering.gather(owner, trained[n], cuts.get(n)) for n in piece.own}
+            own = {n: gathering.gather(owner, trained[n], self._cuts.get(n)) for n in piece.own}
             if rank != owner:
                 yield {}
             elif self.adapter is not None:
@@ -347,6 +344,10 @@ class PackedModel:
             else:
                 yield self.names.of(own) if own else {n: self.names.ignored[n] for n in piece.kinds}
         gathering.finish()
+
+    @property
+    def _cuts(self) -> Mapping[str, Cut]:
+        return self.parallel.cuts if self.parallel else {}
 
     def _trained(self) -> dict[str, Tensor]:
         if self.adapter is None:

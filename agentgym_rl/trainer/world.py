@@ -190,9 +190,15 @@ def join_world(
 
 
 def _mesh(place: torch.device, size: int, num_replicas: int) -> DeviceMesh:
-    shape, names = (size,), None
-    if num_replicas > 1:
-        shape, names = (num_replicas, size // num_replicas), ("replicate", "shard")
+    if num_replicas == 1:
+        return open_mesh(place, (size,))
+    return open_mesh(place, (num_replicas, size // num_replicas), ("replicate", "shard"))
+
+
+def open_mesh(
+    place: torch.device, shape: tuple[int, ...], names: tuple[str, ...] | None = None
+) -> DeviceMesh:
+    """Return a mesh of all ranks (collective)."""
     mesh = init_device_mesh(place.type, shape, mesh_dim_names=names)
     # NCCL needs all ranks of a group in its first call, and `Gathering` may begin with a few.
     for group in mesh.get_all_groups():

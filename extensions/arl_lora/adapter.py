@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agentgym_rl.algo import is_experts
 from agentgym_rl.core import ConfigError, TrainerError, WeightsError, install_command
 from agentgym_rl.storage import MATRIX_A, MATRIX_B
 from agentgym_rl.storage.weights_folder import PREFIX
 from agentgym_rl.trainer import Adapter
 from agentgym_rl.weights import is_linear, peft_tensors, read_base, save_tensors
 
-from .experts import ExpertAdapter, Stack, is_experts, stacks
+from .experts import ExpertAdapter, Stack, stacks
 from .keys import LoraConfig, is_one
 
 _log = logging.getLogger(__name__)

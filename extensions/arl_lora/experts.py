@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.integrations import moe
 
+from agentgym_rl.algo import is_experts
 from agentgym_rl.core import TrainerError, tensor_heads
 
 _UNIT = 8
@@ -123,11 +124,6 @@ def stacks(model: Any, model_dir: Path) -> Iterator[Stack]:
             if not _covers(parts, shape, module.is_transposed):
                 raise TrainerError(f"the folder has the matrices of {its} in another form")
             yield Stack(module, leaf, its, parts)
-
-
-def is_experts(module: nn.Module) -> bool:
-    """Return whether a module has the stacked parameters of a layer's experts."""
-    return type(module).__name__.endswith("Experts")
 
 
 def _parts(model: Any, experts: Any, name: str, files: Any) -> Iterator[Part]:

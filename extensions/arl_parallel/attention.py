@@ -91,7 +91,8 @@ def parallel_attention(
         )
     if key.shape[1] % count:
         key, value = (x.repeat_interleave(own // key.shape[1], 1) for x in (key, value))
-    parts = [_by_heads(x, context) for x in (query, key, value)]
+    # [1, H, n, D] of this rank's tokens becomes [1, H / count, n · count, D] of its heads
+    parts = [_swapped(x, context) for x in (query, key, value)]
     each = own // count
     low = context.rank() * each
     found, _ = compute(
@@ -103,7 +104,7 @@ def parallel_attention(
         pieces=pieces,
         **with_sinks(low, low + each),
     )
-    return _by_tokens(found, context), None
+    return _swapped(found, context), None  # [1, n · count, H / count, D] to [1, n, H, D]
 
 
 def _of_own_tokens(
@@ -132,17 +133,9 @@ def _of_own_tokens(
     return found, None
 
 
-def _by_heads(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Return [1, H / size, n · size, D] of this rank's heads, from [1, H, n, D] of its tokens."""
-    count = group.size()
-    if count == 1:
-        return x
-    parts = x[0].unflatten(0, (count, -1)).contiguous()
-    return exchange(parts, group).transpose(0, 1).flatten(1, 2)[None]
-
-
-def _by_tokens(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Return [1, n, H, D] of this rank's tokens, from [1, n · size, H / size, D]."""
+def _swapped(x: Tensor, group: ProcessGroup) -> Tensor:
+    """Return [1, A / size, B · size, D] from [1, A, B, D]: each rank gives every other its share of
+    A, and gets that rank's B."""
     count = group.size()
     if count == 1:
         return x

@@ -70,8 +70,7 @@ class Chunks(Tensor):
 def described(state: Mapping[str, Any], cuts: Mapping[str, Cut], world: World) -> dict[str, Any]:
     """Return the state with `Chunks` in place of what belongs to a parameter that is cut: itself,
     and what an optimizer keeps for each of its numbers."""
-    replicas = world.mesh.size(0) if world.mesh.ndim > 1 else 1
-    num_ranks = world.size // replicas
+    num_ranks = world.mesh.size(-1)  # of a copy of the model
 
     def visited(value: Any, cut: Cut | None) -> Any:
         if isinstance(value, Mapping):

@@ -34,6 +34,13 @@ def summed(x: Tensor, group: ProcessGroup, *, batched: bool = False) -> Tensor:
     return found
 
 
+def filled(x: Tensor, length: int) -> Tensor:
+    """Return rows followed by zeros."""
+    if len(x) == length:
+        return x
+    return torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup, batched: bool) -> Tensor:
@@ -75,18 +82,14 @@ class _Complete(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, sizes: Sequence[int], group: ProcessGroup) -> Tensor:
         ctx.sizes, ctx.rank = sizes, group.rank()
         most = max(sizes)
-        padded = x.new_zeros(most, *x.shape[1:])
-        padded[: sizes[ctx.rank]] = x[: sizes[ctx.rank]]
         ctx.length = len(x)
-        parts = gathered(padded, group).split(most)
+        parts = gathered(filled(x[: sizes[ctx.rank]], most), group).split(most)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         own = gradients[0].split(ctx.sizes)[ctx.rank]
-        found = own.new_zeros(ctx.length, *own.shape[1:])
-        found[: len(own)] = own
-        return found, None, None
+        return filled(own, ctx.length), None, None
 
 
 def gather_rows(x: Tensor, group: ProcessGroup, *, batched: bool = False) -> Tensor:

@@ -3,7 +3,6 @@ token of the ranks goes to all of them, so no token is ever dropped, whatever th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,46 +10,40 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from .collectives import gather_rows, sum_rows
+from .collectives import filled, gather_rows, sum_rows
 
 
-class TokenCounts:
-    """The numbers of tokens that the ranks of a group have in the present pass."""
+class MostTokens:
+    """The largest number of tokens that a rank of a group has in the present pass."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
-        self._counts: Sequence[int] = ()
+        self.count = 0
 
     def share(self, count: int, device: torch.device) -> None:
-        """Exchange the numbers of the next pass (collective)."""
-        own = torch.tensor([count], device=device)
-        found = [torch.empty_like(own) for _ in range(self._group.size())]
-        dist.all_gather(found, own, group=self._group)
-        self._counts = torch.cat(found).tolist()
-
-    @property
-    def most(self) -> int:
-        """Return the largest number."""
-        return max(self._counts)
+        """Find it for the next pass, in which this rank has `count` (collective)."""
+        most = torch.tensor([count], device=device)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._group)
+        self.count = int(most)
 
 
 class CutExperts:
     """The forward of a module of experts, of which this rank has `size` from `first` on."""
 
     def __init__(
-        self, experts: nn.Module, counts: TokenCounts, group: ProcessGroup, first: int, size: int
+        self, experts: nn.Module, most: MostTokens, group: ProcessGroup, first: int, size: int
     ) -> None:
         self._compute: Any = experts.forward
-        self._counts, self._group = counts, group
+        self._most, self._group = most, group
         self._first, self._size = first, size
 
     def __call__(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """Return [n, H] for hidden states [n, H], with the ids and weights of each token's experts,
         [n, k]."""
-        count, most = len(hidden), self._counts.most
-        hidden, weights = (gather_rows(_filled(x, most), self._group) for x in (hidden, weights))
+        count, most = len(hidden), self._most.count
+        hidden, weights = (gather_rows(filled(x, most), self._group) for x in (hidden, weights))
         with torch.no_grad():
-            local = gather_rows(_filled(ids + 1, most), self._group) - 1 - self._first
+            local = gather_rows(filled(ids + 1, most), self._group) - 1 - self._first
             tokens, slots = ((local >= 0) & (local < self._size)).nonzero(as_tuple=True)
             idle = len(tokens) == 0
             if idle:  # so that the experts' gradients are zero and not missing
@@ -63,10 +56,3 @@ class CutExperts:
         found = torch.zeros_like(hidden).index_add(0, tokens, pairs.to(hidden.dtype))
         found = sum_rows(found, self._group)
         return found if count == most else found[:count].clone()  # FSDP2 warns of views
-
-
-def _filled(x: Tensor, length: int) -> Tensor:
-    """Return rows followed by zeros."""
-    if len(x) == length:
-        return x
-    return torch.cat([x, x.new_zeros(length - len(x), *x.shape[1:])])

@@ -47,10 +47,6 @@ class MeshKeys(RankKeys):
     def ranks_per_row(self) -> int:
         return self.shape.unit
 
-    @property
-    def cuts_vocabulary(self) -> bool:
-        return self.shape.tensor > 1
-
     def computed_share(self, name: str) -> float:
         layer, shape = name.rpartition(".")[0], self.shape
         if ".experts." in name:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from agentgym_rl.algo import PackedRows
+from agentgym_rl.algo import PackedRows, is_experts
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.core import TrainerError
 from agentgym_rl.trainer import WHOLE, Compute, Cut, Divisible, Slices, World
@@ -23,12 +23,12 @@ from agentgym_rl.weights import add_otherwise
 
 from .attention import NAME, PartPieces
 from .checkpoint import described
-from .collectives import complete, gather_rows, gathered, sum_rows
-from .experts import CutExperts, TokenCounts
+from .collectives import complete, filled, gather_rows, gathered, sum_rows
+from .experts import CutExperts, MostTokens
 from .head import CutVocabulary
 from .keys import MeshKeys
-from .mesh import Meshes
-from .plans import Heads, Ranges, check_family, ranges, rule, segments
+from .mesh import Meshes, meshes_of
+from .plans import Heads, Ranges, check_family, nearest_divisor, ranges, rule, segments
 
 # Linear layers return views without a bias. Nothing changes these in place.
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
@@ -39,13 +39,13 @@ class Parallel:
 
     def __init__(self, world: World, trainer: TrainerConfig) -> None:
         self._world, self._shape = world, trainer.part(MeshKeys).shape
-        self._meshes = Meshes(world, self._shape)
+        self._meshes = meshes_of(world, self._shape)
         self.cuts: dict[str, Cut] = {}
         self._owners: dict[nn.Module, DeviceMesh] = {}
         """The modules that have parts of parameters, with the ranks over which these are
         sharded."""
         self._groups: dict[str, ProcessGroup] = {}
-        self._counts = TokenCounts(self._meshes.experts)
+        self._most = MostTokens(self._meshes.experts)
         self._predictions: _Predictions | None = None
         """The predictions of the present pass."""
         self._cuts_head = False
@@ -136,7 +136,7 @@ class Parallel:
 
     def _cut_experts(self, module: nn.Module, parts: _Parts) -> None:
         count, group = self._shape.experts, self._meshes.experts
-        found = [(n, m) for n, m in module.named_modules() if type(m).__name__.endswith("Experts")]
+        found = [(n, m) for n, m in module.named_modules() if is_experts(m)]
         if not found:
             raise TrainerError(f"e{count}: {type(module).__name__} has no experts")
         for name, experts in found:
@@ -144,18 +144,16 @@ class Parallel:
             leaves = [leaf for leaf, _ in experts.named_parameters()]
             total = len(experts.get_parameter(leaves[0]))
             if total % count:
-                near = [n for n in range(1, total + 1) if total % n == 0]
-                best = min(near, key=lambda n: abs(n - count))
                 raise TrainerError(
                     f"e{count} does not divide the {total} experts of a layer; the nearest number "
-                    f"that does is e{best}"
+                    f"that does is e{nearest_divisor(total, count)}"
                 )
             for leaf in leaves:
                 at = _Place(group, self._meshes.experts_part)
                 parts.cut(f"{name}.{leaf}", 0, ranges([total], count), at)
             size = total // count
             its.num_experts = size
-            its.forward = CutExperts(its, self._counts, group, group.rank() * size, size)
+            its.forward = CutExperts(its, self._most, group, group.rank() * size, size)
 
     def keep(self, name: str, owner: nn.Module, cut: Cut, at: _Place) -> None:
         """Note a parameter that was cut."""
@@ -178,7 +176,7 @@ class Parallel:
         total = packed.tokens.shape[1]
         each, own = total // shape.context, total // shape.unit
         if shape.experts > 1:
-            self._counts.share(own, packed.tokens.device)
+            self._most.share(own, packed.tokens.device)
         group = meshes.context if self._cuts_head else meshes.unit
         its = _Predictions.of(packed.positions, own, meshes, cuts_head=self._cuts_head)
         self._predictions = its
@@ -213,10 +211,7 @@ class Parallel:
         assert its is not None
         (hidden,) = inputs
         most, group = max(its.shares), self._meshes.tensor
-        x = hidden[0]
-        if len(x) < most:
-            x = torch.cat([x, x.new_zeros(most - len(x), x.shape[1])])
-        parts = gather_rows(x, group).split(most)
+        parts = gather_rows(filled(hidden[0], most), group).split(most)
         return torch.cat([x[:n] for x, n in zip(parts, its.shares, strict=True)])[None]
 
     def total(self, numbers: Tensor) -> Tensor:
@@ -253,9 +248,7 @@ class _Whole(NamedTuple):
     def joined(self, part: Tensor) -> Tensor:
         cut, count = self.cut, self.group.size()
         most = max(cut.local(r, count)[cut.dim] for r in range(count))
-        padded = part.movedim(cut.dim, 0)
-        pad = padded.new_zeros(most - len(padded), *padded.shape[1:])
-        parts = gathered(torch.cat([padded, pad]), self.group).split(most)
+        parts = gathered(filled(part.movedim(cut.dim, 0), most), self.group).split(most)
         whole = part.new_empty(cut.shape)
         for rank, its in enumerate(parts):
             at = 0

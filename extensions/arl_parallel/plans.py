@@ -55,15 +55,19 @@ def check_family(config: Any, tensor: int) -> None:
         )
     queries = Heads.of(config).queries
     if queries % tensor:
-        near = [n for n in range(1, queries + 1) if queries % n == 0]
-        best = min(near, key=lambda n: (abs(n - tensor), n))
         raise TrainerError(
             f"t{tensor} does not divide the {queries} attention heads of the model; the nearest "
-            f"number that does is t{best}"
+            f"number that does is t{nearest_divisor(queries, tensor)}"
         )
 
 
-def is_part(name: str) -> bool:
+def nearest_divisor(total: int, number: int) -> int:
+    """Return the divisor of `total` that is nearest to `number`, the smaller one of two."""
+    divisors = (n for n in range(1, total + 1) if total % n == 0)
+    return min(divisors, key=lambda n: abs(n - number))
+
+
+def _is_part(name: str) -> bool:
     """Return whether a module gathers tokens if matrices directly in it are cut."""
     return name.rpartition(".")[2] in _PARTS
 
@@ -71,7 +75,7 @@ def is_part(name: str) -> bool:
 def rule(name: str, heads: Heads, tensor: int) -> str:
     """Return how a linear layer's weight is cut: "rows", "columns", or "" if it is not."""
     part, _, leaf = name.rpartition(".")
-    if not is_part(part):
+    if not _is_part(part):
         return ""
     if leaf in _KEYS and heads.keys % tensor:
         return ""  # each rank computes all of them, and takes those that its queries read
