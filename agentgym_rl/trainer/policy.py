@@ -92,7 +92,7 @@ class ChunkedHead:
         self.vocabulary = _COMPLETE
         self._rows: Tensor | None = None
 
-    def expect(self, packed: PackedRows, rows: Tensor | None) -> None:
+    def expect(self, packed: PackedRows, rows: Tensor | None = None) -> None:
         """Set the predictions of the next forward, on the device of that forward: those at `rows`
         of all, if they are not all."""
         self._packed, self._rows = packed, rows
