@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 HERE = {
     "scripts/architectures.py": ("Qwen3",),
     "scripts/large_ranks.py": ("--hidden=64", "--layers=2", "--vocab=256", "--ranks=2"),
+    "scripts/long_row.py": ("--tokens=8192", "--fits=3072", "--margin=1.2"),
     "scripts/mutants.py": ("--list", "--num=3"),
     "scripts/routing.py": (),
     "scripts/tiny_model/measure.py": (f"--model={BUNDLED}", "--family=math", "--tasks=4"),
