@@ -11,8 +11,8 @@ What a rank has at most in a step, of a model with P parameters over N ranks (by
     activations     T L k, or                   T tokens, L blocks, k bytes each keeps (anatomy.py)
                     T L c H                     with checkpointing: their inputs of length H
     and the larger  log-probs of T tokens       all at once, or in chunks (`trainer.policy`)
-    one of          T k, with checkpointing          the gradients of one block (with what is made again
-                    1.75 T k                    before, as measured: 1.2 to 1.75)
+    one of          T k, with checkpointing          the gradients of one block, with what is
+                    1.75 T k                    made again before (measured: 1.2 to 1.75)
 
 Loading and publishing have their own peaks; the most of the three counts.
 """
