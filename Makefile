@@ -61,7 +61,7 @@ EXTENSIONS_TESTS := tests/agents tests/audit tests/benchmarks tests/callbacks te
     tests/cluster/test_ray_train.py tests/cluster/test_slurm.py tests/controller/test_seats.py \
     tests/e2e/test_audit.py tests/e2e/test_colocated.py tests/e2e/test_elastic.py \
     tests/e2e/test_forced.py tests/e2e/test_inspected.py tests/e2e/test_judged.py \
-    tests/e2e/test_moe.py tests/e2e/test_reverify.py tests/e2e/test_seats.py \
+    tests/e2e/test_meshes.py tests/e2e/test_moe.py tests/e2e/test_reverify.py tests/e2e/test_seats.py \
     tests/e2e/test_serve.py tests/e2e/test_teacher.py tests/e2e/test_workers.py \
     tests/engines/test_client.py tests/engines/test_control.py \
     tests/evaluate/test_foreign_model.py tests/evaluate/test_foreign_model_failures.py \

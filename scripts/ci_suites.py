@@ -71,6 +71,7 @@ RESTS_ON: Mapping[str, tuple[str, ...]] = {
         "tests/e2e/test_forced.py",
         "tests/e2e/test_inspected.py",
         "tests/e2e/test_judged.py",
+        "tests/e2e/test_meshes.py",
         "tests/e2e/test_moe.py",
         "tests/e2e/test_reverify.py",
         "tests/e2e/test_seats.py",

@@ -19,6 +19,7 @@ HERE = {
     "scripts/routing.py": (),
     "scripts/tiny_model/measure.py": (f"--model={BUNDLED}", "--family=math", "--tasks=4"),
     "scripts/trace_episode.py": (),
+    "scripts/upcycle.py": ("--model=bundled/math", "--out=mixture"),
 }
 """The arguments of each program that runs here."""
 ELSEWHERE = {
