@@ -28,8 +28,15 @@ class Recompute:
     """The tokens of a run, and a model that holds one version of the policy at a time."""
 
     def __init__(
-        self, tokens: Tokens, reader: EpisodeReader, model: Recomputer, on_progress: OnProgress
+        self,
+        tokens: Tokens,
+        reader: EpisodeReader,
+        model: Recomputer,
+        on_progress: OnProgress,
+        *,
+        keeps_kv: bool,
     ):
+        self._keeps_kv = keeps_kv
         self.tokens, self._reader, self._model = tokens, reader, model
         self._on_progress = on_progress
 
@@ -47,7 +54,9 @@ class Recompute:
         """Return the log-probs of the chosen tokens (ascending) under the version loaded last.
 
         With `plain`, each row is computed in a forward pass of its own."""
-        rows = self.tokens.rows(chosen, self._reader, temperature=temperature)
+        rows = self.tokens.rows(
+            chosen, self._reader, temperature=temperature, keeps_kv=self._keeps_kv
+        )
         parts = [part for some in _chunks(rows) for part in self._some(some, plain)]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 

@@ -80,7 +80,8 @@ def audit(
             versions_dir=run / "weights",
             routing_replay=config.own_engine.routing_replay,
         ) as recomputer:
-            recompute = Recompute(tokens, reader, recomputer, on_progress)
+            keeps_kv = rule.interrupt == "keep"
+            recompute = Recompute(tokens, reader, recomputer, on_progress, keeps_kv=keeps_kv)
             evidence, control, rounding = _recompute_all(recompute, rule)
             if threshold is None:
                 rule = rule.allowing(rounding)

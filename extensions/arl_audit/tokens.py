@@ -70,11 +70,17 @@ class Tokens:
         return np.flatnonzero(self.version == version)
 
     def rows(
-        self, chosen: Index, reader: EpisodeReader, *, temperature: float | None = None
+        self,
+        chosen: Index,
+        reader: EpisodeReader,
+        *,
+        temperature: float | None = None,
+        keeps_kv: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows of the chosen tokens (ascending), with all other tokens masked out.
 
-        Rows end with their last chosen token. `temperature` replaces the recorded ones.
+        Rows end with their last chosen token. `temperature` replaces the recorded ones. `keeps_kv`:
+        after an update, the run's engines went on with the KV of older weights.
         """
         episode_now, trajectory = -1, None
         for part in self._by_row(chosen):
@@ -82,7 +88,7 @@ class Tokens:
             if trajectory is None or episode != episode_now:
                 episode_now, trajectory = episode, reader.trajectory(self.episode_ids[episode])
             row = trajectory.rows[int(self.row[part[0]])]
-            yield _restricted(row, self.position[part], temperature)
+            yield _restricted(row, self.position[part], temperature, keeps_kv)
 
     def _by_row(self, chosen: Index) -> list[Index]:
         rows = np.stack([self.episode[chosen], self.row[chosen]])
@@ -118,9 +124,10 @@ def _places(turns: IntArray, versions: IntArray) -> IntArray:
     return places
 
 
-def _experts_of(row: Row, version: int) -> Experts | None:
-    """Return the row's experts, unknown where another version chose them: a later turn computes
-    its prompt anew, with experts of its own, and the row has those of the first one.
+def _experts_of(row: Row, version: int, *, keeps_kv: bool) -> Experts | None:
+    """Return the row's experts, unknown where another version chose them, or this one on KV of
+    older weights: a later turn computes its prompt anew, with experts of its own, and the row has
+    those of the first one.
 
     A token's experts are of the version that sampled the next token after it.
     """
@@ -130,16 +137,21 @@ def _experts_of(row: Row, version: int) -> Experts | None:
     following = np.searchsorted(sampled, np.arange(len(row)), side="right")
     known = following < len(sampled)
     own = np.zeros(len(row), np.bool_)
-    own[known] = row.policy_versions[sampled[following[known]]] == version
+    after = sampled[following[known]]
+    own[known] = row.policy_versions[after] == version
+    if keeps_kv:
+        admitted = row.admitted_versions[after]
+        own[known] &= (admitted < 0) | (admitted == version)
     return Experts(np.where(own[:, None, None], row.experts.ids, np.int16(UNKNOWN_EXPERT)))
 
 
-def _restricted(row: Row, positions: IntArray, temperature: float | None) -> Row:
+def _restricted(row: Row, positions: IntArray, temperature: float | None, keeps_kv: bool) -> Row:
     end = int(positions[-1]) + 1  # attention is causal: later tokens change nothing
     mask: BoolArray = np.zeros(end, np.bool_)
     mask[positions] = True
     head = replace(row.head(end), loss_mask=mask)
-    head = replace(head, experts=_experts_of(head, int(row.policy_versions[positions[0]])))
+    version = int(row.policy_versions[positions[0]])
+    head = replace(head, experts=_experts_of(head, version, keeps_kv=keeps_kv))
     if temperature is None:
         return head
     return replace(head, temperatures=np.full(end, temperature, np.float32))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from arl_audit.recompute import multiplying_in
+from arl_audit.tokens import _experts_of
 
 from agentgym_rl.core import Row, StepReport
+from agentgym_rl.core.token_records import Experts
 from agentgym_rl.storage import EpisodeLog
 from agentgym_rl.weights import write_version
 from tests.kit.versions import part_of
@@ -261,3 +263,28 @@ def test_no_episode_log(run, rows, arl_audit, content):
     done = arl_audit(folder)
     assert done.code == 2
     assert "episode log" in done.err
+
+
+def test_experts_chosen_on_older_kv_do_not_count_for_a_later_turn():
+    """Positions 2 and 3 are of turn 0, 6 and 7 of turn 1; an update came after position 2."""
+    sampled = [False, False, True, True, False, False, True, True]
+    versions = [-1, -1, 1, 2, -1, -1, 2, 2]
+    row = Row(
+        np.arange(8, dtype=np.int32),
+        loss_mask=np.array(sampled),
+        behavior_logprobs=np.zeros(8, np.float32),
+        policy_versions=np.array(versions, np.int32),
+        admitted_versions=np.array([-1, -1, 1, 1, -1, -1, 2, 2], np.int32),
+        temperatures=np.ones(8, np.float32),
+        turn_ids=np.array([-1, -1, 0, 0, -1, -1, 1, 1], np.int32),
+        times_s=np.zeros(8),
+        experts=Experts(np.zeros((8, 1, 1), np.int16)),
+    )
+
+    def known(keeps_kv: bool) -> list[int]:
+        found = _experts_of(row, 2, keeps_kv=keeps_kv)
+        return np.flatnonzero(found.index).tolist()
+
+    # The experts of a token were chosen for the prediction of the next sampled one.
+    assert known(False) == [2, 3, 4, 5, 6]
+    assert known(True) == [3, 4, 5, 6]
