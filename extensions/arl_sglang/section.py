@@ -39,6 +39,10 @@ class SglangEngineConfig(ServerEngineConfig):
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
+        if named := {"--pp-size", "--pipeline-parallel-size"} & {
+            it.partition("=")[0] for it in self.flags
+        }:
+            raise ValueError(f"flags has {named.pop()}: {NO_STAGES}; leave it out")
         experts, width = self.expert_parallel_size, self.tensor_parallel_size
         if width % experts:
             allowed = [it for it in range(1, width + 1) if width % it == 0]

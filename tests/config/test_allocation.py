@@ -102,6 +102,12 @@ def test_stages_that_a_run_cannot_have_are_refused(keys, says):
         load_config(None, {"engine.type": "vllm", "engine.pipeline_parallel_size": 2, **keys})
 
 
+@cases("flags", [["--pp-size", "2"], ["--pipeline-parallel-size=2"]])
+def test_the_flags_of_sglang_are_no_way_to_stages(flags):
+    with pytest.raises(ConfigError, match=r"flags has --p.*answers for the weights of the first"):
+        load_config(None, {"engine.type": "sglang", "engine.flags": flags})
+
+
 def test_ranks_that_do_not_divide_are_refused_with_the_numbers():
     with pytest.raises(ConfigError, match="e3 does not divide 4 ranks; the nearest number is 3"):
         load_config(None, {KEY: "embedded:d1+fsdp:d4e3"})
