@@ -161,7 +161,7 @@ class ServerEngineConfig(OwnEngineConfig):
     """The interpreter that has the engine (vLLM: with this package's wheel); empty: the one that
     runs `arl`."""
     gpus: Anytime[tuple[int, ...]] = ()
-    """The GPUs of the servers, `tensor_parallel_size` each; empty: all visible ones."""
+    """The GPUs of the servers, `gpus_per_server` each; empty: all visible ones."""
     tensor_parallel_size: Anytime[int] = Field(default=1, ge=1)
     """The number of GPUs over which a server splits the model."""
     gpu_memory_utilization: Anytime[float] = Field(default=0.0, ge=0, le=1)
@@ -191,10 +191,10 @@ class ServerEngineConfig(OwnEngineConfig):
             raise ValueError(f"urls names a server twice: {self.urls}")
         if self.urls and self.num_servers not in (1, len(self.urls)):
             raise ValueError(f"num_servers {self.num_servers}, but {len(self.urls)} urls")
-        need = self.num_servers * self.tensor_parallel_size
+        need = self.num_servers * self.gpus_per_server
         if self.gpus and (len(self.gpus) < need or len(set(self.gpus)) < len(self.gpus)):
             raise ValueError(
-                f"{self.num_servers} servers of tensor_parallel_size {self.tensor_parallel_size} "
+                f"{self.num_servers} servers of {self.gpus_per_server} GPUs each "
                 f"need {need} different gpus, got {self.gpus}"
             )
         return self
@@ -225,13 +225,12 @@ class ServerEngineConfig(OwnEngineConfig):
                 "servers that somebody else starts. Evaluate checkpoints instead: "
                 "trainer.checkpoint_every, and arl eval --checkpoint"
             )
-        need = (self.num_servers + 1) * self.tensor_parallel_size
+        need = (self.num_servers + 1) * self.gpus_per_server
         if self.gpus and len(self.gpus) < need:
             yield (
                 f"eval.every and eval.every_minutes start one more server: with engine.num_servers "
-                f"{self.num_servers} and engine.tensor_parallel_size "
-                f"{self.tensor_parallel_size} engine.gpus needs {need} GPUs, got "
-                f"{list(self.gpus)}"
+                f"{self.num_servers} of {self.gpus_per_server} GPUs each engine.gpus needs {need} "
+                f"GPUs, got {list(self.gpus)}"
             )
 
 
@@ -305,7 +304,7 @@ class EngineKind(WithKeys):
 
     section: ClassVar[type[EngineConfig]]  # type: ignore[override]  # nobody sets it
     dimensions: ClassVar[str] = ""
-    """The dimensions of a part of cluster.allocation, "d" or "dt"; empty: it has no part there."""
+    """The dimensions of a part of cluster.allocation, of "dtpe"; empty: it has no part there."""
     no_dimensions: ClassVar[dict[str, str]] = {}
     """The reasons for the lack of dimensions that other systems have, by their letters."""
 

@@ -33,6 +33,8 @@ THEN: Mapping[str, Any] = {
     "algo.advantage_options": {},
     "algo.behavior_clip": 1.0,
     "algo.expert_balance_coef": 0.0,
+    "engine.expert_parallel_size": 1,
+    "engine.pipeline_parallel_size": 1,
     "engine.prefix_cache": "off",
     "engine.replies": ["The answer is 42."],
     "engine.routing_replay": "off",

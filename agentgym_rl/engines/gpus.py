@@ -11,7 +11,7 @@ from agentgym_rl.core import ConfigError
 def visible_gpus(config: ServerEngineConfig, index: int) -> dict[str, str]:
     """Return CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of the visible
     ones."""
-    each = config.tensor_parallel_size
+    each = config.gpus_per_server
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.gpus:
         gpus = [str(gpu) for gpu in config.gpus]
@@ -24,7 +24,7 @@ def visible_gpus(config: ServerEngineConfig, index: int) -> dict[str, str]:
         servers = max(config.num_servers, index + 1)  # one more server evaluates on schedule
         if len(gpus) < each * servers:
             raise ConfigError(
-                f"{servers} servers of engine.tensor_parallel_size {each} need "
+                f"{servers} servers of {each} GPUs each need "
                 f"{each * servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
             )
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}

@@ -219,9 +219,6 @@ class ServerKind(OwnKind):
     """The releases of the project that are driven here."""
     polls_staging: ClassVar[bool] = True
     dimensions: ClassVar[str] = "dt"
-    no_dimensions: ClassVar[dict[str, str]] = {
-        "p": "pipeline stages of servers are not offered: use d and t"
-    }
 
     @abstractmethod
     def is_own(self, status: int, answer: Any) -> bool:

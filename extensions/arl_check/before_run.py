@@ -12,6 +12,8 @@ from pathlib import Path
 
 from agentgym_rl.config import Config, OwnEngineConfig, may_use_gpu
 
+from .engine_parts import check_parts
+
 _ASK_S = 5.0
 _BFLOAT16 = 8.0
 """The least compute capability of NVIDIA GPUs with arithmetic in bfloat16 (Ampere)."""
@@ -19,7 +21,8 @@ _BFLOAT16 = 8.0
 
 def check_devices(config: Config, trains: bool) -> Iterator[str]:
     """Yield the reasons why this machine cannot run processes of `config` on the devices that it
-    selects. The nodes of a cluster may have others."""
+    selects, and why no machine can. The nodes of a cluster may have others."""
+    yield from check_parts(config)
     if config.cluster.type != "local":
         return
     engine = config.engine if isinstance(config.engine, OwnEngineConfig) else None

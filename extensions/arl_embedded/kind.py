@@ -25,6 +25,10 @@ class EmbeddedKind(OwnKind):
     order: ClassVar[int] = 0
     title: ClassVar[str] = "embedded engine"
     dimensions: ClassVar[str] = "d"
+    no_dimensions: ClassVar[dict[str, str]] = dict.fromkeys(
+        "tpe",
+        "a server of the embedded engine has one device: use d, or vllm, which has t, p and e",
+    )
 
     def serve(self, launch: Launch) -> None:
         from .main import serve

@@ -418,7 +418,8 @@ def _rates(engine: OwnEngineConfig, options: PlanOptions) -> Rates:
         raise ConfigError("--run measures rates and --gpu estimates them: give one of them")
     if hardware["gpu"]:
         parallel = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
-        estimated = rates_of(HardwareRates(**hardware), tensor_parallel=parallel)
+        stages = engine.gpus_per_server // parallel
+        estimated = rates_of(HardwareRates(**hardware), tensor_parallel=parallel, stages=stages)
         rates = estimated.model_copy(update=_given(rates, estimated))
     if options.cores is not None:
         rates = rates.model_copy(update={"cores": options.cores})

@@ -225,7 +225,7 @@ def _planned(config: Config, folder: Path, gpu: str) -> MemoryPlan:
             *(its, kept, trainer, passes), trainable=trainable, on_gpu=True, reduces_each=each
         )
 
-    workers = engine.tensor_parallel_size if isinstance(engine, ServerEngineConfig) else 1
+    workers = engine.gpus_per_server
     share = engine.gpu_memory_utilization if isinstance(engine, ServerEngineConfig) else 0.0
     kv_bytes = kv_bytes_per_token(folder, "bfloat16")
     worker = engine_memory(

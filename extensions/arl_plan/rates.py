@@ -209,11 +209,13 @@ def gpu_of(name: str, *, remedy: str = "give one of these") -> Gpu:
     raise ConfigError(f"GPU {name!r} is not known{near} (known: {', '.join(GPUS)}); {remedy}")
 
 
-def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1) -> Rates:
-    """Estimate the rates of an engine on `tensor_parallel` GPUs, and of a trainer rank on one.
+def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1, stages: int = 1) -> Rates:
+    """Estimate the rates of an engine on `tensor_parallel` GPUs, or so many for each of its
+    `stages`, and of a trainer rank on one GPU.
 
     Decoding is limited by reading all weights and the KV of all contexts from memory; prefills and
-    the trainer are limited by arithmetic.
+    the trainer are limited by arithmetic. With several stages each request passes all of them for a
+    token, and each stage computes a part of the requests meanwhile.
 
     Raises:
         ConfigError: the GPU is not known, or the model does not fit.
@@ -224,25 +226,26 @@ def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1) -> Rates:
             "hardware.parameters (or --parameters): the number of parameters is not known"
         )
     kv_bytes = hardware.kv_bytes_per_token or _KV_OF_7B * (parameters / 7.6e9) ** (2 / 3)
-    memory = gpu.gb * 1e9 * tensor_parallel * _MEMORY_USED
+    gpus = tensor_parallel * stages
+    memory = gpu.gb * 1e9 * gpus * _MEMORY_USED
     room = memory - parameters * _BYTES
     if room < kv_bytes:
         raise ConfigError(
             f"{parameters / 1e9:g} billion parameters take {parameters * _BYTES / 1e9:.0f} GB; "
-            f"{tensor_parallel} x {hardware.gpu} has {memory / 1e9:.0f} GB to use: raise "
+            f"{gpus} x {hardware.gpu} has {memory / 1e9:.0f} GB to use: raise "
             "engine.tensor_parallel_size"
         )
     bandwidth = gpu.tb_per_s * 1e12 * tensor_parallel * hardware.decode_efficiency
     flops = gpu.tflops * 1e12
     forward = _SAMPLED_FLOPS * parameters / (flops * hardware.trainer_efficiency)
-    prefill_flops = flops * tensor_parallel * hardware.prefill_efficiency
+    prefill_flops = flops * gpus * hardware.prefill_efficiency
     sharding = max(1.0, parameters / 7.6e9)
     return Rates(
         hardware=hardware,
         engine=EngineRates(
-            step_s=_STEP_OVERHEAD_S + parameters * _BYTES / bandwidth,
+            step_s=stages * _STEP_OVERHEAD_S + parameters * _BYTES / bandwidth,
             step_s_per_request=_SAMPLED_FLOPS * parameters / prefill_flops,
-            step_s_per_context_token=kv_bytes / bandwidth,
+            step_s_per_context_token=kv_bytes / bandwidth / stages,
             prefill_s=_STEP_OVERHEAD_S,
             prefill_s_per_token=_SAMPLED_FLOPS * parameters / prefill_flops,
             kv_tokens=int(room / kv_bytes),

@@ -66,7 +66,7 @@ class Tried:
     def splits(self, gpus: int, fewest_ranks: int) -> Iterator[Changes]:
         """Yield splits with engines on 1/2, 5/8, 3/4 and 7/8 of the GPUs, the trainer on the
         others, if each copy of the model has `fewest_ranks`."""
-        each = getattr(self.config.engine, "tensor_parallel_size", 1)
+        each = self.config.own_engine.gpus_per_server
         seen: set[int] = set()
         for eighths in (4, 5, 6, 7):
             servers = max(1, round(gpus * eighths / 8 / each))

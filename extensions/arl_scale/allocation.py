@@ -5,13 +5,13 @@ The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for the backen
     allocation  component ("+" component)*        on separate devices
     component   part ("|" part)*                  on the same devices
     part        backend ["[" name "]"] ":" dimension+
-    backend     a type of engine (engine.type)    engines: d servers (of t GPUs each)
+    backend     a type of engine (engine.type)    engines: d servers of t x p GPUs, experts over e
                 trainer.backend, as fsdp          trainer: d x c x t ranks, of which e share experts
     dimension   a letter and a number: d4
 
 Spaces are ignored. An allocation is converted into `engine.type`, `engine.num_servers`,
-`engine.tensor_parallel_size`, `trainer.backend`, `trainer.num_ranks`, `trainer.mesh` and
-`cluster.colocated`.
+`engine.tensor_parallel_size`, `engine.pipeline_parallel_size`, `engine.expert_parallel_size`,
+`trainer.backend`, `trainer.num_ranks`, `trainer.mesh` and `cluster.colocated`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,16 @@ KEY = "cluster.allocation"
 _MEANING = {
     "d": "data parallelism: servers, or ranks",
     "t": "tensor parallelism: GPUs a server, or ranks, split matrices over",
+    "p": "pipeline parallelism: groups of such GPUs of a server, with other layers each",
     "c": "context parallelism: ranks that split a row",
-    "e": "expert parallelism: those of the ranks that split experts; it adds none",
+    "e": "expert parallelism: those of the GPUs or ranks that split experts; it adds none",
 }
+_KEYS = {
+    "t": "engine.tensor_parallel_size",
+    "p": "engine.pipeline_parallel_size",
+    "e": "engine.expert_parallel_size",
+}
+"""The keys of the dimensions of an engine's server."""
 _WITH_THE_ACTOR = ("critic", "ref")
 """The models that every trainer rank holds in addition to the policy."""
 _WHY_NOT = {
@@ -74,7 +81,12 @@ class Part:
     @property
     def world(self) -> int:
         """Return the number of devices."""
-        return math.prod(n for letter, n in self.dimensions.items() if letter != "e")
+        return math.prod(self.factors.values())
+
+    @property
+    def factors(self) -> dict[str, int]:
+        """Return the dimensions whose product is the number of devices."""
+        return {letter: n for letter, n in self.dimensions.items() if letter != "e"}
 
     @property
     def trains(self) -> bool:
@@ -115,8 +127,9 @@ def settings(text: str) -> dict[str, Any]:
         ),
         "cluster.colocated": len(shared) > 1,
     }
-    if "t" in ENGINES[engine.backend].dimensions:
-        found["engine.tensor_parallel_size"] = engine.dimensions.get("t", 1)
+    for letter in ENGINES[engine.backend].dimensions:
+        if letter in _KEYS:
+            found[_KEYS[letter]] = engine.dimensions.get(letter, 1)
     return found
 
 
@@ -166,7 +179,7 @@ def _check_models(trainers: list[Part], components: list[list[Part]], reader: _R
 
 def _product(part: Part) -> str:
     """Return the arithmetic of a part's devices: d4 x t2 = 8."""
-    return f"{' x '.join(f'{k}{n}' for k, n in part.dimensions.items())} = {part.world}"
+    return f"{' x '.join(f'{k}{n}' for k, n in part.factors.items())} = {part.world}"
 
 
 def _components(reader: _Reader) -> list[list[Part]]:

@@ -94,7 +94,12 @@ def table(demands: Sequence[Demand], nodes: Sequence[Node]) -> str:
 def _refusal(demands: Sequence[Demand], nodes: Sequence[Node], homeless: Demand, index: int) -> str:
     one = f"{homeless.cpus} CPU, {homeless.gpus} GPU"
     widest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=None)
-    if any(line.missing for line in totals(demands, nodes)):
+    if homeless.gpus > 1 and widest and 0 < widest.gpus < homeless.gpus:
+        why = (
+            f"no node is so large: {widest.name} has {widest.cpus:g} CPU, {widest.gpus:g} GPU, and "
+            f"a server is within one node: t x p is at most {widest.gpus:g}"
+        )
+    elif any(line.missing for line in totals(demands, nodes)):
         why = "the cluster is too small"
     elif widest and (widest.gpus < homeless.gpus or widest.cpus < homeless.cpus):
         why = f"no node is so large: {widest.name} has {widest.cpus:g} CPU, {widest.gpus:g} GPU"

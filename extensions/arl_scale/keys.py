@@ -165,8 +165,8 @@ class ShareKeys(PlaceKeys):
     allocation: str = ""
     """The engines and ranks in one line: `vllm:d4t2+fsdp:d8` are four vLLM servers of two GPUs each
     and eight trainer ranks; `vllm:d2|fsdp:d2` share two GPUs (`sglang` has no such form). Sets
-    engine.type, engine.num_servers, engine.tensor_parallel_size, trainer.num_ranks and `colocated`
-    (see arl_scale/allocation.py)."""
+    engine.type, engine.num_servers, the sizes of an engine's parts (t, p, e), trainer.num_ranks and
+    `colocated` (see arl_scale/allocation.py)."""
 
     @property
     def shares_devices(self) -> bool:
@@ -211,7 +211,7 @@ def _cannot_share(config: Config) -> Iterator[str]:
     if cluster.kind.gives_out_devices and each > 1:
         yield (
             f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
-            f"engine.tensor_parallel_size has to be 1, got {each}"
+            f"an engine has to have one (t1, p1), got {each}"
         )
 
 

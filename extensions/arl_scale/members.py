@@ -162,7 +162,7 @@ class Members:
             if max(free) >= room:
                 raise ConfigError(
                     f"engine.gpus has {len(gpus)} GPUs, room for {room} engines of "
-                    f"tensor_parallel_size {engine.gpus_per_server}; {len(taken)} are taken"
+                    f"{engine.gpus_per_server} each; {len(taken)} are taken"
                 )
         return free
 

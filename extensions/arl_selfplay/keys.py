@@ -96,7 +96,7 @@ class SeatKeys(PlayKeys):
                 "starts; ask one of those by url:URL#NAME"
             )
         more = len(others) + config.eval.scheduled
-        need = (engine.num_servers + more) * engine.tensor_parallel_size
+        need = (engine.num_servers + more) * engine.gpus_per_server
         if engine.gpus and len(engine.gpus) < need:
             yield f"{seats}: engine.gpus needs {need} GPUs, got {len(engine.gpus)}"
 

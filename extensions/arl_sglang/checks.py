@@ -12,6 +12,7 @@ from agentgym_rl.engines.kind import Query
 
 from .build import ADAPTER_INTERRUPTS
 from .client import ServerInfo
+from .section import NO_STAGES, SglangEngineConfig
 
 
 def server_info(answer: Any) -> ServerInfo | None:
@@ -56,6 +57,11 @@ def _lacks(server: ServerInfo, context: int, setup: EngineSetup) -> Iterator[str
         yield "--disable-radix-cache (engine.prefix_cache is 'off')"
     if server.tokenizer_worker_num != 1 or server.dp_size != 1:
         yield "neither --tokenizer-worker-num nor --dp-size (its parts would not pause together)"
+    if server.pp_size != 1:
+        yield f"no --pp-size {server.pp_size} ({NO_STAGES})"
+    experts = config.expert_parallel_size if isinstance(config, SglangEngineConfig) else 1
+    if experts not in (1, server.ep_size):
+        yield f"--ep-size {experts} (it has {server.ep_size}; or leave the key out)"
     if server.speculative_algorithm:
         yield "no --speculative-algorithm (its log-probs are of another distribution)"
 

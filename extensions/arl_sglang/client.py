@@ -90,6 +90,8 @@ class ServerInfo(Struct, kw_only=True):
     sampling_mask_max_tokens: int = 0
     tokenizer_worker_num: int = 1
     dp_size: int = 1
+    pp_size: int = 1
+    ep_size: int = 1
     speculative_algorithm: str | None = None
     enable_lora: bool | None = None
     """Whether the server computes adapters in addition to its weights, which do not change."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentgym_rl.config import ServerEngineConfig
 from agentgym_rl.core import AdapterKeys
 from agentgym_rl.engines import (
     Build,
@@ -16,6 +15,7 @@ from agentgym_rl.engines import (
 from agentgym_rl.models import kv_bytes_per_token
 
 from .adapters import adapter_name
+from .section import SglangEngineConfig
 
 _SERVER = Path(__file__).with_name("server.py")
 
@@ -27,6 +27,7 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         ConfigError: see `empty_adapter`; or the model's config.json has no sizes of its KV cache.
     """
     config, model_dir = launch.engine, launch.model_dir
+    assert isinstance(config, SglangEngineConfig)
     argv = [
         # -P: nothing in the current folder may replace an installed package.
         *(build.python, "-P", str(_SERVER)),
@@ -42,6 +43,8 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         "--enable-metrics",
         "--sleep-on-idle",  # else it uses a full core without any request
     ]
+    if config.expert_parallel_size > 1:
+        argv += ["--ep-size", str(config.expert_parallel_size)]
     if config.prefix_cache == "off":
         argv.append("--disable-radix-cache")
     if launch.config.rollout.interrupt == "keep":
@@ -80,7 +83,7 @@ def _adapter_flags(launch: Launch, adapter: AdapterKeys) -> list[str]:
     ]
 
 
-def _environment(config: ServerEngineConfig, build: Build, index: int) -> dict[str, str]:
+def _environment(config: SglangEngineConfig, build: Build, index: int) -> dict[str, str]:
     # /health would sample a token, which a paused server does not.
     env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
     if build.is_cpu:

@@ -2,80 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import field_validator
-
-from agentgym_rl.config import (
-    RolloutConfig,
-    Sections,
-    ServerEngineConfig,
-    WeightsConfig,
-)
-from agentgym_rl.core import adapter_of
+from agentgym_rl.config import WeightsConfig
 from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
 from agentgym_rl.engines.kind import Checked, Query
 from agentgym_rl.weights import RemoteEngine
 
-from .build import ADAPTER_INTERRUPTS, RELEASES
+from .build import RELEASES
+from .section import NO_STAGES, SglangEngineConfig
 
 if TYPE_CHECKING:
     from agentgym_rl.engines import EngineClient
     from agentgym_rl.weights import Transport
-
-
-class SglangEngineConfig(ServerEngineConfig):
-    """The SGLang servers, started by the run or elsewhere. Experimental on GPUs: never run
-    there."""
-
-    type: Literal["sglang"] = "sglang"
-
-    @field_validator("routing_replay")
-    @classmethod
-    def _no_experts(cls, value: str) -> str:
-        if value == "on":
-            raise ValueError(
-                "SGLang's report on experts is not read: expected 'auto' (which replays none with "
-                "it) or 'off'"
-            )
-        return value
-
-    transports: ClassVar[Sequence[str]] = ("shm", "gloo", "nccl", "ipc")
-    serves_adapters: ClassVar[bool] = True
-
-    def conflicts(self, config: Sections) -> Iterator[str]:
-        yield from super().conflicts(config)
-        interrupt, weights = config.of(RolloutConfig).interrupt, config.of(WeightsConfig)
-        if not weights.leaves_files and interrupt == "wait":
-            yield (
-                "rollout.interrupt 'wait' needs weights.transport 'shm' with engine.type 'sglang', "
-                f"which has no pause that waits; {weights.transport!r} takes 'recompute', 'abort' "
-                "or 'keep'"
-            )
-        if adapter_of(config, served=True) is None:
-            return
-        if interrupt not in ADAPTER_INTERRUPTS:
-            yield (
-                f"rollout.interrupt {interrupt!r} with lora.serve 'adapter' on "
-                "SGLang, which samples a request to its end with the adapter that it began with: "
-                "set rollout.interrupt to abort or wait, or lora.serve to merged"
-            )
-        if not weights.leaves_files:
-            yield (
-                f"weights.transport {weights.transport!r} with lora.serve 'adapter' on "
-                "SGLang, which gets adapters as files: set weights.transport to shm, or "
-                "lora.serve to merged"
-            )
-
-    @property
-    def sleepless(self) -> str:
-        return (
-            "SGLang gives memory back only while it has no request, and with one its server ends "
-            "(/release_memory_occupation); requests in flight have to outlive a sleep here. Use "
-            "vLLM, the embedded engine, or separate devices"
-        )
 
 
 class SglangKind(ServerKind):
@@ -84,6 +24,8 @@ class SglangKind(ServerKind):
     section = SglangEngineConfig
     order: ClassVar[int] = 2
     title: ClassVar[str] = "SGLang"
+    dimensions: ClassVar[str] = "dte"
+    no_dimensions: ClassVar[dict[str, str]] = {"p": f"{NO_STAGES}: use t, or vllm, which has p"}
     releases: ClassVar[Releases] = RELEASES
     identity: ClassVar[str] = "/server_info"
 

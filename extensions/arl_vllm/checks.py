@@ -12,6 +12,7 @@ from agentgym_rl.engines.kind import Query
 
 from . import command as vllm
 from .client import SERVED_ADAPTER
+from .section import VllmEngineConfig
 
 
 async def lacking(query: Query, setup: EngineSetup) -> tuple[int, list[str]]:
@@ -73,6 +74,7 @@ def _misconfigured(
     extension = server["parallel_config"].get("worker_extension_cls")
     if wanted.startswith("arl-") and extension != vllm.EXTENSION:
         yield f"--worker-extension-cls {vllm.EXTENSION} (it has {extension or 'none'})"
+    yield from _other_parts(server["parallel_config"], config)
     if model["max_model_len"] < config.max_model_len:
         yield (
             f"--max-model-len {config.max_model_len} (it has {model['max_model_len']}; "
@@ -88,6 +90,17 @@ def _misconfigured(
         yield f"--dtype {config.dtype} (it has {dtype}; the trainer computes in engine.dtype)"
     if config.prefix_cache == "off" and cache.get("enable_prefix_caching"):
         yield "--no-enable-prefix-caching (engine.prefix_cache is 'off')"
+
+
+def _other_parts(parallel: dict[str, Any], config: OwnEngineConfig) -> Iterator[str]:
+    """Yield the flags that divide a server as the configuration does, where the server differs."""
+    if not isinstance(config, VllmEngineConfig):  # a server of another kind than the configured one
+        return
+    stages, has = config.pipeline_parallel_size, parallel["pipeline_parallel_size"]
+    if stages not in (1, has):
+        yield f"--pipeline-parallel-size {stages} (it has {has}; or leave the key out)"
+    if config.expert_parallel_size > 1 and not parallel["enable_expert_parallel"]:
+        yield "--enable-expert-parallel (or leave engine.expert_parallel_size out)"
 
 
 async def _lacking_adapter(query: Query, adapter: AdapterKeys | None) -> list[str]:

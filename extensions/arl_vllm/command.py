@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentgym_rl.config import ServerEngineConfig
 from agentgym_rl.core import AdapterKeys, ConfigError
 from agentgym_rl.engines import Build, Launch, empty_adapter, server_environment, server_seed
 
 from .build import check_routing, check_sleep
 from .client import MAX_LOGPROBS, SERVED_ADAPTER
 from .plugin import GLOO, SHM, TRIM_LOGPROBS
+from .section import VllmEngineConfig
 
 BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": "ipc"}
 """The backend of vLLM's --weight-transfer-config by weights.transport."""
@@ -33,6 +33,7 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         ConfigError: see `check_sleep`, `check_routing` and `adapter_flags`.
     """
     config, adapter = launch.engine, launch.adapter
+    assert isinstance(config, VllmEngineConfig)
     transport = launch.config.weights.transport
     sleeps, routed = launch.config.cluster.shares_devices, config.routing_replay == "on"
     if sleeps:
@@ -62,6 +63,10 @@ def server_command(launch: Launch, build: Build) -> tuple[list[str], dict[str, s
         argv.append("--enforce-eager")
     elif share := config.gpu_memory_utilization or (_SHARE_WITH_A_RANK if sleeps else 0.0):
         argv += ["--gpu-memory-utilization", f"{share:g}"]
+    if config.pipeline_parallel_size > 1:
+        argv += ["--pipeline-parallel-size", str(config.pipeline_parallel_size)]
+    if config.expert_parallel_size > 1:
+        argv.append("--enable-expert-parallel")  # over all GPUs of a stage
     if sleeps:
         argv.append("--enable-sleep-mode")
     if routed:
@@ -97,7 +102,7 @@ def adapter_flags(adapter: AdapterKeys, folder: Path | str) -> list[str]:
 
 
 def _environment(
-    config: ServerEngineConfig, build: Build, index: int, transport: str
+    config: VllmEngineConfig, build: Build, index: int, transport: str
 ) -> dict[str, str]:
     env = server_environment(config, index, is_cpu=build.is_cpu) | {
         "VLLM_SERVER_DEV_MODE": "1",  # the routes for pauses and updates
@@ -114,7 +119,7 @@ def _environment(
             # The sampler's first call would compile C++ for 15 s, without a later gain.
             "TORCH_COMPILE_DISABLE": "1",
         }
-        if config.tensor_parallel_size == 1:
+        if config.gpus_per_server == 1:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # two processes instead of three
     if transport == "ipc":
         env["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # CUDA handles travel pickled

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from agentgym_rl.config import (
-    OwnEngineConfig,
-    Sections,
-    ServerEngineConfig,
-    WeightsConfig,
-)
-from agentgym_rl.core import Interrupt, adapter_of
+from agentgym_rl.config import OwnEngineConfig, WeightsConfig
+from agentgym_rl.core import Interrupt
 from agentgym_rl.engines import Build, EngineSetup, Launch, Releases, ServerKind
 from agentgym_rl.engines.kind import Checked, Query
 
 from .build import RELEASES
+from .section import VllmEngineConfig
 
 if TYPE_CHECKING:
     from agentgym_rl.engines import EngineClient
     from agentgym_rl.weights import Transport
-
-
-class VllmEngineConfig(ServerEngineConfig):
-    """The vLLM servers, started by the run or elsewhere. Experimental on GPUs: never run there."""
-
-    type: Literal["vllm"] = "vllm"
-
-    transports: ClassVar[Sequence[str]] = ("shm", "gloo", "nccl", "ipc")
-    serves_adapters: ClassVar[bool] = True
-
-    def conflicts(self, config: Sections) -> Iterator[str]:
-        yield from super().conflicts(config)
-        adapter, way = adapter_of(config), config.of(WeightsConfig).transport
-        if adapter is not None and way in ("nccl", "ipc"):
-            yield (
-                f"{adapter.title} publishes adapters, which weights.transport "
-                f"{way!r}, vLLM's own, has no way to merge; use shm or gloo"
-            )
 
 
 class VllmKind(ServerKind):
@@ -47,6 +24,7 @@ class VllmKind(ServerKind):
     section = VllmEngineConfig
     order: ClassVar[int] = 1
     title: ClassVar[str] = "vLLM"
+    dimensions: ClassVar[str] = "dtpe"
     releases: ClassVar[Releases] = RELEASES
     identity: ClassVar[str] = "/version"
     reward_model_command: ClassVar[str] = ", such as `vllm serve MODEL --runner pooling`"

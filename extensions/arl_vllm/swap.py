@@ -18,6 +18,7 @@ from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
+from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 from agentgym_rl.core import WeightsError
 from agentgym_rl.storage.weights_folder import SCALING
@@ -61,7 +62,9 @@ def loaded_adapter(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> LoR
     places = set(manager.modules)
     for name, parts in manager.packed_modules.items():
         places |= {name, *parts}
-    if missing := sorted(adapter.loras.keys() - places):
+    nowhere = sorted(adapter.loras.keys() - places)
+    # Layers of another stage of a pipeline have their places in the workers of that stage.
+    if missing := [name for name in nowhere if not is_pp_missing_parameter(f"{name}.", model)]:
         raise WeightsError(
             f"vLLM has no place for the adapter of {', '.join(missing[:3])} ({len(missing)} in "
             "all): leave them out with lora.exclude_modules, or set lora.serve to merged"
@@ -96,7 +99,8 @@ def swap_adapter(model: torch.nn.Module, adapter: LoRAModel) -> None:
 def swap_weights(
     model: torch.nn.Module, model_config: Any, device: torch.device, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Load `tensors` (a checkpoint's names) into the running model.
+    """Load `tensors` (a checkpoint's names) into the running model. Its loader takes what this
+    worker has: parts of tensors, the layers of a stage, and whole experts; it skips the others.
 
     An exception leaves the model unusable: check the tensors before, end the process after.
     """

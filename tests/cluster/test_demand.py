@@ -26,6 +26,18 @@ def test_gpus_are_asked_for_where_there_are_any():
     assert {it.gpus for it in demands(config, gpus=False)} == {0}
 
 
+def test_a_server_needs_the_gpus_of_all_its_parts():
+    config = _of("vllm:d2t2p2e2+fsdp:d8")
+    assert demands(config, gpus=True)[0] == Demand("engine", 2, cpus=1, gpus=4)
+    placed = check(demands(config, gpus=True), EIGHT)
+    assert placed["head"] == ["engine-0", "engine-1"]
+
+
+def test_stages_on_several_nodes_are_refused_with_the_numbers():
+    with pytest.raises(ConfigError, match=r"engine-0 \(1 CPU, 16 GPU\).* t x p is at most 8\."):
+        check(demands(_of("vllm:d1t8p2+fsdp:d1"), gpus=True), EIGHT)
+
+
 def test_rollout_workers_need_no_gpus():
     config = _of("vllm:d1+fsdp:d1", **{"rollout.workers": 3, "rollout.worker_cpus": 4})
     assert demands(config, gpus=True)[-1] == Demand("rollout", 3, cpus=4)

@@ -51,6 +51,63 @@ def test_ranks_that_share_rows_matrices_and_experts(text, ranks, mesh):
     assert (trainer.num_ranks, trainer.mesh) == (ranks, mesh)
 
 
+@cases(
+    "text, tensor, stages, experts, devices",
+    [
+        ("vllm:d4t2p2e2+fsdp:d8", 2, 2, 2, 4),
+        ("vllm:d1p3+fsdp:d1", 1, 3, 1, 3),
+        ("vllm:d2t4e4+fsdp:d1", 4, 1, 4, 4),
+        ("vllm:d2t4e1p1+fsdp:d1", 4, 1, 1, 4),
+        ("sglang:d2t4e2+fsdp:d1", 4, None, 2, 4),
+        ("vllm:d1t2p2e2|fsdp:d4", 2, 2, 2, 4),
+    ],
+)
+def test_the_parts_of_a_server(text, tensor, stages, experts, devices):
+    engine = load_config(None, {KEY: text}).own_engine
+    assert engine.tensor_parallel_size == tensor
+    assert getattr(engine, "pipeline_parallel_size", None) == stages
+    assert engine.expert_parallel_size == experts
+    assert engine.gpus_per_server == devices
+
+
+@cases(
+    "text, says",
+    [
+        ("sglang:d1t4e3+fsdp:d1", "3 does not divide tensor_parallel_size 4; the nearest .* is 2"),
+        ("sglang:d1e2+fsdp:d1", "2 does not divide tensor_parallel_size 1; the nearest .* is 1"),
+        ("vllm:d1t4e2+fsdp:d1", "2 with tensor_parallel_size 4.* the nearest is 1"),
+        ("vllm:d4e4+fsdp:d1", "the nearest is 1, and 4 needs tensor_parallel_size 4"),
+    ],
+)
+def test_experts_that_do_not_divide_a_server_are_refused_with_the_nearest(text, says):
+    with pytest.raises(ConfigError, match=says):
+        load_config(None, {KEY: text})
+
+
+@cases(
+    "keys, says",
+    [
+        ({"engine.routing_replay": "on"}, "vLLM reports no experts of several stages"),
+        ({"weights.transport": "ipc"}, "memory of one GPU, and a server has 2 .*; use shm"),
+        ({"engine.gpus": [0, 1, 2], "engine.num_servers": 2}, "2 servers of 2 GPUs each need 4"),
+        ({"engine.gpus": [0, 1], "eval.every": 1}, "1 of 2 GPUs each engine.gpus needs 4"),
+        ({"engine.type": "sglang"}, "pipeline_parallel_size; engine.type 'vllm' has it"),
+        ({"engine.type": "embedded"}, "pipeline_parallel_size; engine.type 'vllm' has it"),
+        ({"engine.pipeline_paralel_size": 2}, "did you mean engine.pipeline_parallel_size"),
+        ({"engine.pipeline_parallel_size": 0}, "pipeline_parallel_size: too small"),
+    ],
+)
+def test_stages_that_a_run_cannot_have_are_refused(keys, says):
+    with pytest.raises(ConfigError, match=says):
+        load_config(None, {"engine.type": "vllm", "engine.pipeline_parallel_size": 2, **keys})
+
+
+@cases("flags", [["--pp-size", "2"], ["--pipeline-parallel-size=2"]])
+def test_the_flags_of_sglang_are_no_way_to_stages(flags):
+    with pytest.raises(ConfigError, match=r"flags has --p.*answers for the weights of the first"):
+        load_config(None, {"engine.type": "sglang", "engine.flags": flags})
+
+
 def test_ranks_that_do_not_divide_are_refused_with_the_numbers():
     with pytest.raises(ConfigError, match="e3 does not divide 4 ranks; the nearest number is 3"):
         load_config(None, {KEY: "embedded:d1+fsdp:d4e3"})
@@ -83,12 +140,19 @@ def test_without_gpus():
         ("vllm:+fsdp:d4", "expected a dimension of vllm, such as d4", 5),
         ("vllm:d4d2+fsdp:d4", "dimension 'd' is given twice", 7),
         ("vllm:t2+fsdp:d4", "expected their number, such as vllm:d1", 0),
-        ("vllm:d4p2+fsdp:d4", "pipeline stages of servers are not offered", 7),
+        ("sglang:d4p2+fsdp:d4", "answers for the weights of the first stage alone", 9),
+        ("vllm:d4c2+fsdp:d4", "p (pipeline parallelism", 7),
+        ("vllm:d4p0+fsdp:d4", "expected how many", 8),
+        ("vllm:d4p2p2+fsdp:d4", "dimension 'p' is given twice", 9),
+        ("embedded:d4p2+fsdp:d4", "has one device: use d, or vllm", 11),
+        ("embedded:d4e2+fsdp:d4", "has one device: use d, or vllm", 11),
+        ("scripted:d4p2+fsdp:d4", "allowed: d (data parallelism", 11),
         ("vllm:d4+fsdp:d4p2", "fsdp has no pipeline", 15),
         ("vllm:d4+fsdp:d4t2t2", "dimension 't' is given twice", 17),
-        ("embedded:d4t2+fsdp:d4", "allowed: d (data parallelism", 11),
+        ("embedded:d4t2+fsdp:d4", "has one device: use d, or vllm", 11),
         ("vllm:d4|fsdp:d2", "same number: vllm has d4 = 4, fsdp d2 = 2", 8),
         ("fsdp:d4|vllm:d1t2", "same number: vllm has d1 x t2 = 2, fsdp d4 = 4", 8),
+        ("fsdp:d2e2|vllm:d1t2p2e2", "vllm has d1 x t2 x p2 = 4, fsdp d2 = 2", 10),
         ("vllm:d4|fsdp[critic]:d4+fsdp:d4", "the first trainer must be the policy", 8),
         ("vllm:d4+embedded:d1+fsdp:d4", "one kind of engine", 8),
         ("vllm:d4+fsdp:d4+fsdp:d2", "has to be named, critic or ref", 16),

@@ -98,6 +98,8 @@ def test_models_that_are_served_at_once_share_the_gpus_out():
     assert first_engines(listed(vllm)) == [0, 1]
     wide = listed(vllm | {"tensor_parallel_size": 2}, 1)
     assert first_engines(listed(vllm, 1) + wide) == [0, 1]
+    staged = listed(vllm | {"pipeline_parallel_size": 2}, 1)
+    assert first_engines(listed(vllm, 1) + staged) == [0, 1]
     assert first_engines(listed(vllm, 1) + listed(vllm | {"gpus": [0]}, 1)) == [0, 0]
     assert first_engines(listed({"type": "embedded"}, 3)) == [0, 0, 0]
     with pytest.raises(ConfigError, match=r"gpus \[4, 5, 6, 7\].* need 6 GPUs"):

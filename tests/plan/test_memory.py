@@ -150,6 +150,17 @@ def test_an_engine_that_has_no_room_for_a_row_is_refused(tmp_path):
     assert room.cached_tokens > 32_768
 
 
+def test_the_stages_of_a_server_have_memory_of_their_own(tmp_path):
+    keys = {"trainer.activation_checkpointing": True, "engine.max_model_len": 4096}
+    text = "vllm:d1t{}p{}+fsdp:d64"
+    wide, staged = (
+        planned(tmp_path, "235B-A22B", text.format(*parts), gpus=72, **keys)
+        for parts in ((8, 1), (4, 2))
+    )
+    assert wide.engine == staged.engine
+    assert staged.workers == 8
+
+
 def test_gradients_that_are_reduced_each_time_are_shards(tmp_path):
     folder = config_of(tmp_path, "8B")
     anatomy = anatomy_of(folder, bfloat16=True)

@@ -130,6 +130,16 @@ def test_rates_of_a_gpu():
     assert (small.engine.kv_tokens or 0) > (large.engine.kv_tokens or 0)
 
 
+def test_stages_give_memory_and_requests_at_once_but_no_faster_token():
+    hardware = HardwareRates(gpu="H100", parameters=7.6e9)
+    one, two = (rates_of(hardware, stages=stages).engine for stages in (1, 2))
+    wide = rates_of(hardware, tensor_parallel=2).engine
+    assert two.kv_tokens == wide.kv_tokens
+    assert (two.kv_tokens or 0) > 2 * (one.kv_tokens or 0)
+    assert two.step_s_per_request == wide.step_s_per_request == one.step_s_per_request / 2
+    assert wide.step_s < one.step_s < two.step_s
+
+
 def test_what_a_file_says_counts_over_what_is_estimated(arl):
     code, out, _ = arl("--json", "--no-search", "--gpu=H100", "--parameters=1.5e9")
     found = json.loads(out)["rates"]

@@ -1,7 +1,10 @@
 """A run that this machine cannot do is refused before anything starts, and leaves nothing."""
 
 import asyncio
+import json
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from arl_check import before_run
 
 from agentgym_rl.config import load_config
 from agentgym_rl.core import ConfigError
+from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.rollout import check_machine
 from agentgym_rl.run.train import checked
 from tests.kit.cases import cases
@@ -22,6 +26,31 @@ def refusal(keys: dict[str, object], *, trains: bool = True) -> str:
     except ConfigError as error:
         return str(error)
     return ""
+
+
+@cases(
+    "sizes, says",
+    [
+        ({"tensor": 3}, "3 does not divide the 4 attention heads of .*; the nearest .* is 2"),
+        ({"pipeline": 5}, "pipeline_parallel_size 5: .* has 4 layers, .*; the nearest is 4"),
+        ({"tensor": 2, "expert": 2}, "expert_parallel_size 2: .* has no experts; leave it out"),
+        ({"pipeline": 3, "tensor": 2}, "^$"),  # vLLM deals out the fourth layer
+    ],
+)
+def test_a_model_that_a_server_cannot_divide_is_refused(sizes, says):
+    keys = {f"engine.{name}_parallel_size": size for name, size in sizes.items()}
+    assert re.search(says, refusal({"engine.type": "vllm", **keys}))
+
+
+@cases("experts, says", [(6, "4 does not divide the 6 experts of .*nearest .* is 3"), (8, "^$")])
+def test_experts_that_gpus_do_not_divide_are_refused(tmp_path, experts, says):
+    folder = shutil.copytree(BUNDLED, tmp_path / "model")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"num_experts": experts}))
+    keys = {"engine.tensor_parallel_size": 4, "engine.expert_parallel_size": 4}
+    for type in ("vllm", "sglang"):
+        assert re.search(says, refusal({"engine.type": type, "model.path": str(folder), **keys}))
+    assert not refusal({"engine.type": "vllm", "engine.urls": "http://a:1", **keys})
 
 
 @pytest.fixture

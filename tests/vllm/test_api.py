@@ -70,7 +70,8 @@ def test_every_route_that_is_called_is_there(api):
 def commands() -> list[tuple[list[str], dict[str, str]]]:
     """What every kind of server is started with."""
     cpu, gpu = (RELEASES.build("p", "0.33.0", is_cpu=is_cpu) for is_cpu in (True, False))
-    config = VllmEngineConfig(gpu_memory_utilization=0.5, tensor_parallel_size=2)
+    parts = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "expert_parallel_size": 2}
+    config = VllmEngineConfig(gpu_memory_utilization=0.5, **parts)
     sections = {"weights": WeightsConfig(transport="ipc"), "model_dir": ROOT}
     sleeping = ClusterConfig(colocated=True)
     return [
@@ -113,7 +114,10 @@ def test_the_configuration_that_checks_read_is_there(api):
         used = set(re.findall(rf'\b{name}(?:\["|\.get\(")(\w+)"', text))
         assert used
         assert used <= fields(api, f"config.{module}:{kind}Config")
-    assert "worker_extension_cls" in fields(api, "config.parallel:ParallelConfig")
+    parallel = fields(api, "config.parallel:ParallelConfig")
+    assert {
+        *("worker_extension_cls", "pipeline_parallel_size", "enable_expert_parallel")
+    } <= parallel
     assert "backend" in fields(api, "config.weight_transfer:WeightTransferConfig")
     whole = fields(api, "config.vllm:VllmConfig")
     assert set(re.findall(r'server(?:\["|\.get\(")(\w+)"', text)) - {"seed"} <= whole

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from arl_lora.keys import LoraConfig
 from arl_sglang import server
 from arl_sglang.build import RELEASES, find_build
+from arl_sglang.checks import _lacks, server_info
 from arl_sglang.command import server_command
 from arl_sglang.kind import SglangEngineConfig
 from safetensors.numpy import load_file
 
-from agentgym_rl.config import RolloutConfig
+from agentgym_rl.config import RolloutConfig, WeightsConfig
 from agentgym_rl.core import ConfigError
-from agentgym_rl.engines import Build
+from agentgym_rl.engines import Build, EngineSetup
 from agentgym_rl.models.resolve import BUNDLED
 from tests.kit.cases import cases
 from tests.kit.launches import launch
@@ -62,6 +65,35 @@ def test_a_gpu_server_has_nothing_of_the_cpu():
     assert value(argv, "--tensor-parallel-size") == "2"
     assert "SGLANG_USE_CPU_ENGINE" not in env
     assert env["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+
+def test_a_server_divides_experts_over_some_of_its_gpus():
+    argv, _ = command(GPU, tensor_parallel_size=4, expert_parallel_size=2)
+    assert value(argv, "--tensor-parallel-size") == "4"
+    assert value(argv, "--ep-size") == "2"
+    assert "--ep-size" not in command(GPU, tensor_parallel_size=4)[0]
+
+
+INFO: dict[str, Any] = {
+    **{"version": "0.5.23", "served_model_name": "m", "dtype": "float32", "random_seed": 1},
+    **{"max_req_input_len": 500, "incremental_streaming_output": True, "enable_metrics": True},
+    "grammar_backend": "llguidance",
+}
+
+
+@cases(
+    "has, config, says",
+    [
+        ({"pp_size": 2}, {}, "no --pp-size 2 .SGLang samples on in a pause"),
+        ({}, {"tensor_parallel_size": 2, "expert_parallel_size": 2}, "--ep-size 2 .it has 1"),
+        ({"ep_size": 4}, {}, "^$"),
+    ],
+)
+def test_a_running_server_of_other_parts_is_refused(has, config, says):
+    setup = EngineSetup(SglangEngineConfig(**config), WeightsConfig(), "recompute")
+    found = server_info(INFO | has)
+    assert found is not None
+    assert re.search(says, "\n".join(_lacks(found, 512, setup)))
 
 
 @cases("interrupt", ["keep", "recompute", "abort", "wait"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from arl_lora.keys import LoraConfig
 from arl_vllm.build import RELEASES, find_build
+from arl_vllm.checks import _other_parts
 from arl_vllm.command import adapter_flags, server_command
 from arl_vllm.kind import VllmEngineConfig
 from safetensors.numpy import load_file
@@ -25,6 +28,11 @@ from tests.kit.launches import launch
 
 CPU = RELEASES.build("/v/bin/python", "0.32.0", is_cpu=True)
 GPU = RELEASES.build("/v/bin/python", "0.32.0", is_cpu=False)
+
+
+PARTS: dict[str, Any] = dict.fromkeys(
+    ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"), 2
+)
 
 
 def command(
@@ -112,6 +120,36 @@ def test_servers_share_out_the_gpus(monkeypatch):
             command(GPU, index=1, **fields)
     assert command(GPU, gpus=(3, 1, 2, 0), **fields)[1]["CUDA_VISIBLE_DEVICES"] == "3,1"
     assert "CUDA_VISIBLE_DEVICES" not in command(CPU, index=1, **fields)[1]
+
+
+def test_the_parts_of_a_server_are_its_flags():
+    argv, env = command(GPU, index=1, num_servers=2, gpus=tuple(range(8)), **PARTS)
+    assert value(argv, "--tensor-parallel-size") == "2"
+    assert value(argv, "--pipeline-parallel-size") == "2"
+    assert "--enable-expert-parallel" in argv
+    assert env["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+    argv, _ = command(GPU)
+    assert not {"--pipeline-parallel-size", "--enable-expert-parallel"} & set(argv)
+
+
+def test_the_stages_of_a_cpu_server_are_processes_of_their_own():
+    name = "VLLM_ENABLE_V1_MULTIPROCESSING"
+    assert command(CPU)[1][name] == "0"
+    assert name not in command(CPU, pipeline_parallel_size=2)[1]
+
+
+@cases(
+    "has, says",
+    [
+        ({"pipeline_parallel_size": 1, "enable_expert_parallel": True}, "--pipeline-.* 2 .*has 1"),
+        ({"pipeline_parallel_size": 2, "enable_expert_parallel": False}, "--enable-expert-par"),
+        ({"pipeline_parallel_size": 2, "enable_expert_parallel": True}, "^$"),
+    ],
+)
+def test_a_running_server_has_the_parts_that_are_configured(has, says):
+    lines = _other_parts(has, VllmEngineConfig(**PARTS))
+    assert re.search(says, "\n".join(lines))
+    assert not [*_other_parts(has, VllmEngineConfig())]
 
 
 def test_two_servers_never_sample_alike():

@@ -49,6 +49,7 @@ CLASSES = [
 FUNCTIONS = [
     "distributed.parallel_state:get_world_group",
     "model_executor.layers.utils:dispatch_cpu_unquantized_gemm",
+    "model_executor.models.utils:is_pp_missing_parameter",
     "model_executor.model_loader.reload.layerwise:initialize_layerwise_reload",
     "model_executor.model_loader.reload.layerwise:finalize_layerwise_reload",
     "model_executor.model_loader.reload.layerwise:finalize_layerwise_processing",
