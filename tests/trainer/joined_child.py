@@ -12,6 +12,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,38 @@ from prompt_frees import wait_for_frees
 from test_memory import peak_bytes
 
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.trainer import Policy, export_policy, join_world
+from agentgym_rl.trainer import Policy, export_policy, join_world, publication
 from agentgym_rl.trainer.publication import VersionWriter
 from agentgym_rl.weights import StoredVersion, source
+
+
+class Latest:
+    """In place of the thread that writes: each piece is written at once, where it is counted, and
+    held until the next one is there, as by the slowest of threads."""
+
+    def __init__(self, *given: object) -> None:
+        self._held: tuple[object, ...] = ()
+
+    def __enter__(self) -> Latest:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held = ()
+
+    def submit(self, act: Callable[..., None], *given: object) -> Future[None]:
+        """Call `act`; return that it is done."""
+        act(*given)
+        self._held = given
+        done = Future[None]()
+        done.set_result(None)
+        return done
 
 
 def main(model_dir: str, out: str, rank: str, size: str, mesh: str, budget: str) -> None:
     torch.set_num_threads(1)
     wait_for_frees()
     source.PART_BYTES = int(budget)
+    publication.ThreadPoolExecutor = Latest  # type: ignore[misc]
     model, folder = Path(model_dir), Path(out)
     trainer = TrainerConfig(num_ranks=int(size), mesh=mesh)  # type: ignore[call-arg]
     place: dict[str, Any] = {"rank": int(rank), "size": int(size), "unit": trainer.ranks_per_row}
