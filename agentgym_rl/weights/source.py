@@ -217,7 +217,8 @@ class SourceNames:
         """Return the piece of a group of tensors, or several pieces if it is one large tensor whose
         rows are tensors of the folder, as experts are: then no rank needs it whole."""
         whole = Piece(group, kinds_of(self.of({name: own[name] for name in group})))
-        if len(group) > 1 or (tensor := own[group[0]]).nbytes <= PART_BYTES:
+        name, *others = group
+        if others or (tensor := own[name]).nbytes <= PART_BYTES:
             return [whole]
         count = max(1, PART_BYTES // tensor[0].nbytes)
         pieces: list[Piece] = []
@@ -225,15 +226,15 @@ class SourceNames:
         for first in range(0, len(tensor), count):
             size = min(count, len(tensor) - first)
             try:
-                made[size] = made.get(size) or kinds_of(self.of({group[0]: tensor[:size]}))
+                made[size] = made.get(size) or kinds_of(self.of({name: tensor[:size]}))
             except LOAD_ERRORS:
                 return [whole]
-            kinds = {_numbered(name, first): kind for name, kind in made[size].items()}
+            kinds = {_numbered(its, first): kind for its, kind in made[size].items()}
             if not kinds.items() <= whole.kinds.items():
                 return [whole]
             pieces.append(Piece(group, kinds, (first, first + size)))
-        names = sorted(name for piece in pieces for name in piece.kinds)
-        return pieces if names == sorted(whole.kinds) else [whole]
+        found = sorted(its for piece in pieces for its in piece.kinds)
+        return pieces if found == sorted(whole.kinds) else [whole]
 
     def of(self, state: Mapping[str, Tensor], first: int = 0) -> dict[str, Tensor]:
         """Return the tensors of the folder, by their names there, that are made from `state`: the
