@@ -408,8 +408,8 @@ MOST_LINES = {
     "run": 2_500,
     "runtime": 2_750,
     "storage": 2_950,
-    "trainer": 6_100,
-    "weights": 2_450,
+    "trainer": 6_150,
+    "weights": 2_500,
 }
 """The lines that each package of `agentgym_rl` ("." has the other files) and each extension may
 have: what it had, rounded up to the next 50. `python -m tests.test_package` prints the table as it

@@ -3,7 +3,7 @@ part of their tokens, of the matrices or of the experts (docs/parallel.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,9 +59,11 @@ class Cut:
         shape[self.dim] = self._size(rank)
         return torch.Size([end - first, *shape[1:]])
 
-    def shard(self, rank: int, num_ranks: int) -> list[tuple[Index, Index]]:
-        """Return the places of the numbers that a rank keeps: in the complete parameter, and in
-        what the rank keeps."""
+    def shard(
+        self, rank: int, num_ranks: int, rows: tuple[int, int] | None = None
+    ) -> list[tuple[Index, Index]]:
+        """Return the places of the numbers that a rank keeps: in the complete parameter, or in some
+        `rows` of it, and in what the rank keeps."""
         first, end = self.rows(rank, num_ranks)
         found: list[tuple[Index, Index]] = []
         at = 0
@@ -75,11 +77,23 @@ class Cut:
                 there = slice(a + low - at, a + high - at)
                 found.append(((there,), (slice(low - first, high - first),)))
             at += b - a
-        return found
+        return found if rows is None else list(_within(rows, found))
 
     def _size(self, rank: int) -> int:
         """Return the length of a rank's part along `dim`."""
         return sum(b - a for a, b in self.parts[rank % len(self.parts)])
+
+
+def _within(
+    rows: tuple[int, int], places: Iterable[tuple[Index, Index]]
+) -> Iterator[tuple[Index, Index]]:
+    """Yield the places of numbers that are in some rows, as places in these rows."""
+    for (there, *others), (here, *inner) in places:
+        low, high = max(there.start, rows[0]), min(there.stop, rows[1])
+        if low < high:
+            at = (here.start or 0) + low - there.start
+            local = slice(low - rows[0], high - rows[0])
+            yield (local, *others), (slice(at, at + high - low), *inner)
 
 
 class Whole(Protocol):

@@ -328,13 +328,16 @@ class PackedModel:
         None: rank 0 owns all. The tensors may share memory with the parameters.
 
         Collective: every rank takes all of them, in step with the others. In addition to the
-        shards, only one piece is in memory.
+        shards, only one piece is in memory, and twice while it is converted.
         """
         trained, rank = self._trained(), self.world.rank
         owners = [0] * len(self.pieces()) if owners is None else owners
         gathering = Gathering(self.world)
         for piece, owner in zip(self.pieces(), owners, strict=True):
-            own = {n: gathering.gather(owner, trained[n], self._cuts.get(n)) for n in piece.own}
+            own = {
+                n: gathering.gather(owner, trained[n], self._cuts.get(n), piece.rows)
+                for n in piece.own
+            }
             if rank != owner:
                 yield {}
             elif self.adapter is not None:
@@ -342,7 +345,10 @@ class PackedModel:
             elif self.names is None:
                 yield own
             else:
-                yield self.names.of(own) if own else {n: self.names.ignored[n] for n in piece.kinds}
+                tensors = self.names.of(own, piece.rows[0] if piece.rows else 0)
+                own.clear()  # the next piece is gathered while this one is written
+                yield tensors if piece.own else {n: self.names.ignored[n] for n in piece.kinds}
+                del tensors
         gathering.finish()
 
     @property

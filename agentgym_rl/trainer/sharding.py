@@ -201,46 +201,53 @@ class Gathering:
 
     def __init__(self, world: World) -> None:
         self._world, self._rank = world, world.rank
-        self._sent: list[tuple[dist.Work, Tensor]] = []
+        self._sent: list[tuple[dist.Work, list[Tensor]]] = []
 
-    def gather(self, owner: int, parameter: Tensor, cut: Cut | None = None) -> Tensor:
-        """Return a parameter, unsharded, on the rank `owner`, and an empty tensor on other ranks.
+    def gather(
+        self,
+        owner: int,
+        parameter: Tensor,
+        cut: Cut | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> Tensor:
+        """Return a parameter, unsharded, or the rows of it from a first to an end, on the rank
+        `owner`, and an empty tensor on other ranks.
 
         A parameter that is not sharded, as with a single rank, is not copied.
         """
         shards, empty = parameter.detach(), torch.empty(0)
         if not isinstance(shards, DTensor):
-            return shards if self._rank == owner else empty
+            return empty if self._rank != owner else shards[slice(*rows)] if rows else shards
         *outer, last = shards.placements
         assert last.is_shard(0), last
         assert all(it.is_replicate() for it in outer), outer
         size = self._world.mesh.size(-1)  # the ranks of a copy of the model
         first = owner // size * size
-        own = shards.to_local().contiguous()
+        cut = cut or Cut(shards.shape, 0, [[(0, shards.shape[0])]])
+        own = shards.to_local()
         if not first <= self._rank < first + size:  # another copy's
             return empty
         if self._rank != owner:
-            if own.numel():
-                sent = dist.batch_isend_irecv([dist.P2POp(dist.isend, own, owner)])
-                self._sent += [(work, own) for work in sent]
+            parts = [own[here] for _, here in cut.shard(self._rank - first, size, rows)]
+            parts = [part.contiguous() for part in parts if part.numel()]
+            sending = [dist.P2POp(dist.isend, part, owner) for part in parts]
+            sent = dist.batch_isend_irecv(sending) if sending else ()
+            self._sent += [(work, parts) for work in sent]
             return empty
-        cut = cut or Cut(shards.shape, 0, [[(0, shards.shape[0])]])
-        whole = torch.empty(cut.shape, dtype=own.dtype, device=own.device)
+        count = rows[1] - rows[0] if rows else cut.shape[0]
+        whole = own.new_empty((count, *cut.shape[1:]))
         coming: list[dist.P2POp] = []
         copies: list[tuple[Tensor, Tensor]] = []
         for rank in range(first, first + size):
-            places = cut.shard(rank - first, size)
-            if not places:  # a rank beyond the last row
-                continue
-            part = own
-            if rank != owner:
-                alone = len(places) == 1 and whole[places[0][0]].is_contiguous()
-                shape = cut.local(rank - first, size)
-                part = whole[places[0][0]] if alone else own.new_empty(shape)
-                coming.append(dist.P2POp(dist.irecv, part, rank))
-                if alone:
-                    continue
-            copies += [(whole[there], part[here]) for there, here in places]
+            for there, here in cut.shard(rank - first, size, rows):
+                target = whole[there]
+                if rank == owner:
+                    copies.append((target, own[here]))
+                elif target.numel():
+                    part = target if target.is_contiguous() else own.new_empty(target.shape)
+                    coming.append(dist.P2POp(dist.irecv, part, rank))
+                    if part is not target:
+                        copies.append((target, part))
         for work in dist.batch_isend_irecv(coming) if coming else ():
             work.wait()
         for target, part in copies:

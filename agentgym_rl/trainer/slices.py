@@ -50,14 +50,17 @@ class Slices:
         return slices, loaded
 
     def _check(self, loaded: Loaded, world: World) -> None:
-        """Check the numbers that were converted, a group of tensors on each rank (collective)."""
+        """Check the numbers that were converted, a piece on each rank (collective)."""
         own = cast("dict[str, nn.Parameter]", loaded.model.state_dict(keep_vars=True))
         bad = list[str]()
-        for number, group in enumerate(loaded.converted):
-            whole = self._whole(own[name] for name in group)
-            tensors = {name: whole.get(own[name], own[name]) for name in group}
+        tensors = dict[str, nn.Parameter]()
+        for number, piece in enumerate(loaded.converted):
+            if tensors.keys() != set(piece.own):  # pieces of one tensor follow each other
+                tensors.clear()
+                whole = self._whole(own[name] for name in piece.own)
+                tensors |= {name: whole.pop(own[name], own[name]) for name in piece.own}
             if number % world.size == world.rank:
-                bad += loaded.names.changed(loaded.names.of(tensors))
+                bad += loaded.names.changed(loaded.names.of_piece(piece, tensors))
         loaded.names.check(world.gather_all(bad))
 
     def _whole(

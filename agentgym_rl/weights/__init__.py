@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .loading import load_whole as load_whole
     from .loading import replace as replace
     from .loading import rows_of as rows_of
+    from .parts import PART_BYTES as PART_BYTES
     from .parts import PartsWriter as PartsWriter
     from .parts import plan_parts as plan_parts
     from .publish import Publisher as Publisher

@@ -20,7 +20,7 @@ from agentgym_rl.core import ConfigError, TensorHead, parse_json, tensor_heads
 from agentgym_rl.runtime import give_back_large_pieces
 
 from .files import TORCH_DTYPES, read_at
-from .source import LOAD_ERRORS, SourceNames, set_own_attention, some
+from .source import LOAD_ERRORS, Piece, SourceNames, set_own_attention, some
 
 Rounded = Callable[[nn.Module], Iterable[Tensor]]
 """A function that chooses the parameters of a model that are loaded in bfloat16."""
@@ -43,7 +43,7 @@ def load_whole(folder: Path, *, dtype: torch.dtype) -> tuple[Any, SourceNames]:
     model, names, slices, converted = load_slices(folder, dtype=dtype, rank=0, size=1)
     replace(model, {it: nn.Parameter(t, it.requires_grad) for it, t in slices.items()})
     own = model.state_dict()
-    names.check(names.changed(names.of({n: own[n] for n in group})) for group in converted)
+    names.check(names.changed(names.of_piece(piece, own)) for piece in converted)
     if (folder / _GENERATION).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     return model, names
@@ -68,9 +68,9 @@ class Loaded(NamedTuple):
     names: SourceNames
     slices: dict[nn.Parameter, Tensor]
     """This rank's rows of each parameter, on the CPU."""
-    converted: list[tuple[str, ...]]
-    """The parameters that transformers made from other tensors of the folder, in the groups that
-    can be converted back."""
+    converted: list[Piece]
+    """What transformers made from other tensors of the folder, in the pieces that can be converted
+    back."""
 
 
 def load_slices(
@@ -129,8 +129,8 @@ def load_slices(
             elif name in plain:  # a buffer, which each rank has
                 _set(model, name, read_rows(heads[plain[name]], dtype=tensor.dtype))
     slices = {parameter: slices[parameter] for parameter in model.parameters()}
-    groups = [piece.own for piece in names.pieces(own)] if own.keys() - plain.keys() else []
-    return Loaded(model, names, slices, [it for it in groups if not plain.keys() >= set(it)])
+    pieces = names.pieces(own) if own.keys() - plain.keys() else []
+    return Loaded(model, names, slices, [it for it in pieces if not plain.keys() >= set(it.own)])
 
 
 def rows_of(shape: tuple[int, ...], rank: int, size: int) -> Any:

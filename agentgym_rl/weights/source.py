@@ -7,6 +7,7 @@ The readers of a version or an export, such as servers, expect the folder's tens
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -22,6 +23,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from agentgym_rl.core import ConfigError, WeightsError, tensor_heads
 
 from .files import Kind, LazyTensors, block_of, kinds_of
+from .parts import PART_BYTES
 
 _SHORT, _LONG = ("F16", "BF16"), ("F64", "F32")
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError)
@@ -116,6 +118,9 @@ class Piece(NamedTuple):
     """The model's names of the tensors from which they are made."""
     kinds: Mapping[str, Kind]
     """Their names in the folder, with the dtypes and shapes that they have in the trainer."""
+    rows: tuple[int, int] | None = None
+    """The first row, and the end, of the only tensor of `own` that they are made from; None: all
+    rows. They are then the tensors of some experts of a layer."""
 
 
 class SourceNames:
@@ -196,10 +201,7 @@ class SourceNames:
         # From small to large: some tensors of a folder are made from several of the model's.
         for groups in (alone, _blocks(own), [tuple(own)]):
             try:
-                pieces = [
-                    Piece(group, kinds_of(self.of({name: own[name] for name in group})))
-                    for group in groups
-                ]
+                pieces = [it for group in groups for it in self._pieces(group, own)]
             except LOAD_ERRORS as error:
                 bad = [f"{type(error).__name__}: {error}"]
                 continue
@@ -211,10 +213,40 @@ class SourceNames:
             f"the weights do not have the names and shapes of {self._folder}: {some(bad)}"
         )
 
-    def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _pieces(self, group: tuple[str, ...], own: Mapping[str, Tensor]) -> list[Piece]:
+        """Return the piece of a group of tensors, or several pieces if it is one large tensor whose
+        rows are tensors of the folder, as experts are: then no rank needs it whole."""
+        whole = Piece(group, kinds_of(self.of({name: own[name] for name in group})))
+        name, *others = group
+        if others or (tensor := own[name]).nbytes <= PART_BYTES:
+            return [whole]
+        count = max(1, PART_BYTES // tensor[0].nbytes)
+        pieces: list[Piece] = []
+        made: dict[int, dict[str, Kind]] = {}  # by the number of rows, for the first of them
+        for first in range(0, len(tensor), count):
+            size = min(count, len(tensor) - first)
+            try:
+                made[size] = made.get(size) or kinds_of(self.of({name: tensor[:size]}))
+            except LOAD_ERRORS:
+                return [whole]
+            kinds = {_numbered(its, first): kind for its, kind in made[size].items()}
+            if not kinds.items() <= whole.kinds.items():
+                return [whole]
+            pieces.append(Piece(group, kinds, (first, first + size)))
+        found = sorted(its for piece in pieces for its in piece.kinds)
+        return pieces if found == sorted(whole.kinds) else [whole]
+
+    def of(self, state: Mapping[str, Tensor], first: int = 0) -> dict[str, Tensor]:
         """Return the tensors of the folder, by their names there, that are made from `state`: the
-        tensors of a `Piece` by the model's own names."""
-        return {n: t for n, t in self._made(state).items() if n in self.shapes}
+        tensors of a `Piece` by the model's own names, or their rows from `first` on."""
+        made = {_numbered(name, first): tensor for name, tensor in self._made(state).items()}
+        return {name: tensor for name, tensor in made.items() if name in self.shapes}
+
+    def of_piece(self, piece: Piece, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a piece, of the model's complete tensors `own`."""
+        if piece.rows is None:
+            return self.of({name: own[name] for name in piece.own})
+        return self.of({name: own[name][slice(*piece.rows)] for name in piece.own}, piece.rows[0])
 
     def unchanged(self, own: Mapping[str, Tensor]) -> dict[str, str]:
         """Return the name in the folder of each of the model's tensors `own`, by its own name, that
@@ -272,6 +304,13 @@ class SourceNames:
             for name, tensor in file_tensors
             if not torch.equal(tensor.to(tensors[name].dtype), tensors[name].cpu())
         ]
+
+
+def _numbered(name: str, more: int) -> str:
+    """Return the name of an expert's tensor with `more` added to the last number: transformers
+    counts from 0 the experts that it is given."""
+    found = re.fullmatch(r"(.*\.)(\d+)(\..*)", name) if more else None
+    return f"{found[1]}{int(found[2]) + more}{found[3]}" if found else name
 
 
 def _blocks(own: Iterable[str]) -> list[tuple[str, ...]]:

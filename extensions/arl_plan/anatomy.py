@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 
 from agentgym_rl.core import ConfigError
 from agentgym_rl.core.model_folder import Shapes
 from agentgym_rl.trainer import blocks_of
 from agentgym_rl.trainer.usage import num_experts
+from agentgym_rl.weights import PART_BYTES
+
+from .trainer import FLOAT
 
 _COUNTED = "arl_counted"
 _TOKENS = 256
@@ -46,6 +50,9 @@ class Anatomy:
     """The bytes of a number in a block's activations."""
     blocks: tuple[tuple[str, ...], ...] = ()
     """The names of the parameters of each block."""
+    largest_piece: int = 0
+    """The numbers that a rank gathers at once while a version is written: the largest parameter, or
+    some experts of one that joins them."""
 
     @property
     def total(self) -> int:
@@ -105,7 +112,20 @@ def anatomy_of(folder: Path, *, bfloat16: bool, frozen: bool = False) -> Anatomy
         kept=(two - one) * (2 if halves and not bfloat16 else 1),
         itemsize=2 if bfloat16 else 4,
         blocks=tuple(tuple(names[id(p)] for p in block.parameters()) for block in blocks),
+        largest_piece=max((_piece(model, n, p) for n, p in model.named_parameters()), default=0),
     )
+
+
+def _piece(model: Any, name: str, parameter: Tensor) -> int:
+    """Return the numbers of a parameter that are gathered at once; its experts are apart in a
+    folder if transformers would save it as tensors with a dimension less."""
+    if parameter.ndim < 3 or FLOAT * parameter.numel() <= PART_BYTES:
+        return parameter.numel()
+    made = revert_weight_conversion(model, {name: parameter.detach()})
+    if any(tensor.ndim == parameter.ndim for tensor in made.values()):
+        return parameter.numel()
+    row = parameter[0].numel()
+    return row * max(1, PART_BYTES // (FLOAT * row))
 
 
 def _kept(config: Any, num_blocks: int, *, halves: bool, frozen: bool) -> float:

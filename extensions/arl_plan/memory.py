@@ -130,7 +130,6 @@ def rank_memory(
     elif on_gpu:
         host += parameters + optimizer  # the copy of a checkpoint that is being written
     activations, block = _activations(anatomy, trainer, passes)
-    largest = FLOAT * max(map(math.prod, anatomy.shapes.values()), default=0)
     state = parameters + optimizer + others
     return RankMemory(
         parameters=parameters,
@@ -141,7 +140,7 @@ def rank_memory(
         activations=activations,
         head=max(_head(anatomy, passes, trainable), block),
         loading=_LOADING * state,
-        publishing=state + 2.5 * largest,
+        publishing=state + 2.5 * FLOAT * anatomy.largest_piece,
         host=host,
     )
 

@@ -2,6 +2,7 @@
 models of all sizes, of which only config.json is needed."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -244,6 +245,18 @@ def test_blocks_that_share_parameters_are_gathered_with_what_lies_outside_of_blo
     found = anatomy_of(tmp_path, bfloat16=False)
     assert found.num_blocks == 5
     assert found.outside + found.num_blocks * found.largest_block == found.total
+
+
+def test_a_publication_takes_some_of_the_joined_experts(tmp_path):
+    """The largest parameter, of 16 GiB, is not gathered whole: pieces take 256 MiB."""
+    made = Qwen3MoeConfig(
+        hidden_size=4096, moe_intermediate_size=1024, num_experts=512,
+        num_hidden_layers=2, vocab_size=512, tie_word_embeddings=False,
+    )  # fmt: skip
+    made.save_pretrained(tmp_path)
+    found = anatomy_of(tmp_path, bfloat16=True)
+    assert 4 * max(math.prod(shape) for shape in found.shapes.values()) == 1 << 34
+    assert 4 * found.largest_piece == 1 << 28
 
 
 SCALE = Path(__file__).parents[2] / "docs" / "scale.md"

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from agentgym_rl.config import load_config
 from agentgym_rl.models.resolve import BUNDLED
@@ -19,6 +25,7 @@ from tests.e2e.forked import run_all
 from tests.kit.versions import read_version
 
 CHILD = Path(__file__).parent / "versions_child.py"
+JOINED = Path(__file__).parent / "joined_child.py"
 
 
 def written(folder: Path, size: int, dtype: str) -> list[list[str]]:
@@ -115,3 +122,43 @@ def test_what_the_ranks_did_not_change_is_linked(folders):
     names = sorted(it.name for it in (shm / "v4").glob("*.safetensors"))
     assert len(names) == 2
     assert all((shm / "v2" / name).samefile(shm / "v4" / name) for name in names)
+
+
+EXPERTS, INNER, HIDDEN = 32, 64, 64
+JOINED_BYTES = 4 * EXPERTS * 2 * INNER * HIDDEN
+"""The size of the largest parameter, the joined experts of a layer."""
+PIECE = JOINED_BYTES // 16
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory) -> Path:
+    """A mixture of which nearly all bytes are experts."""
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 64, "moe_intermediate_size": INNER}
+    experts = {"num_experts": EXPERTS, "num_experts_per_tok": 2, "num_hidden_layers": 2}
+    made = Qwen3MoeConfig(vocab_size=64, tie_word_embeddings=False, **heads, **sizes, **experts)
+    folder = tmp_path_factory.mktemp("mixture")
+    Qwen3MoeForCausalLM(made).save_pretrained(folder)
+    return folder
+
+
+def published(model: Path, out: Path, mesh: str, *, size: int, piece: int) -> list[dict]:
+    """What each of `size` ranks counted and wrote."""
+    out.mkdir()
+    run_all(JOINED, *((model, out, rank, size, mesh, piece) for rank in range(size)))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["", "e2", "t2"])
+def test_no_rank_has_all_experts_of_a_layer_while_they_are_written(mixture, tmp_path, mesh):
+    """Three pieces, each of some experts, are fewer bytes; and they write what one rank writes
+    from complete layers."""
+    (one,) = published(mixture, tmp_path / "one", "", size=1, piece=1 << 40)
+    for number, found in enumerate(published(mixture, tmp_path / "two", mesh, size=2, piece=PIECE)):
+        for name in ("float32", "bfloat16", "export"):
+            assert found[name] == one[name]
+            least = PIECE if name != "export" or number == 0 else 0  # rank 0 alone exports
+            assert least <= found[f"{name} bytes"] <= 3.5 * PIECE < JOINED_BYTES / 2
+        assert found["parameters float32"] == one["parameters bfloat16"]
