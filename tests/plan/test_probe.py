@@ -40,9 +40,10 @@ def test_a_plan_measures_the_model_once(arl, tmp_path, monkeypatch):
     found = load_rates(kept)
     assert found.engine.step_s + found.engine.step_s_per_request > 0
     assert found.engine.prefill_s + found.engine.prefill_s_per_token > 0
-    assert found.trainer.train_s_per_token > found.trainer.forward_s_per_token > 0
+    # Each by itself: how they compare depends on what else the machine did in that second.
+    assert min(found.trainer.train_s_per_token, found.trainer.forward_s_per_token) > 0
     assert found.trainer.optimizer_s > 0
-    assert found.weights.stage_s > found.weights.pause_s > 0
+    assert min(found.weights.stage_s, found.weights.pause_s) > 0
     assert found.cores is not None
     monkeypatch.setattr(module, "_measure", None)  # would fail
     code, out, err = arl("--json")
